@@ -1,6 +1,7 @@
-//! Damage as it happens to structured bytes: some of it keeps lengths true, so that it reaches what lies behind them.
+//! Random changes to structured bytes. Some of them also adjust the lengths around the change, so that decoders accept these and
+//! get to the changed bytes.
 
-/// A generator of numbers from a seed: splitmix64.
+/// A random number generator, the algorithm splitmix64.
 pub struct Random(u64);
 
 impl Random {
@@ -8,6 +9,7 @@ impl Random {
         Random(seed)
     }
 
+    /// Returns a 64-bit random number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -16,21 +18,24 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, 0 for a limit of 0.
+    /// Returns a random number below `limit`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         if limit == 0 { 0 } else { (self.next() % limit as u64) as usize }
     }
 
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
+    /// Returns a random item.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
     }
 }
 
-/// Longer inputs are cut: small ones find what large ones do, and faster.
+/// Maximum size of an input, because small inputs find the same bugs as large ones, in less time.
 const MAX_BYTES: usize = 16 << 10;
 
+/// Bytes that are separators, small numbers or limits of ranges.
 const BYTES: &[u8] = &[0, 1, 2, 3, 4, 8, 9, 10, 13, 32, b'"', b'%', b',', b'=', b'|', b'0', b'9', 0x7F, 0x80, 0xC3, 0xFE, 0xFF];
 
+/// Numbers at the limits of integer types.
 const NUMBERS: &[u64] = &[
     0,
     1,
@@ -50,6 +55,7 @@ const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
+/// Property names, values and escapes that the decoders treat specially.
 const WORDS: &[&[u8]] = &[
     b"mqbridge.v",
     b"mqbridge.origin",
@@ -99,16 +105,17 @@ const WORDS: &[&[u8]] = &[
     b"\x01a\x02",
 ];
 
-/// Some bytes of `seeds` with one to eight changes, rather few than many.
-pub fn mutated(random: &mut Random, seeds: &[Vec<u8>], into: &mut Vec<u8>) {
-    into.clear();
-    into.extend_from_slice(&seeds[random.below(seeds.len())]);
+/// Puts a random seed with one to eight random changes into `data`. Each further change is half as likely.
+pub fn mutate_seed(random: &mut Random, seeds: &[Vec<u8>], data: &mut Vec<u8>) {
+    data.clear();
+    data.extend_from_slice(&seeds[random.below(seeds.len())]);
     for _ in 0..1 + random.next().trailing_zeros().min(7) {
-        change(random, seeds, into);
+        change(random, seeds, data);
     }
-    into.truncate(MAX_BYTES);
+    data.truncate(MAX_BYTES);
 }
 
+/// Makes one random change.
 fn change(random: &mut Random, seeds: &[Vec<u8>], data: &mut Vec<u8>) {
     let at = random.below(data.len());
     match random.below(18) {
@@ -127,55 +134,56 @@ fn change(random: &mut Random, seeds: &[Vec<u8>], data: &mut Vec<u8>) {
         7 => data.truncate(at),
         8 | 9 => {
             let end = at + random.below((data.len() - at).min(64) + 1);
-            let keeping = random.below(2) == 0;
-            replace(data, at, end, &[], keeping);
+            let adjusts_lengths = random.below(2) == 0;
+            reindex(data, at, end, &[], adjusts_lengths);
         }
-        10 | 11 => replace(data, at, at, random.pick(WORDS), true),
+        10 | 11 => reindex(data, at, at, random.pick(WORDS), true),
         12 => {
             let end = at + random.below(data.len() - at + 1);
             let copied = data[at..end].to_vec();
-            let keeping = random.below(2) == 0;
-            replace(data, end, end, &copied, keeping);
+            let adjusts_lengths = random.below(2) == 0;
+            reindex(data, end, end, &copied, adjusts_lengths);
         }
         13 => {
             let number = number(random, data.len() - at);
-            replace(data, at, at, &varint(number), true);
+            reindex(data, at, at, &varint(number), true);
         }
         14 => {
             let other = &seeds[random.below(seeds.len())];
             let begin = random.below(other.len());
             let end = begin + random.below(other.len() - begin + 1);
-            let keeping = random.below(2) == 0;
-            replace(data, at, at, &other[begin..end], keeping);
+            let adjusts_lengths = random.below(2) == 0;
+            reindex(data, at, at, &other[begin..end], adjusts_lengths);
         }
         15 | 16 => {
             let (begin, end) = text_around(data, at);
-            replace(data, begin, end, random.pick(WORDS), true);
+            reindex(data, begin, end, random.pick(WORDS), true);
         }
         _ => {
             let other = &seeds[random.below(seeds.len())];
-            data.extend_from_slice(other); // many formats hold messages back to back
+            data.extend_from_slice(other); // in many formats, messages follow each other without separators
         }
     }
 }
 
-/// Begin and end of the name or value that this byte belongs to.
+/// Returns the start and end offset of the name or value around the byte at this offset.
 fn text_around(data: &[u8], at: usize) -> (usize, usize) {
-    let of_a_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"._$%-/".contains(byte);
-    let begin = data[..at].iter().rposition(|byte| !of_a_word(byte)).map_or(0, |before| before + 1);
-    let length = data[at..].iter().position(|byte| !of_a_word(byte)).unwrap_or(data.len() - at);
+    let is_word_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"._$%-/".contains(byte);
+    let begin = data[..at].iter().rposition(|byte| !is_word_byte(byte)).map_or(0, |before| before + 1);
+    let length = data[at..].iter().position(|byte| !is_word_byte(byte)).unwrap_or(data.len() - at);
     (begin, at + length)
 }
 
-/// One that hurts, or one around the bytes that are left.
-fn number(random: &mut Random, left: usize) -> u64 {
+/// Returns a random number: near the number of remaining bytes, of a random size, or one of NUMBERS.
+fn number(random: &mut Random, remaining_bytes: usize) -> u64 {
     match random.below(3) {
-        0 => (left as u64).wrapping_add(random.below(9) as u64).wrapping_sub(4),
+        0 => (remaining_bytes as u64).wrapping_add(random.below(9) as u64).wrapping_sub(4),
         1 => random.next() >> random.below(64),
         _ => random.pick(NUMBERS),
     }
 }
 
+/// Encodes a number as a varint.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut out = Vec::new();
     while number >= 0x80 {
@@ -186,41 +194,46 @@ fn varint(mut number: u64) -> Vec<u8> {
     out
 }
 
+/// Overwrites the bytes from an offset on, up to the end of the data.
 fn overwrite(data: &mut [u8], at: usize, bytes: &[u8]) {
-    for (place, byte) in data[at..].iter_mut().zip(bytes) {
-        *place = *byte;
+    for (old, byte) in data[at..].iter_mut().zip(bytes) {
+        *old = *byte;
     }
 }
 
-/// Puts other bytes where `at..end` were; `keeping` changes the lengths around them with them.
-fn replace(data: &mut Vec<u8>, at: usize, end: usize, bytes: &[u8], keeping: bool) {
-    if keeping {
+/// Reindexs the bytes `at..end`. With `adjusts_lengths`, it also adjusts the numbers before them that may be lengths.
+fn reindex(data: &mut Vec<u8>, at: usize, end: usize, bytes: &[u8], adjusts_lengths: bool) {
+    if adjusts_lengths {
         adjust_lengths(data, at, end, bytes.len() as i64 - (end - at) as i64);
     }
     data.splice(at..end, bytes.iter().copied());
 }
 
-/// Adds `delta` to what may be lengths of areas that hold `at..end`: numbers of 2 or 4 bytes, and protobuf's of one byte.
+/// Adds `delta` to the numbers before `at` that may be the length of a part that contains `at..end`.
+///
+/// These are big-endian numbers of 2 or 4 bytes, and lengths of one byte after the tag of a protobuf field.
 fn adjust_lengths(data: &mut [u8], at: usize, end: usize, delta: i64) {
-    let length = data.len();
-    for place in at.saturating_sub(4096)..at {
-        let holds = |begin: usize, size: usize| size > 0 && begin + size >= end && begin + size <= length;
-        let four = data.get(place..place + 4).map(|four| u32::from_be_bytes(four.try_into().unwrap()) as usize);
-        let two = data.get(place..place + 2).map(|two| u16::from_be_bytes(two.try_into().unwrap()) as usize);
-        if let Some(size) = four.filter(|size| place + 4 <= at && (holds(place + 4, *size) || holds(place, *size))) {
-            data[place..place + 4].copy_from_slice(&((size as i64 + delta) as u32).to_be_bytes());
-        } else if let Some(size) = two.filter(|size| place + 2 <= at && *size > 255 && holds(place + 2, *size)) {
-            data[place..place + 2].copy_from_slice(&((size as i64 + delta) as u16).to_be_bytes());
-        } else if place > 0 && is_tag(data[place - 1]) && data[place] < 0x80 && holds(place + 1, data[place] as usize) {
-            if data[place - 1..=place].iter().all(u8::is_ascii_lowercase) {
-                continue; // two letters of a text
+    let data_size = data.len();
+    for index in at.saturating_sub(4096)..at {
+        let contains_range = |begin: usize, size: usize| size > 0 && begin + size >= end && begin + size <= data_size;
+        let four = data.get(index..index + 4).map(|four| u32::from_be_bytes(four.try_into().unwrap()) as usize);
+        let two = data.get(index..index + 2).map(|two| u16::from_be_bytes(two.try_into().unwrap()) as usize);
+        if let Some(size) =
+            four.filter(|size| index + 4 <= at && (contains_range(index + 4, *size) || contains_range(index, *size)))
+        {
+            data[index..index + 4].copy_from_slice(&((size as i64 + delta) as u32).to_be_bytes());
+        } else if let Some(size) = two.filter(|size| index + 2 <= at && *size > 255 && contains_range(index + 2, *size)) {
+            data[index..index + 2].copy_from_slice(&((size as i64 + delta) as u16).to_be_bytes());
+        } else if index > 0 && is_tag(data[index - 1]) && data[index] < 0x80 && contains_range(index + 1, data[index] as usize) {
+            if data[index - 1..=index].iter().all(u8::is_ascii_lowercase) {
+                continue; // more likely two letters of a text
             }
-            data[place] = (data[place] as i64 + delta).clamp(0, 0x7F) as u8;
+            data[index] = (data[index] as i64 + delta).clamp(0, 0x7F) as u8;
         }
     }
 }
 
-/// Whether a field of bytes may begin with it.
+/// Returns true for a byte that may be the tag of a protobuf field of bytes.
 fn is_tag(byte: u8) -> bool {
     byte & 7 == 2 && byte < 0x80
 }

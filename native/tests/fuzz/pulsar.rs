@@ -1,8 +1,8 @@
 //! Fuzzes the decoders of Pulsar's entries and frames, and the encoder, whose entries must be decodable again.
 //!
-//! The input of `decode` is: the number of messages in the batch (one byte, 0 if the entry is no batch); one byte that selects the
-//! messages to deliver, or whether there is a delivery time; for no batch, the size of the metadata (two bytes) and the metadata; the
-//! payload.
+//! The input of `decode` is: the number of messages in the batch (one byte, 0 if the entry is no batch); one byte that selects
+//! the messages to deliver, or whether there is a delivery time; for no batch, the size of the metadata (two bytes) and the
+//! metadata; the payload.
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Slice, Source, Store};

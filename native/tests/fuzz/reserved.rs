@@ -1,19 +1,20 @@
-//! Reserved properties: `name \x01 value \x02`, back to back.
+//! Fuzzes the reader and the writer of reserved properties. The input of `decode` is a sequence of `name \x01 value \x02`.
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Key, Position, Row, Slice, Source, Store};
 use mqbridge_native::reserved::{Field, carry_field, origin_properties, read_carried};
 
+/// Decodes the properties, and makes a message with the fields that they carry.
 pub fn decode(data: &[u8]) -> Result<Store> {
     let mut store = Store::new();
     let source = store.add_source(Source::Owned(data.to_vec()));
     let mut pairs = Vec::new();
     let mut begin = 0;
-    for part in data.split(|byte| *byte == 2) {
-        let end = begin + part.len();
-        let middle = begin + part.iter().position(|byte| *byte == 1).unwrap_or(part.len());
-        if std::str::from_utf8(&data[begin..middle]).is_ok() && std::str::from_utf8(&data[middle..end]).is_ok() {
-            pairs.push((Slice::of(source, begin, middle), Slice::of(source, end.min(middle + 1), end)));
+    for pair in data.split(|byte| *byte == 2) {
+        let end = begin + pair.len();
+        let name_end = begin + pair.iter().position(|byte| *byte == 1).unwrap_or(pair.len());
+        if std::str::from_utf8(&data[begin..name_end]).is_ok() && std::str::from_utf8(&data[name_end..end]).is_ok() {
+            pairs.push((Slice::of(source, begin, name_end), Slice::of(source, end.min(name_end + 1), end)));
         }
         begin = end + 1;
     }
@@ -38,6 +39,7 @@ pub fn decode(data: &[u8]) -> Result<Store> {
     Ok(store)
 }
 
+/// Writes all fields of the messages as reserved properties.
 pub fn encode(store: &Store) {
     const FIELDS: [Field; 8] = [
         Field::Key,

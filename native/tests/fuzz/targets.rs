@@ -1,18 +1,19 @@
-//! The decoders and encoders that are fuzzed: one line each.
+//! The list of the decoders and encoders that are fuzzed.
 
 use mqbridge_native::Result;
 use mqbridge_native::message::Store;
 
 use crate::{fuzz, pulsar, reserved, rocketmq, tubemq};
 
-/// A decoder, with seeds of the same name in `seeds/`.
+/// A decoder to fuzz. Its seeds are in the file of the same name in `seeds/`.
 pub struct Target {
     pub name: &'static str,
     pub decode: fn(&[u8]) -> Result<Store>,
-    /// Makes checksums right again, behind which nothing would be tried otherwise.
+    /// Corrects the checksums in a damaged input, because otherwise decoders would reject it at once.
     pub repair: fn(&mut [u8]),
 }
 
+/// Makes a test for each decoder.
 macro_rules! targets {
     ($($name:ident: $decode:expr, $repair:expr;)*) => {
         $(#[test] fn $name() { fuzz(&Target { name: stringify!($name), decode: $decode, repair: $repair }); })*
@@ -27,5 +28,5 @@ targets! {
     tubemq_answers: tubemq::decode, |_| ();
 }
 
-/// What writes the messages that were read.
+/// Each of these encodes all messages of a store.
 pub const ENCODERS: &[fn(&Store)] = &[reserved::encode, rocketmq::encode, pulsar::encode, tubemq::encode];
