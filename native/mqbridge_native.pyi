@@ -1,7 +1,7 @@
 # The interface of the compiled module, which is defined in `native/src/python`. A test checks that the two agree.
 #
-# A function returns None if it does not support its arguments (see `Unsupported` in `native/src/lib.rs`): then the plain code does
-# the work.
+# Functions that decode, encode or count return None for arguments that only the plain code supports (see `Unsupported` in
+# `native/src/lib.rs`).
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, final, overload
@@ -63,10 +63,10 @@ class Messages(Sequence[MessageView]):
     def damaged(self) -> list[int]: ...
     def partition_keys(self, name: str) -> list[bytes | None]: ...
 
-# RocketMQ
-# A pull is (bytes of its records, first offset, next offset, subscribed tags). A request is (body, index of the first message, number
-# of messages, born timestamp in ms, whether it is a batch, properties, flag, whether it is delayed). The limits are (bytes and messages
-# of a batch, bytes and delay in ms of a message, delays in ms with their levels). A failure is (index of the message, reason).
+# RocketMQ: a pull is (bytes of its records, first offset, next offset, subscribed tags). A request is (body, index of the first
+# message, number of messages, born timestamp in ms, whether it is a batch, properties, flag, whether it is delayed). The limits
+# are (bytes and messages of a batch, bytes and delay in ms of a message, delays in ms with their levels). A failure is (index of
+# the message, reason).
 def rocketmq_decode(
     pulls: Sequence[tuple[bytes, int, int, AbstractSet[str]]], decompress: Callable[[int, bytes], bytes]
 ) -> Messages | None: ...
@@ -82,8 +82,8 @@ def rocketmq_encode(
     reserve_ids: Callable[[int], tuple[str, int]] | None,
 ) -> tuple[list[tuple[bytes, int, int, int, bool, bytes, int, bool]], list[tuple[int, str]]] | None: ...
 
-# Pulsar
-# `PulsarEntry` has the attributes of `Entry` (mqbridge/pulsar/wire/entry.py), `PulsarRun` those of `EntryRun` (client/entry_runs.py).
+# Pulsar: `PulsarEntry` has the attributes of `Entry` (mqbridge/pulsar/wire/entry.py), `PulsarRun` those of `EntryRun`
+# (client/entry_runs.py).
 @final
 class PulsarEntry:
     partition: int
@@ -139,8 +139,9 @@ class PulsarRun:
 
 def pulsar_runs(frames: list[bytes]) -> list[bytes | PulsarRun]: ...
 
-# An entry of another class is (payload, encoded metadata or None for a batch, number of messages, ack_set, ledger, entry, redelivery
-# count, publish time, delivery time, defect). The second result lists (index, defect) of entries that are no valid batch.
+# An entry of another class is (payload, encoded metadata or None for a batch, number of messages, ack_set, ledger, entry,
+# redelivery count, publish time, delivery time, defect). The second result lists (index, defect) of entries that are no valid
+# batch.
 def pulsar_decode(
     entries: list[PulsarEntry | tuple[bytes, bytes | None, int, Sequence[int], int, int, int, int, int | None, str | None]],
 ) -> tuple[Messages, list[tuple[int, str]]] | None: ...

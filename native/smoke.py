@@ -1,6 +1,7 @@
-"""Sends a RocketMQ pull through the installed compiled module to Pulsar, TubeMQ and RocketMQ, and compares with the plain code.
+"""Smoke test of the installed compiled module, which `native/wheels.py` runs with each new wheel for its machine.
 
-Fails where the module is not used. `native/wheels.py` tries a wheel with it.
+It decodes a RocketMQ pull, and encodes the messages for Pulsar, RocketMQ and TubeMQ, with the module and with the plain code. It
+fails if the results differ, or if the module is not in use.
 """
 
 from collections.abc import Sequence
@@ -25,26 +26,29 @@ NAMES = [("UNIQ_KEY", "7F0000010000"), ("TAGS", "t"), ("KEYS", "k1 k2"), ("name"
 
 
 def main() -> None:
-    """The same bytes, for each target."""
+    """Compare the encoded bytes for each system."""
     assert native.compiled is not None, native.notice
     records = [Record("T", b"body %d" % at, properties.encode(NAMES), queue_offset=at, born_timestamp=5) for at in range(COUNT)]
     pull = PulledRecords(Queue("T", "broker", 0), b"".join(map(encode_record, records)), 0, COUNT)
     messages, plain = decode_pulls([pull]), decode_plain([pull])
     assert native.is_native(messages)
-    assert [one.as_dict() for one in messages] == [one.as_dict() for one in plain]
-    assert _written(messages, pulsar.encode, rocketmq.encode, encode_share(messages, ORIGIN)) == _written(
+    assert [message.as_dict() for message in messages] == [message.as_dict() for message in plain]
+    assert _encode_for_all(messages, pulsar.encode, rocketmq.encode, encode_share(messages, ORIGIN)) == _encode_for_all(
         plain, pulsar.encode_plain, rocketmq.encode_plain, PlainRequests(plain, ORIGIN, UTC)
     )
-    print(f"compiled module {native.compiled.VERSION}: {COUNT} messages, the same as by the plain code")
+    print(f"compiled module {native.compiled.VERSION}: {COUNT} messages, with the same results as the plain code")
 
 
-def _written(messages: Sequence[Message], to_pulsar: Any, to_rocketmq: Any, to_tubemq: Requests) -> list[Any]:
-    entries, _ = to_pulsar(messages, ORIGIN, pulsar.Limits())
-    requests, _ = to_rocketmq(messages, ORIGIN, Limits(), 0)
+def _encode_for_all(
+    messages: Sequence[Message], encode_pulsar: Any, encode_rocketmq: Any, tubemq_requests: Requests
+) -> list[Any]:
+    """Return the content of the entries and requests for the messages. TubeMQ's requests are already encoded."""
+    entries, _ = encode_pulsar(messages, ORIGIN, pulsar.Limits())
+    requests, _ = encode_rocketmq(messages, ORIGIN, Limits(), 0)
     return [
-        [(one.payload, one.metadata, one.indexes) for one in entries],
-        [(one.body, one.properties, one.flag, one.indexes, one.born) for one in requests],
-        [to_tubemq[at] for at in range(COUNT)],
+        [(entry.payload, entry.metadata, entry.indexes) for entry in entries],
+        [(request.body, request.properties, request.flag, request.indexes, request.born) for request in requests],
+        [tubemq_requests[at] for at in range(COUNT)],
     ]
 
 

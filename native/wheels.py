@@ -1,9 +1,10 @@
-"""Builds the wheels of the compiled module that the installed Rust can build, and tries the one for this machine.
+"""Build wheels of the compiled module for all platforms that the installed Rust supports, and test the one for this machine.
 
 python native/wheels.py [--out dist] [TARGET ...]
 
-zig, from PyPI, links for all platforms: for Linux against glibc 2.17, so that one wheel does for every distribution since 2014.
-A target that Rust has no standard library for is left out, with the command that adds it; asked for by name, it is an error.
+zig (from PyPI) links for all platforms. For Linux it links against glibc 2.17, so one wheel works with every distribution since
+2014. If the installed Rust lacks the standard library of a target, the target is skipped, and the command that adds the library
+is printed. The exit code is then 1 if the target was named on the command line.
 """
 
 import argparse
@@ -25,34 +26,36 @@ TARGETS = {
 
 
 def main() -> int:
-    """1 when something that should be there is not."""
+    """Build the wheels. Return 1 if a wheel that was requested by name could not be built, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; default: all that can be built"
+        "targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; default: all that the installed Rust supports"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels go (default dist)")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the wheels (default dist)")
     arguments = parser.parse_args()
     targets = arguments.targets or list(TARGETS)
-    ready = [target for target in targets if has_library(target)]
-    for target in ready:
+    supported = [target for target in targets if has_library(target)]
+    for target in supported:
         build(target, arguments.out)
-    missing = [target for target in targets if target not in ready]
+    missing = [target for target in targets if target not in supported]
     for target in missing:
         reason = f"the installed Rust has no standard library for {target}"
         print(f"==> no wheel for {TARGETS.get(target, target)}: {reason}. To add it: rustup target add {target}", flush=True)
-    if any(target in ready for target in host_targets()):
-        try_in_empty_environment(arguments.out)
+    if any(target in supported for target in host_targets()):
+        run_smoke_test(arguments.out)
     return int(bool(arguments.targets and missing))
 
 
 def has_library(target: str) -> bool:
-    """Whether the installed Rust can build for it."""
-    found = subprocess.run(["rustc", "--print", "target-libdir", "--target", target], capture_output=True, text=True, check=False)
-    return found.returncode == 0 and Path(found.stdout.strip()).is_dir()
+    """Return True if the installed Rust has the standard library of this target."""
+    result = subprocess.run(
+        ["rustc", "--print", "target-libdir", "--target", target], capture_output=True, text=True, check=False
+    )
+    return result.returncode == 0 and Path(result.stdout.strip()).is_dir()
 
 
 def build(target: str, out: Path) -> None:
-    """One wheel."""
+    """Build the wheel of one target."""
     print(f"==> {TARGETS.get(target, target)}", flush=True)
     maturin = [
         Path(sys.executable).with_name("maturin"),
@@ -64,22 +67,22 @@ def build(target: str, out: Path) -> None:
         "--target",
         target,
     ]
-    # Of the virtual environment: where zig is found.
+    # maturin finds zig in the virtual environment.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "VIRTUAL_ENV": sys.prefix}
     subprocess.run([*maturin, "--manifest-path", ROOT / "native" / "Cargo.toml", "--out", out], env=environ, check=True)
 
 
 def host_targets() -> list[str]:
-    """The targets whose wheels run here."""
+    """Return the targets whose wheels run on this machine."""
     machine = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
     system = {"Linux": "unknown-linux-gnu", "Darwin": "apple-darwin"}.get(platform.system(), platform.system())
     return [f"{machine}-{system}"]
 
 
-def try_in_empty_environment(out: Path) -> None:
-    """Install mqbridge and the wheel for this machine as a user would, and run them."""
-    print("==> installing the wheel of this machine into an empty environment, with mqbridge", flush=True)
+def run_smoke_test(out: Path) -> None:
+    """Install mqbridge and the wheel for this machine into a new virtual environment, and run `smoke.py` there."""
+    print("==> installing mqbridge and the wheel for this machine into an empty environment, to test them", flush=True)
     with tempfile.TemporaryDirectory(prefix="mqbridge-wheel-") as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"

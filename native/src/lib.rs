@@ -1,9 +1,9 @@
 //! The compiled transcoder of mqbridge.
 //!
 //! Decoders read a batch of a system (RocketMQ records, Pulsar entries, a TubeMQ pack) into a [`message::Store`], which keeps the
-//! received bytes and refers to parts of them, without an object per message or property. Encoders write the messages of stores as
-//! batches of a system. The specification is the plain code, the Python under `mqbridge/*/mapping`: it uses the same names, and for
-//! the same input both give the same bytes or the same error. Input that only the plain code can handle is an
+//! received bytes and refers to parts of them, without an object per message or property. Encoders write the messages of stores
+//! as batches of a system. The specification is the plain code, the Python under `mqbridge/*/mapping`: it uses the same names,
+//! and for the same input both give the same bytes or the same error. Input that only the plain code can handle is an
 //! [`Error::Unsupported`].
 
 pub mod message;

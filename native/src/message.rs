@@ -1,8 +1,8 @@
 //! Messages as slices of the received bytes: the counterpart of `mqbridge/message.py`.
 //!
-//! A [`Store`] owns the bytes of a batch and one [`Row`] per message; a [`Message`] borrows both. All texts are valid UTF-8: decoders
-//! check them. Values that are not part of the received bytes, such as unescaped texts and formatted numbers, are in the store's
-//! arena.
+//! A [`Store`] owns the bytes of a batch and one [`Row`] per message; a [`Message`] borrows both. All texts are valid UTF-8:
+//! decoders check them. Values that are not part of the received bytes, such as unescaped texts and formatted numbers, are in the
+//! store's arena.
 
 use std::ops::Deref;
 

@@ -79,7 +79,8 @@ pub enum Field {
     Payload,
 }
 
-/// Writes the pair that carries this field, unless the field has no value. `scratch` is a buffer for formatted and encoded values.
+/// Writes the pair that carries this field, unless the field has no value. `scratch` is a buffer for formatted and encoded
+/// values.
 pub fn carry_field(message: &Message, field: Field, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     scratch.clear();
     match field {
@@ -145,8 +146,8 @@ pub fn join_keys(message: &Message, out: &mut Vec<u8>) {
 
 /// Writes the pairs of origin and hops.
 ///
-/// With a prefix, the origin is the prefix followed by the message's position, and adds one hop unless the message has this origin
-/// already. Without a prefix, the message keeps its origin and hops.
+/// With a prefix, the origin is the prefix followed by the message's position, and adds one hop unless the message has this
+/// origin already. Without a prefix, the message keeps its origin and hops.
 pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     let hops = match (prefix, message.origin()) {
         (None, None) => return,
@@ -173,8 +174,8 @@ pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut
 
 /// The message fields that reserved properties carried; None for a field that no property carried.
 ///
-/// `keys` is a range in the store's list of keys. `Some(Key::None)` as key and `Some(None)` as message type mean that the message has
-/// none (`mqbridge.without`).
+/// `keys` is a range in the store's list of keys. `Some(Key::None)` as key and `Some(None)` as message type mean that the message
+/// has none (`mqbridge.without`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CarriedFields {
     /// True for a tombstone, a message without payload.
@@ -192,8 +193,8 @@ pub struct CarriedFields {
 
 /// Divides pairs into user properties, which stay in `pairs`, and carried fields, which are returned: Python's `read_carried`.
 ///
-/// `blank`: the stored payload is that of a tombstone; only then is `mqbridge.null` read as a field. Index keys are appended to the
-/// store's keys.
+/// `blank`: the stored payload is that of a tombstone; only then is `mqbridge.null` read as a field. Index keys are appended to
+/// the store's keys.
 pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> CarriedFields {
     let mut carried = CarriedFields::default();
     pairs.retain_mut(|pair| {
@@ -219,8 +220,8 @@ pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> Ca
     carried
 }
 
-/// Returns true if `read_carried` reads the pair as a field: Python's `is_carried`. `mqbridge.hops` always counts, although it also
-/// needs an origin. `blank` is that of `read_carried`.
+/// Returns true if `read_carried` reads the pair as a field: Python's `is_carried`. `mqbridge.hops` always counts, although it
+/// also needs an origin. `blank` is that of `read_carried`.
 pub fn is_carried(store: &mut Store, pair: Pair, blank: bool) -> bool {
     let name = store.bytes(pair.0);
     if name == HOPS {

@@ -24,10 +24,10 @@ pub struct Entry {
 pub enum Kind {
     /// The payload of one message; the slice is the entry's encoded MessageMetadata.
     Single(Slice),
-    /// A batch. `count` is the number of messages that the metadata announces. `ack_set` is the bit set of the messages to deliver,
-    /// as 64-bit words; empty for all messages.
+    /// A batch. `count` is the number of messages that the metadata announces. `ack_set` is the bit set of the messages to
+    /// deliver, as 64-bit words; empty for all messages.
     Batch { count: i64, ack_set: Vec<i64> },
-    /// Neither is known: the caller adds the entry with [`Decoder::add_damaged`].
+    /// Not known; this is only the default value. [`Decoder::add`] adds no message for it.
     #[default]
     Damaged,
 }

@@ -22,9 +22,9 @@ type Numbers<'py> = (usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Returns the columns of messages, by name. Raises OverflowError if a column has more than 2 GiB.
 ///
-/// A column of texts or byte strings is (nulls, validity, offsets, data), one of numbers or times (nulls, validity, values). Times are in
-/// microseconds since the epoch, counters are int32. A column of lists is (offsets, items), one of maps (offsets, names, values).
-/// With `binary_properties`, the properties are blobs (see `mqbridge/spark/property_blob.py`) instead of maps.
+/// A column of texts or byte strings is (nulls, validity, offsets, data), one of numbers or times (nulls, validity, values).
+/// Times are in microseconds since the epoch, counters are int32. A column of lists is (offsets, items), one of maps (offsets,
+/// names, values). With `binary_properties`, the properties are blobs (see `mqbridge/spark/property_blob.py`) instead of maps.
 #[pyfunction]
 fn message_columns<'py>(py: Python<'py>, messages: &Messages, binary_properties: bool) -> PyResult<Bound<'py, PyDict>> {
     catch_panic(|| {

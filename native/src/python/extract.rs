@@ -17,7 +17,8 @@ type Collected = (Vec<Arc<Store>>, Vec<(u32, u32)>);
 
 /// Collects the stores of views, and copies `Message` objects to a new store, which is the first.
 ///
-/// Returns None if a message has a value that only the plain code can write: lone surrogates, a number beyond 64 bits, a wrong type.
+/// Returns None if a message has a value that only the plain code can write: lone surrogates, a number beyond 64 bits, a wrong
+/// type.
 pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Collected>> {
     let mut stores: Vec<Arc<Store>> = Vec::new();
     let mut locations = Vec::with_capacity(messages.len()?);

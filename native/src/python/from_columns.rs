@@ -13,18 +13,18 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages_of_columns, module)?)
 }
 
-/// The error for a row that only the plain code can read or reject: with a text that is not UTF-8, a number that does not fit into a
-/// `Row`, or an invalid blob of properties.
+/// The error for a row that only the plain code can read or reject: with a text that is not UTF-8, a number that does not fit
+/// into a `Row`, or an invalid blob of properties.
 struct Unsupported;
 
 type Read<T> = Result<T, Unsupported>;
 
 /// Returns the messages of `count` rows; None if only the plain code can read or reject a row.
 ///
-/// `columns` contains the columns that exist, by name. A column of texts or byte strings is (first row, validity or None, offsets, data);
-/// one of numbers, times (ms since the epoch) or flags is (first row, validity, values); one of lists is (first row, validity, offsets,
-/// items). The first row is the index of the column's first row in its buffers. Properties are either `maps`, lists whose items are
-/// (names, values), or `blobs` (see `mqbridge/spark/property_blob.py`).
+/// `columns` contains the columns that exist, by name. A column of texts or byte strings is (first row, validity or None,
+/// offsets, data); one of numbers, times (ms since the epoch) or flags is (first row, validity, values); one of lists is (first
+/// row, validity, offsets, items). The first row is the index of the column's first row in its buffers. Properties are either
+/// `maps`, lists whose items are (names, values), or `blobs` (see `mqbridge/spark/property_blob.py`).
 ///
 /// `text_key`: whether a key is text if `key_is_text` has no value.
 #[pyfunction]

@@ -85,15 +85,16 @@ impl Messages {
         self.pick(indexes.into_iter())
     }
 
-    /// Returns the index of the first message whose position is not after the position of the message before it; None if all ascend.
+    /// Returns the index of the first message whose position is not after the position of the message before it; None if all
+    /// ascend.
     fn first_descent(&self) -> Option<usize> {
         (1..self.len()).find(|index| self.get(*index).position().numbers() <= self.get(*index - 1).position().numbers())
     }
 
     /// Returns the indexes of the messages that are not looped, so may be written to the target; None if that is all of them.
     ///
-    /// See `LoopGuard` in `mqbridge/routing/loops.py`: a message is looped if its origin begins with one of `target_prefixes`, or if it
-    /// passed through `max_hops` gateways.
+    /// See `LoopGuard` in `mqbridge/routing/loops.py`: a message is looped if its origin begins with one of `target_prefixes`, or
+    /// if it passed through `max_hops` gateways.
     fn outside_of_loops(&self, target_prefixes: Vec<String>, max_hops: i64) -> Option<Vec<usize>> {
         let is_looped = |message: &Message| {
             message.origin().is_some_and(|origin| {

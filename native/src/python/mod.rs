@@ -49,7 +49,8 @@ pub fn or_none<T>(py: Python<'_>, result: crate::Result<T>) -> PyResult<Option<T
 
 /// Runs the body of a function that Python calls, and converts a panic, which is a bug in this module, to a `RuntimeError`.
 ///
-/// PyO3's own exception for a panic is not a subclass of `Exception`, so the handlers that fail a batch or stop a route would miss it.
+/// PyO3's own exception for a panic is not a subclass of `Exception`, so the handlers that fail a batch or stop a route would
+/// miss it.
 pub fn catch_panic<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic_text(&panic);

@@ -11,8 +11,8 @@ use crate::pulsar::decode::{Entry, is_due};
 use crate::pulsar::delivered::{self, Delivered};
 use crate::python::catch_panic;
 
-/// An ordinary entry (see `delivered.rs`) with the attributes of `Entry`. A Python object for an attribute is made when Python reads
-/// the attribute.
+/// An ordinary entry (see `delivered.rs`) with the attributes of `Entry`. A Python object for an attribute is made when Python
+/// reads the attribute.
 #[pyclass]
 pub struct PulsarEntry {
     frame: PyBackedBytes,
@@ -25,8 +25,8 @@ pub struct PulsarEntry {
     defect: Option<Py<PyString>>,
 }
 
-/// Bytes of memory that an entry and its decoded messages take besides the frame, and that each property in its own metadata adds.
-/// They were measured as growth of the process's resident memory.
+/// Bytes of memory that an entry and its decoded messages take besides the frame, and that each property in its own metadata
+/// adds. They were measured as growth of the process's resident memory.
 const ENTRY_BYTES: usize = 1000;
 const PROPERTY_BYTES: usize = 60;
 
@@ -183,7 +183,8 @@ impl PulsarRun {
     }
 }
 
-/// Groups the frames of one read that contain ordinary entries into runs; returns the runs and all other frames, in the order received.
+/// Groups the frames of one read that contain ordinary entries into runs; returns the runs and all other frames, in the order
+/// received.
 ///
 /// Only entries of different consumers may change their order.
 #[pyfunction]

@@ -17,8 +17,8 @@ use crate::rocketmq::pulled::{self, Pull};
 /// Arguments that describe a pull: the bytes of its records, the first and the next offset, the subscribed tags.
 type PullFields<'py> = (Bound<'py, PyBytes>, i64, i64, HashSet<String>);
 
-/// A request as Python's `_request_of` takes it: body, index of the first message, number of messages, born timestamp (ms), whether it
-/// is a batch, properties, flag, whether it is delayed.
+/// A request as Python's `_request_of` takes it: body, index of the first message, number of messages, born timestamp (ms),
+/// whether it is a batch, properties, flag, whether it is delayed.
 type RequestFields<'py> = (Bound<'py, PyBytes>, usize, usize, i64, bool, Bound<'py, PyBytes>, i32, bool);
 
 /// The requests, and (index, reason) of each message that RocketMQ cannot store.
@@ -86,7 +86,8 @@ fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyR
     })
 }
 
-/// Returns the number of messages in a pull, and the queue offset of the first, if any; None if only the plain code can count them.
+/// Returns the number of messages in a pull, and the queue offset of the first, if any; None if only the plain code can count
+/// them.
 #[pyfunction]
 fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<Option<(usize, Option<i64>)>> {
     catch_panic(|| {

@@ -25,7 +25,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 // --- times ------------------------------------------------------------------------------------------------------------
 
-/// Number of results of each kind that a `Zone` caches, in slots that the minute selects. A batch rarely has more different minutes.
+/// Number of results of each kind that a `Zone` caches, in slots that the minute selects. A batch rarely has more different
+/// minutes.
 const SLOTS: usize = 64;
 
 /// A cache of results by key.
@@ -41,8 +42,8 @@ struct Zone<'py> {
     msg_time_texts: Option<&'py Bound<'py, PyAny>>,
     /// Times by `$msgTime$` value.
     parsed: SlotCache<[u8; MSG_TIME_DIGITS], Option<i64>>,
-    /// `$msgTime$` values by minute since the epoch. A minute is cached if its first and last second have the same value, because then
-    /// all seconds between them have it, too.
+    /// `$msgTime$` values by minute since the epoch. A minute is cached if its first and last second have the same value, because
+    /// then all seconds between them have it, too.
     formatted: SlotCache<i64, Option<Vec<u8>>>,
     /// The exception that a cache of Python raised.
     error: Option<PyErr>,

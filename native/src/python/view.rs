@@ -26,7 +26,8 @@ impl MessageView {
     }
 }
 
-/// Returns a text of a store as a string of Python. Raises UnicodeDecodeError if it is not UTF-8, which would be a bug of a decoder.
+/// Returns a text of a store as a string of Python. Raises UnicodeDecodeError if it is not UTF-8, which would be a bug of a
+/// decoder.
 fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
     PyString::from_bytes(py, bytes)
 }

@@ -8,7 +8,8 @@ pub const OVERHEAD_BYTES: usize = 22;
 /// Bytes of the fields before the body.
 const PREFIX_BYTES: usize = 20;
 
-/// A message of a batch. `flag` is a number of the application, `properties` the range of its property string in the string of all.
+/// A message of a batch. `flag` is a number of the application, `properties` the range of its property string in the string of
+/// all.
 pub struct Element<'a> {
     pub flag: i32,
     pub body: &'a [u8],

@@ -47,9 +47,9 @@ pub fn read_order(text: &[u8]) -> Option<Vec<usize>> {
 
 /// Puts the store's pairs from `start` on into the order that `text`, a value of `mqbridge.order`, describes.
 ///
-/// `names` are the names of these pairs as they are stored, that is, escaped. If there is one pair more than in the original message,
-/// a UNIQ_KEY is removed, because the broker or the gateway added it. If the number still differs, another client changed the
-/// properties, and the stored order stays.
+/// `names` are the names of these pairs as they are stored, that is, escaped. If there is one pair more than in the original
+/// message, a UNIQ_KEY is removed, because the broker or the gateway added it. If the number still differs, another client
+/// changed the properties, and the stored order stays.
 pub fn restore_order(store: &mut Store, text: Slice, names: &[Slice], start: usize) {
     let order = read_order(store.bytes(text)).unwrap_or_default();
     let mut by_name: Vec<usize> = (0..names.len()).collect(); // indexes of the pairs, sorted by name

@@ -57,8 +57,8 @@ pub enum Request<'a> {
 
 /// The requests, in order, and the messages that RocketMQ cannot store.
 ///
-/// `elements` are the messages of all batches. `property_strings` contains the property strings of all messages. `failures` are the
-/// index and the reason of each message that cannot be stored.
+/// `elements` are the messages of all batches. `property_strings` contains the property strings of all messages. `failures` are
+/// the index and the reason of each message that cannot be stored.
 #[derive(Default)]
 pub struct Encoded<'a> {
     pub requests: Vec<Request<'a>>,
@@ -135,7 +135,8 @@ impl<'a> RequestBuilder<'_, '_, 'a> {
         Ok(())
     }
 
-    /// Appends a UNIQ_KEY to the property string that was just written, only if it has none, because Java reads the last of several.
+    /// Appends a UNIQ_KEY to the property string that was just written, only if it has none, because Java reads the last of
+    /// several.
     fn add_id(&mut self, has_id: bool) -> Result<()> {
         match &mut self.ids {
             Some(ids) if !has_id => ids.write_next(&mut self.encoded.property_strings),
@@ -213,8 +214,8 @@ fn too_many_bytes(length: usize) -> String {
 impl Limits {
     /// Returns the property that makes the broker delay a message until `deliver_at`; times are in ms.
     ///
-    /// With delay levels, the level is the shortest that is long enough. If the delay is longer than the broker supports, it returns
-    /// the reason for refusing the message.
+    /// With delay levels, the level is the shortest that is long enough. If the delay is longer than the broker supports, it
+    /// returns the reason for refusing the message.
     fn delay_property(&self, deliver_at: i64, now: i64) -> std::result::Result<Delay, String> {
         let (wait_ms, max_delay_ms) = (i128::from(deliver_at) - i128::from(now), self.max_delay_ms);
         if wait_ms > max_delay_ms {

@@ -41,13 +41,14 @@ pub struct BlockReader {
     keys: Option<Slice>,
     sharding_key: Option<Slice>,
     timer: Option<Slice>,
-    /// The index of the first UNIQ_KEY among the user pairs, and true if it follows a gateway's pair, so that the broker or the gateway
-    /// added it.
+    /// The index of the first UNIQ_KEY among the user pairs, and true if it follows a gateway's pair, so that the broker or the
+    /// gateway added it.
     unique_key: Option<(usize, bool)>,
 }
 
 impl BlockReader {
-    /// Reads a property string: adds its properties to the store, and sets the fields of `row`. Returns true if a gateway wrote it.
+    /// Reads a property string: adds its properties to the store, and sets the fields of `row`. Returns true if a gateway wrote
+    /// it.
     ///
     /// `flag` is the record's flag; `blank` is true if the record's body is PLACEHOLDER.
     pub fn read_block(&mut self, store: &mut Store, block: Slice, flag: i32, blank: bool, row: &mut Row) -> Result<bool> {

@@ -38,8 +38,8 @@ pub struct BlockWriter<'a> {
 impl<'a> BlockWriter<'a> {
     /// Appends the property string of a message to `out`.
     ///
-    /// `origin` is the prefix of the origin stamp, None for no stamp. `alone` is true for a single send, whose properties the broker
-    /// reorders. `delay` is the property that makes the broker delay the message.
+    /// `origin` is the prefix of the origin stamp, None for no stamp. `alone` is true for a single send, whose properties the
+    /// broker reorders. `delay` is the property that makes the broker delay the message.
     pub fn write_block(
         &mut self,
         message: &Message<'a>,

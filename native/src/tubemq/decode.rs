@@ -1,5 +1,5 @@
-//! Decodes a pack into messages: the counterpart of `mqbridge/tubemq/mapping/stored.py` and of the reading half of `properties.py`,
-//! which explains the forms of attribute strings (appended, built).
+//! Decodes a pack into messages: the counterpart of `mqbridge/tubemq/mapping/stored.py` and of the reading half of
+//! `properties.py`, which explains the forms of attribute strings (appended, built).
 
 use memchr::{memchr, memmem};
 
@@ -112,8 +112,8 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
         }
         let reserved_items = if marker.1 < attributes.len() { Some(attributes.without_prefix(marker.1 + 1)) } else { None };
         let carried = self.read_reserved_items(store, reserved_items, row);
-        // Unknown pairs after the marker were appended by others: they are user properties, except $msgType$ and $msgTime$, which the
-        // gateway wrote there from fields of the message.
+        // Unknown pairs after the marker were appended by others: they are user properties, except $msgType$ and $msgTime$, which
+        // the gateway wrote there from fields of the message.
         let mut written_type = None;
         for (name, value) in &self.other_pairs {
             let text = store.bytes(*name);

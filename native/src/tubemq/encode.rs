@@ -117,8 +117,8 @@ impl<'a, Z: MsgTimes + MsgTimeTexts> Encoder<'a, Z> {
 
     /// Returns true if the attribute string agrees with the message's properties and type, and would be read back the same.
     ///
-    /// It does not agree if a route has edited the properties or the type. It would be read differently if it has the marker or ends
-    /// with a pair that looks appended.
+    /// It does not agree if a route has edited the properties or the type. It would be read differently if it has the marker or
+    /// ends with a pair that looks appended.
     fn is_unchanged(&self, message: &Message, attributes: &[u8]) -> Result<bool> {
         if self.prefix_finder.find(attributes).is_some() && looks_written_by_gateway(message, attributes) {
             return Ok(false);

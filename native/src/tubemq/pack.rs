@@ -1,7 +1,7 @@
 //! Splits a Broker's response to a get (`GetMessageResponseB2C`) into its messages and its other fields.
 //!
-//! The other fields are a few numbers, which Python parses with protobuf. A response that is damaged or has unexpected fields is not
-//! split: Python parses all of it with protobuf, which then decides whether it is valid.
+//! The other fields are a few numbers, which Python parses with protobuf. A response that is damaged or has unexpected fields is
+//! not split: Python parses all of it with protobuf, which then decides whether it is valid.
 
 use crate::message::Slice;
 use crate::protobuf::{Reader, Value};
