@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 TRIGGER = "1 second"
 """Interval at which Spark checks the source while it is idle. After a batch that takes longer, the next begins at once."""
 UNLIMITED_RETRY_S = 30 * 86400.0
-"""How long transient failures are retried if the route sets no limit."""
+"""How long transient failures are retried if the route sets no limit: the options require a duration."""
 
 
 class RouteQuery:
@@ -91,7 +91,7 @@ class RouteQuery:
         if report is None or report["batchId"] == self._last_batch or not report["sources"]:
             return
         end = report["sources"][0]["endOffset"]
-        if not end or end == "null":
+        if not end or end == "null":  # pyspark passes a missing offset as the JSON text null
             return
         self.reached = json.loads(end)["topics"]
         if report["numInputRows"]:

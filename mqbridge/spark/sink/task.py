@@ -71,7 +71,7 @@ class _BatchQueue:
                 self._budget.release(batch.held_bytes)
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Yield the batches until the end, each after the gate."""
+        """Yield the batches until the end. Awaits the gate before each batch."""
         while True:
             while not self._batches:
                 self._not_empty.clear()

@@ -99,9 +99,9 @@ def window_aggregate(
     """Compute aggregates per `by` and window.
 
     The columns of the result are `by`, `window_start`, `window_end`, `event_time` (the last moment of the window) and the
-    aggregates. It has one row per key and window, written when the watermark has passed the end of the window. The watermark is
-    the highest `time` minus `lateness`; rows of windows that it has passed are dropped. Use `lateness=None` if the frame has a
-    watermark on `time` already. The output mode is append.
+    aggregates. The result has one row per key and window, written when the watermark has passed the end of the window.
+    The watermark is the highest `time` minus `lateness`; rows of windows that it has passed are dropped. Use `lateness=None` if
+    the frame has a watermark on `time` already. The output mode is append.
     """
     by = [by] if isinstance(by, str) else list(by)
     watermarked = frame if lateness is None else frame.withWatermark(time, lateness)
