@@ -1,4 +1,4 @@
-"""Packed positions in little memory give what a set of them gives."""
+"""Packed positions behave like a list of positions, in little memory."""
 
 import tracemalloc
 
@@ -13,7 +13,7 @@ a_position = st.one_of(st.tuples(numbers), st.tuples(numbers, numbers), st.tuple
 
 
 @given(st.lists(a_position, max_size=30), a_position, a_position)
-def test_ranges_of_them_are_those_of_a_set(added: list[Position], first: Position, last: Position) -> None:
+def test_a_range_returns_the_added_positions_within_it(added: list[Position], first: Position, last: Position) -> None:
     positions = PackedPositions()
     for position in added:
         positions.add(position)
@@ -25,14 +25,14 @@ def test_ranges_of_them_are_those_of_a_set(added: list[Position], first: Positio
         assert positions.first == min(added)
 
 
-def test_what_cannot_be_a_position_is_left_out() -> None:
+def test_positions_beyond_64_bits_are_ignored() -> None:
     positions = PackedPositions()
     for position in ((1, 2), (3, 1 << 63), (4, 5)):
         positions.add(position)
     assert list(positions) == [(1, 2), (4, 5)]
 
 
-def test_a_million_take_little_memory() -> None:
+def test_a_million_positions_take_less_than_20_megabytes() -> None:
     positions = PackedPositions()
     tracemalloc.start()
     for begin in (500_000, 0):

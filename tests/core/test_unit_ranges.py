@@ -1,4 +1,4 @@
-"""Arithmetic on unit ranges: the pieces of a range hold together exactly what the range holds."""
+"""Arithmetic on unit ranges: the pieces of a split range together contain exactly its units."""
 
 import itertools
 
@@ -13,13 +13,13 @@ counts = st.lists(st.integers(1, 50), max_size=8)
 
 
 def ledgers(sizes: list[int], begin: int = 0, index: int = 0) -> tuple[list[UnitRange], Position]:
-    """Stretches as of ledgers 10, 20 and so on, the first of which begins in the middle; and where the last one ends."""
+    """Return unit ranges as of Pulsar ledgers 10, 20 and so on, and the end of the last; the first begins at `begin`, `index`."""
     starts = [(10 * number + 10, begin if not number else 0, index if not number else 0) for number in range(len(sizes))]
     unit_ranges = [UnitRange(start, size, component=1) for start, size in zip(starts, sizes, strict=True)]
     return unit_ranges, (10 * len(sizes), (begin if len(sizes) == 1 else 0) + sizes[-1], 0) if sizes else (10, begin, index)
 
 
-def test_units_begin_a_step_apart_and_only_the_first_in_the_middle() -> None:
+def test_units_begin_a_step_apart_and_only_the_first_inside_an_entry() -> None:
     in_ledger = UnitRange((7, 3, 2), 3, component=1)
     assert [in_ledger.position(unit) for unit in range(4)] == [
         (7, 3, 2),
@@ -31,7 +31,7 @@ def test_units_begin_a_step_apart_and_only_the_first_in_the_middle() -> None:
     assert UnitRange((5,), 10).position(4) == (9,)
 
 
-def test_a_dense_range_is_one_stretch() -> None:
+def test_a_range_of_offsets_is_one_unit_range() -> None:
     assert unit_ranges_from_offsets((5,), (9,)) == [UnitRange((5,), 4)]
     assert unit_ranges_from_offsets((5,), (5,)) == unit_ranges_from_offsets((6,), (5,)) == []
 
@@ -47,7 +47,7 @@ def test_positions_ascend_unit_by_unit_up_to_the_end(sizes: list[int], begin: in
 
 
 @given(counts, st.integers(1, 20), st.integers(0, 5), st.integers(0, 5))
-def test_pieces_are_whole_even_and_never_empty(sizes: list[int], pieces: int, begin: int, index: int) -> None:
+def test_a_range_is_split_into_even_pieces_without_gaps(sizes: list[int], pieces: int, begin: int, index: int) -> None:
     unit_ranges, end = ledgers(sizes, begin, index)
     first: Position = unit_ranges[0].first if unit_ranges else end
     cut = split_evenly(unit_ranges, first, end, pieces)

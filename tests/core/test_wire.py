@@ -13,7 +13,7 @@ from mqbridge.wire.varint import decode_varint, encode_varint
 
 
 def measure(data: bytes, at: int) -> int:
-    """Frames of one length byte and that many bytes."""
+    """Measure frames of one length byte and that many bytes; 255 is invalid."""
     if data[at] == 255:
         raise RemoteProtocolError("255 is no length")
     return 1 + data[at]
@@ -24,7 +24,7 @@ def frame(body: bytes) -> bytes:
 
 
 @given(bodies=st.lists(st.binary(max_size=20), max_size=8), cuts=st.lists(st.integers(0, 170), max_size=10))
-def test_splits_do_not_matter(bodies: list[bytes], cuts: list[int]) -> None:
+def test_any_split_of_the_stream_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(map(frame, bodies))
     cutter, frames = FrameCutter(measure), []
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
@@ -42,7 +42,7 @@ def test_the_last_byte_completes_a_frame() -> None:
     assert cutter.buffered == 3
 
 
-def test_bytes_that_are_no_frame_raise_at_once() -> None:
+def test_invalid_bytes_raise_at_once() -> None:
     with pytest.raises(RemoteProtocolError):
         FrameCutter(measure).feed(b"\xff")
 
@@ -56,7 +56,7 @@ def test_varints_round_trip(value: int, rest: bytes) -> None:
             decode_varint(data[:end], 0)
 
 
-def test_an_endless_varint_is_refused() -> None:
+def test_a_varint_without_an_end_is_refused() -> None:
     with pytest.raises(RemoteProtocolError):
         decode_varint(b"\xff" * 20, 0)
 

@@ -16,7 +16,7 @@ OpenLog = Callable[..., Awaitable[LogCluster]]
 
 @pytest_asyncio.fixture
 async def open_log(tmp_path: Path) -> AsyncIterator[OpenLog]:
-    """Opens the same file as often as it is called, with whatever settings; all are closed at the end."""
+    """Return a function that opens the same log file again, with the given settings; all clusters are closed after the test."""
     clusters = []
 
     async def open_(**settings: object) -> LogCluster:
@@ -31,6 +31,7 @@ async def open_log(tmp_path: Path) -> AsyncIterator[OpenLog]:
 
 
 async def outbound_of(cluster: LogCluster, topic: str = "t", **settings: float) -> LogOutbound:
+    """Create the topic with one partition if it is missing, and open an outbound into it."""
     await cluster.create(topic, 1)
     outbound = await cluster.outbound(OutboundSpec(topic, **settings))  # type: ignore[arg-type]
     assert isinstance(outbound, LogOutbound)
@@ -38,6 +39,7 @@ async def outbound_of(cluster: LogCluster, topic: str = "t", **settings: float) 
 
 
 async def lane_of(cluster: LogCluster, group: str = "g", topic: str = "t") -> tuple[LogInbound, LogLane]:
+    """Join a group; return the inbound and its first lane."""
     inbound = await cluster.inbound(InboundSpec((topic,), group))
     assert isinstance(inbound, LogInbound)
     return inbound, await anext(inbound.lanes())

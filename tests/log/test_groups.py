@@ -1,4 +1,4 @@
-"""Members that come, go and die, in one process and in several."""
+"""Group members that join, leave, or are killed, in one process and in several."""
 
 import asyncio
 import os
@@ -20,6 +20,7 @@ from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 
+# A member in a process of its own: acknowledges each batch, and prints the committed offset.
 MEMBER = """
 import asyncio, sys
 from mqbridge.adapter.inbound import InboundSpec
@@ -60,40 +61,40 @@ async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: Ope
     await inbound.close()
 
 
-async def test_who_sleeps_through_its_lease_cannot_commit(open_log: OpenLog) -> None:
-    sleeper = await open_log(lease="0.3s")
-    outbound = await outbound_of(sleeper)
+async def test_a_member_whose_lease_expired_cannot_commit(open_log: OpenLog) -> None:
+    cluster = await open_log(lease="0.3s")
+    outbound = await outbound_of(cluster)
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
-    inbound, lane = await lane_of(sleeper)
+    inbound, lane = await lane_of(cluster)
     batch = await lane.receive()
     await cancel(inbound._heartbeat_task)
     async with asyncio.timeout(PATIENCE_S):
-        other, taken = await lane_of(await open_log(lease="1s"))
+        other, other_lane = await lane_of(await open_log(lease="1s"))
         lane.acknowledge(batch)
         await lane.release()
-        assert numbers((await taken.receive()).messages) == list(range(10))
-    assert await sleeper.committed("t", "g") == {"0": (0,)}
+        assert numbers((await other_lane.receive()).messages) == list(range(10))
+    assert await cluster.committed("t", "g") == {"0": (0,)}
     await inbound.close()
     await other.close()
 
 
-async def test_members_of_one_process_share_at_once(open_log: OpenLog) -> None:
-    """No heartbeat comes in the time of this test: they nudge each other."""
+async def test_members_of_one_process_rebalance_at_once(open_log: OpenLog) -> None:
+    """The lease is so long that no regular heartbeat is sent during the test; the members notify each other."""
     cluster = await open_log(lease="3600s")
     await cluster.create("t", 4)
     first = await cluster.inbound(InboundSpec(("t",), "g"))
     lanes = [await anext(first.lanes()) for _ in range(4)]
     second = await cluster.inbound(InboundSpec(("t",), "g"))
     async with asyncio.timeout(PATIENCE_S):
-        taken = {(await anext(second.lanes())).partition.name for _ in range(2)}
-        lost = {lane.partition.name for lane in lanes if lane.revoked.is_set()}  # type: ignore[attr-defined]
-        assert taken == lost
+        assigned = {(await anext(second.lanes())).partition.name for _ in range(2)}
+        revoked = {lane.partition.name for lane in lanes if lane.revoked.is_set()}  # type: ignore[attr-defined]
+        assert assigned == revoked
         await second.close()
-        assert {(await anext(first.lanes())).partition.name for _ in range(2)} == taken
+        assert {(await anext(first.lanes())).partition.name for _ in range(2)} == assigned
     await first.close()
 
 
-async def test_many_small_topics_are_spread(open_log: OpenLog) -> None:
+async def test_topics_of_one_partition_spread_over_the_members(open_log: OpenLog) -> None:
     cluster = await open_log(lease="3600s")
     topics = tuple(f"t{number}" for number in range(6))
     for topic in topics:
@@ -106,7 +107,7 @@ async def test_many_small_topics_are_spread(open_log: OpenLog) -> None:
         await member.close()
 
 
-async def test_acknowledgements_reach_the_file_without_a_close(open_log: OpenLog) -> None:
+async def test_acknowledgements_are_committed_before_the_inbound_is_closed(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     inbound, lane = await lane_of(cluster)
@@ -120,7 +121,7 @@ async def test_acknowledgements_reach_the_file_without_a_close(open_log: OpenLog
     await inbound.close()
 
 
-async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: OpenLog) -> None:
+async def test_a_later_acknowledgement_does_not_skip_a_rejected_batch(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     inbound, lane = await lane_of(cluster)
@@ -135,7 +136,7 @@ async def test_acknowledgements_from_before_a_reject_do_not_skip_it(open_log: Op
     assert await cluster.committed("t", "g") == {"0": (1,)}
 
 
-async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: OpenLog) -> None:
+async def test_calls_to_a_released_lane_do_not_affect_the_next_lane_of_the_partition(open_log: OpenLog) -> None:
     cluster = await open_log(lease="0.3s")
     outbound = await outbound_of(cluster)
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
@@ -145,16 +146,16 @@ async def test_a_lane_that_comes_back_does_not_hear_its_predecessor(open_log: Op
     batch = await lane.receive()
     await lane.release()
     async with asyncio.timeout(PATIENCE_S):
-        again = await anext(lanes)
+        next_lane = await anext(lanes)
     lane.acknowledge(batch)
     lane.reject(batch)
     await inbound._flush()  # type: ignore[attr-defined]
-    assert numbers((await again.receive()).messages) == list(range(10))
+    assert numbers((await next_lane.receive()).messages) == list(range(10))
     await inbound.close()
     assert await cluster.committed("t", "g") == {"0": (0,)}
 
 
-async def test_two_groups_do_not_know_of_each_other(open_log: OpenLog) -> None:
+async def test_each_group_receives_every_message(open_log: OpenLog) -> None:
     cluster = await open_log()
     await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 3))))
     for group in ("a", "b"):
@@ -166,7 +167,7 @@ async def test_two_groups_do_not_know_of_each_other(open_log: OpenLog) -> None:
     assert await cluster.operations.groups("t") == ["a", "b"]
 
 
-async def test_topics_do_not_mix(open_log: OpenLog) -> None:
+async def test_a_lane_receives_only_messages_of_its_topic(open_log: OpenLog) -> None:
     cluster = await open_log()
     for topic in ("t", "u"):
         outbound = await outbound_of(cluster, topic)
@@ -177,25 +178,25 @@ async def test_topics_do_not_mix(open_log: OpenLog) -> None:
     await inbound.close()
 
 
-async def test_a_release_that_cannot_be_written_is_logged(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lane_ends_even_if_its_release_cannot_be_written(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = await open_log()
     await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 5))))
     inbound, lane = await lane_of(cluster)
     lane.acknowledge(await lane.receive())
-    real = cluster.store.write
+    write = cluster.store.write
 
-    def fails(what: Any, *arguments: Any) -> Any:
-        if what is groups.release:
+    def fail_release(job: Any, *arguments: Any) -> Any:
+        if job is groups.release:
             raise ClusterError("the disk is full")
-        return real(what, *arguments)
+        return write(job, *arguments)
 
-    monkeypatch.setattr(cluster.store, "write", fails)
+    monkeypatch.setattr(cluster.store, "write", fail_release)
     await lane.release()
     assert lane.revoked.is_set()
     await inbound.close()
 
 
-async def test_a_locked_file_holds_nobody_up_beyond_the_deadline(open_log: OpenLog, tmp_path: Path) -> None:
+async def test_closing_ends_by_its_deadline_while_the_file_is_locked(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log(busy_timeout="60s")
     outbound = await outbound_of(cluster)
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))

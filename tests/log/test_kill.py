@@ -1,4 +1,4 @@
-"""What was acknowledged survives kill -9, in order and whole, however often and whenever it comes."""
+"""Every message with a receipt survives kill -9 of the writing process, in order and complete."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ from tests.patience import SERVER_PATIENCE_S
 ROUNDS = 6
 SEED = 20260
 
+# A process that sends numbered messages, up to nine sends at a time, and prints the receipt of each send.
 WRITER = """
 import asyncio, os, sys
 from mqbridge.adapter.outbound import OutboundSpec
@@ -26,10 +27,10 @@ async def main(path, number):
     await cluster.connect()
     await cluster.create("t", 1)
     outbound = await cluster.outbound(OutboundSpec("t"))
-    size = [1, 7, 100, 1500]
+    sizes = [1, 7, 100, 1500]
 
     async def send(first, count):
-        messages = [Message(b"%012d" % (first + place) + bytes(300), (("of", str(count)),)) for place in range(count)]
+        messages = [Message(b"%012d" % (first + index) + bytes(300), (("of", str(count)),)) for index in range(count)]
         receipt = await outbound.send(0, Share(Batch.of(messages)))
         assert not receipt.failures
         # One write per send: the pipe takes it whole or not at all.
@@ -37,7 +38,7 @@ async def main(path, number):
 
     running = set()
     while True:
-        count = size[number % 4]
+        count = sizes[number % 4]
         task = asyncio.ensure_future(send(number, count))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -51,7 +52,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 
 async def run_and_kill(path: Path, first: int, after_receipts: int, delay_s: float) -> list[tuple[int, int, int]]:
-    """The receipts that a child told of before it was killed: first number, count, last offset."""
+    """Run a writer and kill it; return the receipts that it printed: first message number, count, last offset."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(path), str(first), stdout=asyncio.subprocess.PIPE
     )
@@ -60,48 +61,49 @@ async def run_and_kill(path: Path, first: int, after_receipts: int, delay_s: flo
     await asyncio.sleep(delay_s)
     os.kill(child.pid, signal.SIGKILL)
     rest, _ = await child.communicate()
-    told = b"".join(lines) + rest
-    return [(int(a), int(b), int(c)) for a, b, c in (line.split() for line in told.splitlines())]
+    output = b"".join(lines) + rest
+    return [(int(first), int(count), int(last)) for first, count, last in map(bytes.split, output.splitlines())]
 
 
-def ends_of_sends(begin: int, most: int) -> set[int]:
-    """Where the sends of a round end, up to a number: their sizes follow from where they begin."""
+def ends_of_sends(begin: int, limit: int) -> set[int]:
+    """Return the numbers at which sends of a round can end, up to `limit`; the size of a send depends on its first number."""
     ends = {begin}
-    while begin < most:
+    while begin < limit:
         begin += [1, 7, 100, 1500][begin % 4]
         ends.add(begin)
     return ends
 
 
 async def read_all(path: Path) -> list[int]:
+    """Return the numbers of all stored messages."""
     cluster = LogCluster("log", ADAPTER.cluster_model(path=path))
     await cluster.connect()
     inbound, lane = await lane_of(cluster, "check")
     await lane.seek((0,))
-    found: list[int] = []
+    stored: list[int] = []
     end = (await cluster.bounds("t"))["0"].next[0]
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while len(found) < end:
-            found += [int(message.payload[:12]) for message in (await lane.receive()).messages if message.payload]
+        while len(stored) < end:
+            stored += [int(message.payload[:12]) for message in (await lane.receive()).messages if message.payload]
     await inbound.close()
     await cluster.close()
-    return found
+    return stored
 
 
 async def test_every_acknowledged_message_survives(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     chance = random.Random(SEED)
-    told: list[tuple[int, int, int]] = []
+    all_receipts: list[tuple[int, int, int]] = []
     begin = 0
     for _ in range(ROUNDS):
         receipts = await run_and_kill(path, begin, chance.randrange(1, 40), chance.random() * 0.2)
-        told += receipts
+        all_receipts += receipts
         stored = await read_all(path)
         assert len(stored) == len(set(stored))
-        for first, count, last in told:
+        for first, count, last in all_receipts:
             assert stored[last - count + 1 : last + 1] == list(range(first, first + count))
-        # What was in flight at the kill is there up to some send and then not at all: no hole, no part of a send.
+        # Of the sends in flight at the kill, the first ones are stored and the others are not: no hole, no part of a send.
         assert [number for number in stored if number >= begin] == list(range(begin, stored[-1] + 1))
         assert stored[-1] + 1 in ends_of_sends(begin, stored[-1] + 1)
         begin = stored[-1] + 1
-    assert len(told) >= ROUNDS
+    assert len(all_receipts) >= ROUNDS

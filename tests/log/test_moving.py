@@ -1,4 +1,4 @@
-"""What a log promises when its file, its clock or its partitions change under those who use it."""
+"""A log whose file, clock or partitions change while clients use it."""
 
 import asyncio
 import sqlite3
@@ -25,7 +25,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 @pytest.mark.parametrize("jump", [-HOUR_NS, HOUR_NS])
-async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
+async def test_a_lease_expires_in_time_although_the_wall_clock_is_set(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
     cluster = await open_log(lease="400ms")
@@ -41,7 +41,7 @@ async def test_leases_do_not_go_by_a_clock_that_somebody_sets(
 
 
 @pytest.mark.parametrize("jump", [-HOUR_NS, HOUR_NS])
-async def test_a_living_member_stays_one_when_the_clock_is_set(
+async def test_a_living_member_does_not_expire_when_the_wall_clock_is_set(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
     cluster = await open_log(lease="60s")
@@ -53,13 +53,14 @@ async def test_a_living_member_stays_one_when_the_clock_is_set(
     await inbound.close()
 
 
-async def test_a_member_from_before_the_machine_was_started_is_dead(open_log: OpenLog, tmp_path: Path) -> None:
+async def test_a_member_from_before_a_restart_of_the_machine_is_expired(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log(lease="3600s")
     await cluster.create("t", 1)
     dead, _ = await lane_of(cluster)
     await cancel(dead._heartbeat_task)
     connection = sqlite3.connect(tmp_path / "log.db")
     with connection:
+        # The clock of leases restarts with the machine, so an earlier member has a later time.
         connection.execute("UPDATE member SET renewed_ms = renewed_ms + 10000000")
     connection.close()
     async with asyncio.timeout(PATIENCE_S):
@@ -69,7 +70,7 @@ async def test_a_member_from_before_the_machine_was_started_is_dead(open_log: Op
     await dead.close()
 
 
-async def test_a_file_of_the_first_schema_is_taken_over(open_log: OpenLog, tmp_path: Path) -> None:
+async def test_a_file_of_the_first_schema_is_upgraded(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log()
     await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 3))))
     await cluster.close()
@@ -86,7 +87,7 @@ async def test_a_file_of_the_first_schema_is_taken_over(open_log: OpenLog, tmp_p
     version.close()
 
 
-async def test_a_partition_that_came_while_nobody_read_begins_at_its_beginning(open_log: OpenLog) -> None:
+async def test_a_partition_added_while_the_group_had_no_member_is_read_from_its_beginning(open_log: OpenLog) -> None:
     cluster = await open_log()
     await cluster.create("t", 1)
     spec = InboundSpec(("t",), "g", Start.LATEST)
@@ -103,35 +104,35 @@ async def test_a_partition_that_came_while_nobody_read_begins_at_its_beginning(o
     await inbound.close()
 
 
-async def test_nothing_overtakes_what_was_not_stored_in_time(open_log: OpenLog, tmp_path: Path) -> None:
+async def test_no_send_overtakes_one_that_missed_its_deadline(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log(busy_timeout="50ms")
     outbound = await outbound_of(cluster, max_elapsed_s=0.3)
     lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     first = outbound.send(0, Share(Batch.of(numbered(0, 1))))
-    behind = []
+    later_sends = []
     while not first.done():
-        behind.append(outbound.send(0, Share(Batch.of(numbered(len(behind) + 1, len(behind) + 2)))))
+        later_sends.append(outbound.send(0, Share(Batch.of(numbered(len(later_sends) + 1, len(later_sends) + 2)))))
         await asyncio.sleep(0.02)
     lock.execute("ROLLBACK")
     lock.close()
-    for receipt in [await first, *await asyncio.gather(*behind)]:
+    for receipt in [await first, *await asyncio.gather(*later_sends)]:
         assert [failure.failure_kind for failure in receipt.failures] == [Failure.RETRY]
     again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
     assert again.positions == [(0,), (1,), (2,)]
 
 
-async def test_what_is_taken_back_in_a_transaction_that_fails_is_not_tried_again(open_log: OpenLog, tmp_path: Path) -> None:
+async def test_a_send_withdrawn_during_a_failing_transaction_is_not_retried(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log(busy_timeout="100ms")
     outbound = await outbound_of(cluster)
     lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
-    mine, other = (outbound.send(0, Share(Batch.of(numbered(n, n + 1)))) for n in range(2))
+    withdrawn, other = (outbound.send(0, Share(Batch.of(numbered(n, n + 1)))) for n in range(2))
     while not cluster._appender._group:
         await asyncio.sleep(0)
-    outbound.withdraw([mine])
+    outbound.withdraw([withdrawn])
     async with asyncio.timeout(PATIENCE_S):
-        assert [failure.failure_kind for failure in (await mine).failures] == [Failure.RETRY]
+        assert [failure.failure_kind for failure in (await withdrawn).failures] == [Failure.RETRY]
         assert not other.done()
         lock.execute("ROLLBACK")
         lock.close()
@@ -139,7 +140,7 @@ async def test_what_is_taken_back_in_a_transaction_that_fails_is_not_tried_again
 
 
 @pytest.mark.parametrize("max_bytes", [1, 64 << 10])
-async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: OpenLog, max_bytes: int) -> None:
+async def test_lanes_that_wait_for_budget_end_when_they_are_revoked(open_log: OpenLog, max_bytes: int) -> None:
     cluster = await open_log()
     await cluster.create("t", 2)
     outbound = await cluster.outbound(OutboundSpec("t"))
@@ -163,12 +164,12 @@ async def test_lanes_that_wait_for_room_end_when_they_are_taken_away(open_log: O
     assert inbound._read_budget.used == 0  # type: ignore[attr-defined]
 
 
-async def test_a_heartbeat_that_had_to_wait_takes_nothing_from_who_renewed_meanwhile(open_log: OpenLog) -> None:
-    """Another process may renew itself between the time at which a heartbeat is asked for and its transaction."""
+async def test_a_delayed_heartbeat_does_not_expire_members_that_renewed_meanwhile(open_log: OpenLog) -> None:
+    """Another process may renew its membership between the request for a heartbeat and its transaction."""
     first, second = await open_log(lease="3600s"), await open_log(lease="3600s")
     await first.create("t", 2)
     slow = await first.inbound(InboundSpec(("t",), "g"))
-    quick, lane = await lane_of_two(slow, second)
+    quick, lane = await second_lane(slow, second)
     busy = threading.Event()
     assert first.store._writer is not None
     first.store._writer[0].submit(busy.wait)
@@ -186,7 +187,7 @@ async def test_a_heartbeat_that_had_to_wait_takes_nothing_from_who_renewed_meanw
     await quick.close()
 
 
-async def test_a_group_is_not_moved_beneath_a_member_that_renewed_while_the_move_waited(open_log: OpenLog) -> None:
+async def test_a_group_is_not_moved_if_a_member_renewed_while_the_move_waited(open_log: OpenLog) -> None:
     first, second = await open_log(lease="3600s"), await open_log(lease="3600s")
     await first.create("t", 1)
     inbound, _ = await lane_of(second)
@@ -204,8 +205,8 @@ async def test_a_group_is_not_moved_beneath_a_member_that_renewed_while_the_move
     await inbound.close()
 
 
-async def lane_of_two(slow: Inbound, second: LogCluster) -> tuple[LogInbound, LogLane]:
-    """The one lane of a second member, once the first has given it up."""
+async def second_lane(slow: Inbound, second: LogCluster) -> tuple[LogInbound, LogLane]:
+    """Join a second member; return it and its lane, after the first member, `slow`, has released that partition."""
     joining = asyncio.ensure_future(lane_of(second))
     async with asyncio.timeout(20):
         while not joining.done():
@@ -216,8 +217,8 @@ async def lane_of_two(slow: Inbound, second: LogCluster) -> tuple[LogInbound, Lo
     return await joining
 
 
-async def test_a_batch_takes_little_of_what_may_be_ready(open_log: OpenLog) -> None:
-    """As much is for what is on its way to the targets: with batches that take all of it there would be one of them at a time."""
+async def test_a_batch_takes_a_quarter_of_the_budget_at_most(open_log: OpenLog) -> None:
+    """Otherwise only one batch at a time would be in memory, and the source would not be read while it is sent."""
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     for first in range(0, 600, 10):

@@ -1,4 +1,4 @@
-"""What a range tells of its size where it cuts the rows that are stored."""
+"""The size of a batch whose range begins or ends inside stored rows."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -9,7 +9,7 @@ from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share
 
 
-async def test_a_row_that_is_cut_counts_as_much_as_of_it_is_read(tmp_path: Path) -> None:
+async def test_a_part_of_a_row_counts_in_proportion_to_its_messages(tmp_path: Path) -> None:
     cluster = LogCluster("log", LogSettings(path=tmp_path / "f.db"))
     await cluster.connect()
     try:
@@ -23,7 +23,7 @@ async def test_a_row_that_is_cut_counts_as_much_as_of_it_is_read(tmp_path: Path)
             async with aclosing(cluster.read("t", "0", (begin,), (end,))) as batches:
                 return [batch.size async for batch in batches]
 
-        (whole,) = await sizes(0, 200)
-        assert await sizes(10, 15) == [whole * 5 // 200]
+        (row_size,) = await sizes(0, 200)
+        assert await sizes(10, 15) == [row_size * 5 // 200]
     finally:
         await cluster.close()

@@ -9,7 +9,7 @@ from mqbridge.log.wire.records import VERSION, decode_row, decode_rows, encode_r
 from mqbridge.message import Message
 from tests.strategies import messages
 
-any_text = st.text(max_size=300)  # lone surrogates too, and longer than one byte of length says
+any_text = st.text(max_size=300)  # also lone surrogates, and lengths that need more than one byte
 numbers = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
 any_message = messages(
     key=st.one_of(st.none(), any_text, st.binary(max_size=8)),
@@ -29,7 +29,7 @@ any_message = messages(
 
 
 def with_hops(message: Message) -> Message:
-    """As it is read: hops belong to an origin, which is at least one."""
+    """Return the message as it is read: no hops without an origin, at least one with it."""
     return message.replace(hops=0 if message.origin is None else max(1, message.hops))
 
 
@@ -38,16 +38,16 @@ def row_of(sent: list[Message]) -> bytes:
 
 
 @given(st.lists(any_message, min_size=1, max_size=4), st.integers(min_value=0, max_value=1 << 50))
-def test_every_field_both_ways(sent: list[Message], base: int) -> None:
+def test_every_field_is_decoded_as_it_was_encoded(sent: list[Message], base: int) -> None:
     read = decode_row(row_of(sent), len(sent), base)
     assert [message.as_dict() for message in read] == [
-        with_hops(message).replace(position=(base + place,)).as_dict() for place, message in enumerate(sent)
+        with_hops(message).replace(position=(base + index,)).as_dict() for index, message in enumerate(sent)
     ]
 
 
 @given(st.lists(any_message, min_size=1, max_size=3), st.data())
 @settings(max_examples=400)
-def test_damaged_rows_are_named_or_read_as_something(sent: list[Message], data: st.DataObject) -> None:
+def test_damaged_rows_raise_only_protocol_errors(sent: list[Message], data: st.DataObject) -> None:
     row = bytearray(row_of(sent))
     for _ in range(data.draw(st.integers(1, 4))):
         row[data.draw(st.integers(0, len(row) - 1))] = data.draw(st.integers(0, 255))
@@ -56,7 +56,7 @@ def test_damaged_rows_are_named_or_read_as_something(sent: list[Message], data: 
 
 
 @given(st.lists(any_message, min_size=1, max_size=3), st.data())
-def test_a_row_cut_short_or_continued_is_refused(sent: list[Message], data: st.DataObject) -> None:
+def test_a_row_that_is_too_short_or_too_long_is_refused(sent: list[Message], data: st.DataObject) -> None:
     row = row_of(sent)
     with pytest.raises(RemoteProtocolError):
         decode_row(row[: data.draw(st.integers(0, len(row) - 1))], len(sent), 0)
@@ -65,14 +65,14 @@ def test_a_row_cut_short_or_continued_is_refused(sent: list[Message], data: st.D
 
 
 @given(st.binary(max_size=200), st.integers(1, 5))
-def test_any_bytes_at_all(row: bytes, count: int) -> None:
+def test_arbitrary_bytes_raise_only_protocol_errors(row: bytes, count: int) -> None:
     with pytest.raises(RemoteProtocolError, match="offset 7"):
         decode_row(b"\x02" + row, count, 7)
     with contextlib.suppress(RemoteProtocolError):
         decode_row(VERSION + row, count, 7)
 
 
-def test_none_and_nothing_are_not_the_same() -> None:
+def test_none_and_empty_values_are_different() -> None:
     sent = [
         Message(None),
         Message(b""),
@@ -84,7 +84,7 @@ def test_none_and_nothing_are_not_the_same() -> None:
     assert [message.replace(position=()).as_dict() for message in read] == [message.as_dict() for message in sent]
 
 
-def test_the_origin_given_goes_before_the_message_s_own() -> None:
+def test_a_given_origin_replaces_the_origin_of_the_message() -> None:
     row = encode_row([encode_record(Message(b"x", origin="old"), "new")])
     assert decode_row(row, 1, 0)[0].origin == "new"
 
@@ -94,8 +94,8 @@ def test_a_number_beyond_64_bits_is_a_mapping_error() -> None:
         encode_record(Message(b"x", event_time=1 << 63), None)
 
 
-def test_the_bytes_stay_what_they_are() -> None:
-    """The format of version 1, written out: files outlive releases."""
+def test_golden_bytes_of_version_1() -> None:
+    """Later releases must read the files of earlier ones, so the format must not change."""
     message = Message(
         b"body", (("a", "é"),), key="k", msg_type="t", keys=("i",), attributes=b"\xff", event_time=5, delivery_count=1
     )
@@ -108,15 +108,15 @@ def test_the_bytes_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("hops", [0, 1, 2, 7])
-def test_hops_are_kept_with_their_origin(hops: int) -> None:
-    """A row of Spark may say them; where nothing is stamped, its origin is kept with them."""
+def test_hops_are_stored_with_the_origin(hops: int) -> None:
+    """Without a new origin, the message keeps its hops; with a new one, they increase by one."""
     message = Message(b"x", origin="cluster|topic|0|5", hops=hops)
-    [kept] = decode_row(encode_row([encode_record(message, "".join(message.origin or ""))]), 1, 0)
-    assert (kept.origin, kept.hops) == (message.origin, max(hops, 1))
+    [unchanged] = decode_row(encode_row([encode_record(message, "".join(message.origin or ""))]), 1, 0)
+    assert (unchanged.origin, unchanged.hops) == (message.origin, max(hops, 1))
     [stamped] = decode_row(encode_row([encode_record(message, "cluster|topic|0|6")]), 1, 0)
     assert stamped.hops == max(hops + 1, 1)
 
 
-def test_rows_are_cut_at_both_ends() -> None:
+def test_decoding_a_range_returns_parts_of_the_first_and_last_row() -> None:
     rows = [(base, 3, row_of([Message(b"%d" % offset) for offset in range(base, base + 3)])) for base in (4, 7)]
     assert [message.payload for message in decode_rows(rows, 5, 9)] == [b"5", b"6", b"7", b"8"]

@@ -20,17 +20,18 @@ from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.patience import PATIENCE_S
 
 
-def rows(cluster: LogCluster, what: str) -> list[tuple[object, ...]]:
+def rows(cluster: LogCluster, statement: str) -> list[tuple[object, ...]]:
+    """Run an SQL statement in another connection to the file; return its rows."""
     connection = sqlite3.connect(cluster.store.config.path)
     try:
-        found = connection.execute(what).fetchall()
+        result = connection.execute(statement).fetchall()
         connection.commit()
-        return found
+        return result
     finally:
         connection.close()
 
 
-async def test_what_is_stored_is_there_after_reopening(open_log: OpenLog) -> None:
+async def test_stored_messages_are_read_after_reopening(open_log: OpenLog) -> None:
     first = await open_log()
     outbound = await outbound_of(first)
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
@@ -40,8 +41,8 @@ async def test_what_is_stored_is_there_after_reopening(open_log: OpenLog) -> Non
     assert numbers((await lane.receive()).messages) == list(range(10))
 
 
-async def test_what_is_stored_leaves_memory_at_once(open_log: OpenLog) -> None:
-    """Garbage is looked for seldom: large messages would be kept until then, however many."""
+async def test_stored_messages_are_freed_without_garbage_collection(open_log: OpenLog) -> None:
+    """Reference cycles would keep large messages in memory until the next garbage collection, which runs seldom."""
     outbound = await outbound_of(await open_log())
     gc.collect()
     gc.disable()
@@ -55,21 +56,21 @@ async def test_what_is_stored_leaves_memory_at_once(open_log: OpenLog) -> None:
         gc.enable()
 
 
-async def test_sends_of_one_turn_share_a_transaction(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = []
+async def test_sends_of_one_loop_iteration_share_a_transaction(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    group_sizes = []
 
-    def count(connection: sqlite3.Connection, group: list[append.Append], appended_ms: int) -> list[int]:
-        groups.append(len(group))
+    def record_group(connection: sqlite3.Connection, group: list[append.Append], appended_ms: int) -> list[int]:
+        group_sizes.append(len(group))
         return write_group(connection, group, appended_ms)
 
-    monkeypatch.setattr(append, "write_group", count)
+    monkeypatch.setattr(append, "write_group", record_group)
     outbound = await outbound_of(await open_log())
     receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(50)))
-    assert groups == [50]
+    assert group_sizes == [50]
     assert [receipt.highest_position for receipt in receipts] == [(turn,) for turn in range(50)]
 
 
-async def test_long_sends_are_cut_and_short_ones_merged(open_log: OpenLog) -> None:
+async def test_large_sends_are_stored_as_several_rows_and_small_rows_read_as_one_batch(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     receipt = await outbound.send(0, Share(Batch.of(numbered(0, MAX_ROW_MESSAGES * 2 + 1))))
@@ -87,7 +88,7 @@ async def test_long_sends_are_cut_and_short_ones_merged(open_log: OpenLog) -> No
     assert [(await lane.receive()).count for _ in range(4)] == [1, 1, 1, 1]
 
 
-async def test_seek_into_the_middle_of_a_row(open_log: OpenLog) -> None:
+async def test_a_seek_into_a_row_continues_at_its_offset(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
@@ -100,18 +101,18 @@ async def test_seek_into_the_middle_of_a_row(open_log: OpenLog) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"retention_bytes": 2500}, {"retention": "0.001ms"}], ids=["size", "age"])
-async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: OpenLog, settings: dict[str, float]) -> None:
+async def test_retention_drops_whole_batches_and_readers_get_a_gap(open_log: OpenLog, settings: dict[str, float]) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     for turn in range(10):
         await outbound.send(0, Share(Batch.of([Message(b"%06d" % turn + bytes(1000))])))
     _, lane = await lane_of(cluster)
-    strict = await open_log(**settings)
+    limited = await open_log(**settings)
     first = (8,) if "retention_bytes" in settings else (9,)
     async with asyncio.timeout(PATIENCE_S):
         while (bounds := (await cluster.bounds("t"))["0"]).first != first:
-            await strict.store.trim()
-    assert await strict.store.trim() == 0
+            await limited.store.trim()
+    assert await limited.store.trim() == 0
     assert bounds.next == (10,)
     with pytest.raises(GapError, match="offsets 0 to"):
         await lane.receive()
@@ -126,7 +127,7 @@ async def test_retention_drops_whole_batches_and_readers_hear_of_it(open_log: Op
     assert (await lane.receive()).first == (10,)
 
 
-async def test_a_damaged_batch_is_a_gap_and_what_is_whole_is_read(open_log: OpenLog) -> None:
+async def test_a_damaged_batch_is_a_gap_and_the_others_are_read(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     for turn in range(3):
@@ -142,7 +143,7 @@ async def test_a_damaged_batch_is_a_gap_and_what_is_whole_is_read(open_log: Open
 
 
 @pytest.mark.parametrize("damage", ["count = 2", "base = 11", "crc = crc + 1"])  # the row is the last one
-async def test_a_row_that_says_something_else_than_was_stored_is_a_gap(open_log: OpenLog, damage: str) -> None:
+async def test_a_row_with_changed_columns_is_a_gap(open_log: OpenLog, damage: str) -> None:
     cluster = await open_log()
     await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 1))))
     await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(1, 2))))
@@ -176,7 +177,7 @@ async def test_a_position_beyond_the_end_is_a_gap(open_log: OpenLog) -> None:
     assert gap.value.resume is None
 
 
-async def test_a_full_disk_holds_appends_up_in_order_until_there_is_space(open_log: OpenLog) -> None:
+async def test_appends_wait_in_order_while_the_disk_is_full(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
     pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
@@ -190,7 +191,7 @@ async def test_a_full_disk_holds_appends_up_in_order_until_there_is_space(open_l
     assert [receipt.highest_position for receipt in await asyncio.gather(big, small)] == [(0,), (1,)]
 
 
-async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
+async def test_retries_end_at_the_deadline_of_the_send(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster, max_elapsed_s=0.2)
     pages = await cluster.store.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
@@ -200,21 +201,21 @@ async def test_retries_end_when_their_time_is_up(open_log: OpenLog) -> None:
     assert receipt.highest_position == ()
 
 
-async def test_nothing_overtakes_what_the_file_refused(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_send_overtakes_one_that_failed_permanently(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    real, calls = append.write_group, 0
+    original, calls = append.write_group, 0
 
-    def refuses_once(*arguments: Any) -> list[int]:
+    def fail_once(*arguments: Any) -> list[int]:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise ClusterError("the file is read only", Failure.FATAL)
-        return real(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(append, "write_group", refuses_once)
+    monkeypatch.setattr(append, "write_group", fail_once)
     first = outbound.send(0, Share(Batch.of(numbered(0, 1))))
-    await asyncio.sleep(0)  # it is being written
+    await asyncio.sleep(0)  # the transaction of the first send runs now
     second = outbound.send(0, Share(Batch.of(numbered(1, 2))))
     for sent in (first, second):
         with pytest.raises(ClusterError, match="read only"):
@@ -222,7 +223,7 @@ async def test_nothing_overtakes_what_the_file_refused(open_log: OpenLog, monkey
     assert (await cluster.bounds("t"))["0"].next == (0,)
 
 
-async def test_a_transaction_that_fails_leaves_nothing(open_log: OpenLog) -> None:
+async def test_a_failed_transaction_is_rolled_back(open_log: OpenLog) -> None:
     cluster = await open_log()
 
     def fail(connection: sqlite3.Connection) -> None:
@@ -236,8 +237,8 @@ async def test_a_transaction_that_fails_leaves_nothing(open_log: OpenLog) -> Non
 
 
 @pytest.mark.parametrize("when", ["before the close", "after it"])
-async def test_what_is_sent_to_a_closed_log_fails(open_log: OpenLog, when: str) -> None:
-    """Whether its first transaction failed for a while before, or it was never begun."""
+async def test_sends_to_a_closed_log_fail(open_log: OpenLog, when: str) -> None:
+    """Sends that wait for a retry when the log is closed fail, as well as sends after it."""
 
     def full(*_: Any) -> Any:
         raise ClusterError("the disk is full")
@@ -257,7 +258,7 @@ async def test_what_is_sent_to_a_closed_log_fails(open_log: OpenLog, when: str) 
     await outbound.close()
 
 
-async def test_two_writers_interleave(open_log: OpenLog) -> None:
+async def test_two_writers_append_in_the_order_of_their_sends(open_log: OpenLog) -> None:
     outbounds = [await outbound_of(await open_log()) for _ in range(2)]
     sends = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(100) for outbound in outbounds]
     positions = [receipt.highest_position[0] for receipt in await asyncio.gather(*sends)]
@@ -266,8 +267,8 @@ async def test_two_writers_interleave(open_log: OpenLog) -> None:
     assert positions[1::2] == sorted(positions[1::2])
 
 
-def test_a_new_file_that_another_connection_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when two processes open a new log at the same moment: SQLite's busy timeout does not hold for what they ask."""
+def test_opening_a_new_file_waits_for_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes may open a new log at the same moment; SQLite's busy timeout does not apply to the switch to WAL mode."""
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     monkeypatch.setattr(schema.time, "sleep", lambda _: other.rollback())
@@ -276,7 +277,7 @@ def test_a_new_file_that_another_connection_writes_is_waited_for(tmp_path: Path,
     other.close()
 
 
-def test_a_new_file_that_another_connection_keeps_is_refused_in_time(tmp_path: Path) -> None:
+def test_opening_a_new_file_fails_after_the_busy_timeout(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(ClusterError, match="another process is writing for too long") as refused:
@@ -285,7 +286,7 @@ def test_a_new_file_that_another_connection_keeps_is_refused_in_time(tmp_path: P
     other.close()
 
 
-async def test_a_file_that_is_no_log_is_fatal(tmp_path: Path) -> None:
+async def test_a_file_of_another_format_is_fatal(tmp_path: Path) -> None:
     (tmp_path / "log.db").write_bytes(b"something else entirely" * 100)
     cluster = LogCluster("log", ADAPTER.cluster_model(path=tmp_path / "log.db"))
     with pytest.raises(ClusterError, match="not a database") as raised:
@@ -293,7 +294,7 @@ async def test_a_file_that_is_no_log_is_fatal(tmp_path: Path) -> None:
     assert raised.value.failure is Failure.FATAL
 
 
-async def test_a_folder_that_cannot_be_made_is_unreachable(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_unreachable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cluster = LogCluster("log", ADAPTER.cluster_model(path=tmp_path / "file" / "log.db"))
     with pytest.raises(Unreachable):
@@ -308,13 +309,13 @@ async def test_a_later_schema_is_refused(open_log: OpenLog) -> None:
         await open_log()
 
 
-async def test_use_before_connect_says_so(tmp_path: Path) -> None:
+async def test_a_request_before_connect_names_the_missing_call(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match="connect"):
         await LogCluster("log", ADAPTER.cluster_model(path=tmp_path / "log.db")).topics()
 
 
 @pytest.mark.parametrize(("synchronous", "level"), [("full", 2), ("normal", 1)])
-async def test_the_durability_asked_for_is_set(open_log: OpenLog, synchronous: str, level: int) -> None:
+async def test_the_configured_durability_is_set(open_log: OpenLog, synchronous: str, level: int) -> None:
     cluster = await open_log(synchronous=synchronous)
     pragma = await cluster.store.write(lambda connection: connection.execute("PRAGMA synchronous").fetchone())
     assert pragma == (level,)

@@ -1,4 +1,4 @@
-"""The faults that other tests build on do what they say. What the memory does without them, the conformance suite holds."""
+"""The faults that tests inject into memory brokers. The conformance suite tests memory clusters without faults."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ async def inbound(cluster: MemoryCluster) -> AsyncIterator[Inbound]:
     await inbound.close()
 
 
-async def test_refuse_by_predicate(broker: Broker, outbound: MemoryOutbound) -> None:
+async def test_refused_messages_are_reported_with_the_reason(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.refuse = lambda message: "odd" if int(message.payload or b"0") % 2 else None
     receipt = await outbound.send(0, Share(Batch.of(numbered(0, 4))))
     assert [(failure.index, failure.failure_kind, failure.reason) for failure in receipt.failures] == [
@@ -63,7 +63,7 @@ async def test_transient_failures_are_retried_in_order(broker: Broker, outbound:
     assert broker.faults.transient == 0
 
 
-async def test_transient_failures_are_reported_when_time_is_up(cluster: MemoryCluster, broker: Broker) -> None:
+async def test_transient_failures_are_reported_at_the_deadline(cluster: MemoryCluster, broker: Broker) -> None:
     broker.faults.transient = 1_000_000
     outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.05))
     receipt = await outbound.send(0, Share(Batch.of(numbered(0, 2))))
@@ -71,14 +71,14 @@ async def test_transient_failures_are_reported_when_time_is_up(cluster: MemoryCl
     await outbound.close()
 
 
-async def test_fatal(broker: Broker, outbound: MemoryOutbound) -> None:
+async def test_a_fatal_fault_fails_every_send(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.fatal = "no rights"
     with pytest.raises(ClusterError, match="no rights") as raised:
         await outbound.send(0, Share(Batch.of(numbered(0, 1))))
     assert raised.value.failure is Failure.FATAL
 
 
-async def test_receipts_held_back(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+async def test_receipts_are_withheld_until_they_are_released(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
     broker.faults.hold_receipts = True
     receipt = outbound.send(0, Share(Batch.of(numbered(0, 1))))
     lane = await anext(inbound.lanes())
@@ -88,14 +88,14 @@ async def test_receipts_held_back(broker: Broker, outbound: MemoryOutbound, inbo
     assert (await receipt).highest_position == (0,)
 
 
-async def test_delays_change_nothing_but_time(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+async def test_delays_do_not_change_results(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
     broker.faults.receipt_delay_s = broker.faults.receive_delay_s = 0.001
     assert (await outbound.send(0, Share(Batch.of(numbered(0, 3))))).highest_position == (2,)
     lane = await anext(inbound.lanes())
     assert numbers((await lane.receive()).messages) == [0, 1, 2]
 
 
-async def test_disconnect_and_reconnect(
+async def test_a_disconnect_ends_lanes_and_sends_wait_for_the_reconnect(
     cluster: MemoryCluster, broker: Broker, outbound: MemoryOutbound, inbound: Inbound
 ) -> None:
     await outbound.send(0, Share(Batch.of(numbered(0, 3))))
@@ -117,7 +117,9 @@ async def test_disconnect_and_reconnect(
     assert numbers((await (await anext(lanes)).receive()).messages) == [0, 1, 2, 3]
 
 
-async def test_revoke_assigns_anew_from_what_is_acknowledged(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+async def test_a_revoked_partition_is_read_again_from_the_acknowledged_offset(
+    broker: Broker, outbound: MemoryOutbound, inbound: Inbound
+) -> None:
     await outbound.send(0, Share(Batch.of(numbered(0, 15))))
     lanes = inbound.lanes()
     lane = await anext(lanes)
@@ -130,7 +132,7 @@ async def test_revoke_assigns_anew_from_what_is_acknowledged(broker: Broker, out
     assert (await (await anext(lanes)).receive()).first == (5,)
 
 
-async def test_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
+async def test_deleted_messages_are_a_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -> None:
     await outbound.send(0, Share(Batch.of(numbered(0, 10))))
     lane = await anext(inbound.lanes())
     await lane.receive()
@@ -142,7 +144,7 @@ async def test_gap(broker: Broker, outbound: MemoryOutbound, inbound: Inbound) -
     assert numbers((await lane.receive()).messages) == [7, 8, 9]
 
 
-async def test_a_group_that_is_thrown_out(broker: Broker, inbound: Inbound) -> None:
+async def test_a_failed_group_ends_its_members_with_the_error(broker: Broker, inbound: Inbound) -> None:
     lanes = inbound.lanes()
     await anext(lanes)
     broker.fail("g", ClusterError("no rights", Failure.FATAL))
@@ -174,7 +176,7 @@ async def test_individual_acknowledgement_counts_deliveries() -> None:
 
 
 @pytest.mark.parametrize("growing", [True, False])
-async def test_an_open_outbound_grows_with_its_topic(growing: bool) -> None:
+async def test_an_open_outbound_grows_with_its_topic_if_configured(growing: bool) -> None:
     cluster = MemoryCluster("growing", ADAPTER.cluster_model(growing_outbound=growing))
     assert cluster.capabilities.growing_outbound is growing
     await cluster.create("t", 1)
@@ -187,7 +189,7 @@ async def test_an_open_outbound_grows_with_its_topic(growing: bool) -> None:
     delete_broker("growing")
 
 
-async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> None:
+async def test_a_stamped_origin_adds_a_hop(cluster: MemoryCluster, broker: Broker) -> None:
     stamped, plain = await cluster.outbound(OutboundSpec("t")), await cluster.outbound(OutboundSpec("t", stamp_origin=False))
     source = Partition("x", "y", "0", 0)
     for outbound in (stamped, plain):
@@ -203,21 +205,21 @@ async def test_a_stamp_counts_a_hop(cluster: MemoryCluster, broker: Broker) -> N
     ]
 
 
-async def test_nothing_overtakes_what_could_not_be_stored(cluster: MemoryCluster, broker: Broker) -> None:
+async def test_no_send_overtakes_one_that_missed_its_deadline(cluster: MemoryCluster, broker: Broker) -> None:
     outbound = await cluster.outbound(OutboundSpec("t", max_elapsed_s=0.2))
     broker.disconnect()
     receipts = [outbound.send(0, Share(Batch.of(numbered(0, 1))))]
     await asyncio.sleep(0.1)
     receipts += [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in (1, 2)]
-    await receipts[0]  # the others have time left
+    await receipts[0]  # the deadlines of the others have not passed yet
     broker.reconnect()
-    found = [await receipt for receipt in receipts]
-    assert [[failure.failure_kind for failure in receipt.failures] for receipt in found] == [[Failure.RETRY]] * 3
+    results = [await receipt for receipt in receipts]
+    assert [[failure.failure_kind for failure in receipt.failures] for receipt in results] == [[Failure.RETRY]] * 3
     again = await outbound.send(0, Share(Batch.of(numbered(0, 3))))
     assert again.positions == [(0,), (1,), (2,)]
 
 
-async def test_a_group_that_starts_at_the_end_reads_what_is_added_from_its_beginning(
+async def test_a_group_with_start_latest_reads_added_partitions_from_their_beginning(
     cluster: MemoryCluster, broker: Broker, outbound: MemoryOutbound
 ) -> None:
     await outbound.send(0, Share(Batch.of(numbered(0, 5))))
