@@ -10,12 +10,13 @@ from tests.strategies import comparable_fields
 
 LONG_AGO = 1_600_000_000_000
 EVENT_TIME = 1_795_219_034_805
-MANY = 500
-"""Ordinary messages between the odd ones, per partition."""
+"""Times in ms since the epoch."""
+ORDINARY_COUNT = 500
+"""Number of ordinary messages per partition."""
 
 
 def odd(largest: int) -> Iterator[Message]:
-    """One of each kind; bodies up to `largest` bytes."""
+    """Yield one message of each kind that is hard to map; payloads have up to `largest` bytes."""
     yield Message(b"plain")
     yield Message(b"")
     yield Message(b"", (("empty", ""),))
@@ -48,9 +49,9 @@ def odd(largest: int) -> Iterator[Message]:
 
 
 def ordinary(partition: int) -> Iterator[Message]:
-    """What applications send most: a key, a type, a few properties; the same for each run."""
+    """Yield messages as applications send them: with a key, a type, a few properties; the same in each run."""
     chance = random.Random(partition)
-    for number in range(MANY):
+    for number in range(ORDINARY_COUNT):
         pairs: list[Pair] = [("seq", str(number)), *((f"p{n}", chance.randbytes(4).hex()) for n in range(chance.randrange(6)))]
         yield Message(
             b"%d/%d " % (partition, number) + chance.randbytes(chance.randrange(1, 2000)),
@@ -63,7 +64,7 @@ def ordinary(partition: int) -> Iterator[Message]:
 
 
 def assert_same(want: Sequence[Message], got: Sequence[Message], where: str) -> None:
-    """Every mapped field of every message, in order. The first difference is shown, not all of them."""
+    """Compare every mapped field of every message, in order; only the first difference is shown."""
     for number, (sent, arrived) in enumerate(zip(want, got, strict=False)):
         before, after = comparable_fields(sent), comparable_fields(arrived)
         changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}

@@ -1,4 +1,4 @@
-"""Filling TubeMQ, reading Pulsar back, and the configuration between: shared by the end-to-end tests and the bench."""
+"""Helpers of the end-to-end tests and the bench: fill TubeMQ, read Pulsar back, and configure a route between them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ WINDOW = 8
 """Batches in flight per partition while filling."""
 HEARTBEAT = "2s"
 QUIET_S = 3.0
-"""A target is read to its end when nothing came for so long, and every partition says that it has no more."""
+"""A target is read to its end when no message arrived for this time, and every lane has caught up."""
 KEPT = {"subscriptions": [KEEPER]}
 """Settings of a Pulsar target topic: its messages must survive restarts and unloads until the test reads them."""
 
 
 def tubemq_settings(tubemq: TubeMQ) -> dict[str, Any]:
-    """The cluster as a configuration names it; a short heartbeat, for tests that wait for assignments."""
+    """Return the options of the cluster in a configuration, with a short heartbeat for tests that wait for assignments."""
     return {"masters": tubemq.masters, "admin_url": tubemq.admin_url, "heartbeat": HEARTBEAT, **tubemq.keys}
 
 
 def pulsar_settings(pulsar: Pulsar) -> dict[str, Any]:
-    """The cluster as a configuration names it."""
+    """Return the options of the cluster in a configuration."""
     return {"service_url": pulsar.service_url, "admin_url": pulsar.admin_url}
 
 
 def config(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str, **delivery: Any) -> dict[str, Any]:
-    """A configuration of one route from TubeMQ to Pulsar."""
+    """Return a configuration of one route from TubeMQ to Pulsar."""
     return {
         "clusters": {
             "tube": {"system": "tubemq", **tubemq_settings(tubemq)},
@@ -59,7 +59,7 @@ def config(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str, **delivery:
 
 
 def environment(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str) -> dict[str, str]:
-    """What the shipped configurations read from the environment."""
+    """Return the environment variables that the shipped configurations read."""
     return {
         "TUBEMQ_MASTERS": tubemq.masters,
         "PULSAR_URL": pulsar.service_url,
@@ -73,7 +73,7 @@ def environment(tubemq: TubeMQ, pulsar: Pulsar, source: str, target: str) -> dic
 
 @contextlib.asynccontextmanager
 async def opened(system: str, settings: dict[str, Any]) -> AsyncIterator[Cluster]:
-    """A cluster of an adapter, connected."""
+    """Connect to a cluster of this system, and close it at the end."""
     adapter = load_adapters()[system]
     cluster = adapter.make_cluster("tube" if system == "tubemq" else system, adapter.cluster_model(**settings))
     try:
@@ -84,19 +84,19 @@ async def opened(system: str, settings: dict[str, Any]) -> AsyncIterator[Cluster
 
 
 async def fill(tubemq: TubeMQ, topic: str, counts: Sequence[int], size: int, first: Sequence[int] | None = None) -> None:
-    """Produce the oracle's messages, `counts[p]` of them to partition p in order, beginning with number `first[p]`."""
+    """Send the oracle's messages to TubeMQ in order: to each partition p, `counts[p]` messages from number `first[p]` on."""
     async with opened("tubemq", tubemq_settings(tubemq)) as cluster:
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
         assert outbound.partitions == len(counts)
 
         async def fill_partition(partition: int, count: int, begin: int) -> None:
-            waiting: deque[asyncio.Future[Receipt]] = deque()
+            in_flight: deque[asyncio.Future[Receipt]] = deque()
             for start in range(begin, begin + count, BATCH):
                 batch = [message(partition, n, size) for n in range(start, min(start + BATCH, begin + count))]
-                waiting.append(outbound.send(partition, Share(Batch.of(batch))))
-                if len(waiting) >= WINDOW:
-                    assert not (await waiting.popleft()).failures
-            for receipt in await asyncio.gather(*waiting):
+                in_flight.append(outbound.send(partition, Share(Batch.of(batch))))
+                if len(in_flight) >= WINDOW:
+                    assert not (await in_flight.popleft()).failures
+            for receipt in await asyncio.gather(*in_flight):
                 assert not receipt.failures
 
         begins = first or [0] * len(counts)
@@ -105,28 +105,28 @@ async def fill(tubemq: TubeMQ, topic: str, counts: Sequence[int], size: int, fir
 
 
 async def judge(pulsar: Pulsar, topic: str, oracle: Oracle) -> Oracle:
-    """Read the whole target and let the oracle see it."""
+    """Read the whole target topic into the oracle."""
     async for partition, messages in read("pulsar", pulsar_settings(pulsar), topic, KEEPER):
         oracle.see(partition, messages)
     return oracle
 
 
 async def read(system: str, settings: dict[str, Any], topic: str, group: str) -> AsyncIterator[tuple[int, Sequence[Message]]]:
-    """Every batch of a topic from its beginning until its end, as (partition index, messages)."""
+    """Yield every batch of a topic from its beginning to its end, as (partition index, messages)."""
     async with opened(system, settings) as cluster:
         described = await cluster.describe(topic)
         assert described is not None, f"there is no topic {topic}"
         if system == "pulsar":
             assert cluster.operations is not None
-            assert not await cluster.operations.warnings(topic), "or a ledger that was closed meanwhile may be gone"
+            assert not await cluster.operations.warnings(topic), "without a subscription, Pulsar may have deleted a closed ledger"
         lanes: dict[int, InboundLane] = {}
         inbound = await cluster.inbound(InboundSpec((topic,), group))
-        found: asyncio.Queue[tuple[int, Sequence[Message]]] = asyncio.Queue(maxsize=4)
+        received: asyncio.Queue[tuple[int, Sequence[Message]]] = asyncio.Queue(maxsize=4)
 
         async def drain(lane: InboundLane) -> None:
             while True:
                 batch = await lane.receive()
-                await found.put((lane.partition.index, batch.messages))
+                await received.put((lane.partition.index, batch.messages))
                 lane.acknowledge(batch)
 
         async def accept() -> None:
@@ -146,7 +146,7 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
                     f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
                 )
                 try:
-                    yield await asyncio.wait_for(found.get(), QUIET_S)
+                    yield await asyncio.wait_for(received.get(), QUIET_S)
                     silent_s = 0.0
                 except TimeoutError:
                     silent_s += QUIET_S

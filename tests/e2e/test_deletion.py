@@ -1,4 +1,4 @@
-"""Topics that are deleted at the source while a pattern takes them: the others go on, and nobody makes them anew."""
+"""Topics that match a route's pattern are deleted: the route reads the other topics, and does not create the deleted ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def send(source: Side, topic: str) -> None:
         await outbound.close()
 
 
-async def make(source: Side, topic: str) -> None:
+async def create(source: Side, topic: str) -> None:
     async with opened(source.system, source.settings) as cluster:
         await cluster.create(topic, PARTITIONS)
 
@@ -62,45 +62,50 @@ async def topics(source: Side) -> list[str]:
         return await cluster.topics()
 
 
-async def reads(gateway: GatewayProcess, topic: str, *, wanted: bool) -> None:
-    """Wait until partitions of the topic are read, or none is."""
+async def wait_for_lanes(gateway: GatewayProcess, topic: str, *, present: bool) -> None:
+    """Wait until the gateway has lanes of the topic, or with `present=False` until it has none."""
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while any(f"/{topic}/" in lane for lane in (await asyncio.to_thread(gateway.route)).get("lanes", {})) is not wanted:
+        while any(f"/{topic}/" in lane for lane in (await asyncio.to_thread(gateway.route)).get("lanes", {})) is not present:
             assert gateway.process.poll() is None, gateway.log
             await asyncio.sleep(0.1)
 
 
-async def follow(source: Side, delete: Delete, folder: Path) -> None:
+async def check_deletion(source: Side, delete: Delete, folder: Path) -> None:
+    """Delete one of two topics that a route reads, and create it again; both must be read."""
     prefix = f"gone{time.time_ns()}"
-    gone, kept = f"{prefix}-a", f"{prefix}-b"
-    for topic in (gone, kept):
-        await make(source, topic)
+    deleted, kept = f"{prefix}-a", f"{prefix}-b"
+    for topic in (deleted, kept):
+        await create(source, topic)
         await send(source, topic)
     with GatewayProcess(settings(source, f"~.*{prefix}-.*", folder), folder) as gateway:
         await asyncio.to_thread(gateway.wait_stored, 2 * COUNT)
-        await delete(gone)
-        await reads(gateway, gone, wanted=False)
+        await delete(deleted)
+        await wait_for_lanes(gateway, deleted, present=False)
         await send(source, kept)
         await asyncio.to_thread(gateway.wait_stored, 3 * COUNT)
-        assert gone not in await topics(source), "the gateway made it anew"
-        await make(source, gone)
-        await reads(gateway, gone, wanted=True)
-        await send(source, gone)
+        assert deleted not in await topics(source), "the gateway created the topic"
+        await create(source, deleted)
+        await wait_for_lanes(gateway, deleted, present=True)
+        await send(source, deleted)
         await asyncio.to_thread(gateway.wait_stored, 4 * COUNT)
         assert (await asyncio.to_thread(gateway.route))["error"] is None
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
 
-async def test_a_pulsar_topic_is_deleted(pulsar: Pulsar, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_a_deleted_pulsar_topic_is_dropped_and_read_again_when_created(
+    pulsar: Pulsar, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     async def delete(topic: str) -> None:
         await asyncio.to_thread(pulsar.admin, "DELETE", f"persistent/public/default/{topic}/partitions?force=true")
 
-    await follow(side("pulsar", request), delete, tmp_path)
+    await check_deletion(side("pulsar", request), delete, tmp_path)
 
 
-async def test_a_rocketmq_topic_is_deleted(rocketmq: RocketMQ, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_a_deleted_rocketmq_topic_is_dropped_and_read_again_when_created(
+    rocketmq: RocketMQ, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     async def delete(topic: str) -> None:
         async with connected(rocketmq) as client:
             await client.admin.delete_topic(topic)
 
-    await follow(side("rocketmq", request), delete, tmp_path)
+    await check_deletion(side("rocketmq", request), delete, tmp_path)

@@ -1,4 +1,4 @@
-"""What changes while the gateway runs: queues and Brokers are added, targets grow with them, and two routes make a ring."""
+"""Queues and Brokers are added while the gateway runs, and targets grow with them; two routes form a ring."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from tests.kit.tubemq_more import SecondBroker
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 PER_PARTITION = 50
+"""Number of messages that are sent to each partition."""
 
 
 def route(name: str, source: str, target: str, topics: tuple[str, str], **delivery: Any) -> dict[str, Any]:
-    """From one cluster's topic to another's, looking for changes every second."""
+    """Return a route between two clusters, from `topics[0]` to `topics[1]`, that looks for new partitions every second."""
     return {
         "name": name,
         "from": {"cluster": source, "topic": topics[0], "group": f"g_{time.time_ns()}", "refresh": "1s"},
@@ -50,10 +51,11 @@ async def send(source: Side, topic: str, partitions: range) -> None:
 
 
 async def arrived(where: Side, topic: str) -> dict[int, list[bytes | None]]:
-    found: dict[int, list[bytes | None]] = {}
+    """Return all payloads of a topic, by partition index."""
+    payloads: dict[int, list[bytes | None]] = {}
     async for partition, messages in read(where.system, where.settings, topic, f"judge_{time.time_ns()}"):
-        found.setdefault(partition, []).extend(message.payload for message in messages)
-    return found
+        payloads.setdefault(partition, []).extend(message.payload for message in messages)
+    return payloads
 
 
 def expected(partitions: range) -> dict[int, list[bytes | None]]:

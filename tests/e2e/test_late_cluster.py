@@ -44,8 +44,8 @@ def wait_for_log(gateway: GatewayProcess, text: str) -> None:
         time.sleep(0.05)
 
 
-def stopped(gateway: GatewayProcess) -> httpx.Response:
-    """What readiness says once the route is known to wait: the page is served before."""
+def wait_until_stopped(gateway: GatewayProcess) -> httpx.Response:
+    """Return the readiness page as soon as it lists the route as stopped; the page is served earlier than that."""
     limit = time.monotonic() + SERVER_PATIENCE_S
     while not (ready := httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready")).json()["stopped"]:
         assert time.monotonic() < limit, ready.text
@@ -54,14 +54,14 @@ def stopped(gateway: GatewayProcess) -> httpx.Response:
 
 
 def test_a_gateway_waits_for_a_cluster_that_is_started_after_it(tmp_path: Path) -> None:
-    """Its Master answers long before its Broker, so that the topic seems to be missing for a while."""
+    """TubeMQ's Master responds long before its Broker, so that the topic seems to be missing for a while."""
     tubemq = TubeMQ({"orders": len(COUNTS)}, pool={})
     try:
         with GatewayProcess(settings(tubemq, tmp_path), tmp_path) as gateway:
             wait_for_log(gateway, "cluster tube cannot be reached, trying again ")
             assert f"{tubemq.masters} cannot be reached" in gateway.log
             assert httpx.get(f"http://127.0.0.1:{gateway.port}/health/live").status_code == 200
-            ready = stopped(gateway)
+            ready = wait_until_stopped(gateway)
             assert (ready.status_code, tubemq.masters in ready.json()["stopped"]["r"]) == (503, True)
             assert (ready.json()["clusters"]["tube"]["up"], tubemq.masters in ready.json()["away"]["tube"]) == (False, True)
             tubemq.start()

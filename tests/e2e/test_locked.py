@@ -1,7 +1,7 @@
-"""Between clusters that let nobody in without TLS and credentials, while every certificate, key and token is exchanged.
+"""Clusters that require TLS and credentials, while every certificate, key and token is replaced.
 
-One gateway copies RocketMQ to Pulsar and back again. Its certificate, its key of RocketMQ, and its token of Pulsar, which lives
-for seconds, are exchanged in their files while messages flow; nothing may be lost, and no person is needed.
+One gateway copies RocketMQ to Pulsar and back again. Its certificate, its key for RocketMQ, and its token for Pulsar, which
+expires after seconds, are replaced in their files while messages flow; no message may be lost, and no restart is needed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.kit.rocketmq_lock import APPLICATION, User
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PARTITIONS, SIZE, BATCH = 2, 300, 50
-LIVES_S, RENEWED_S = 8.0 * CHECK_S, 2.0 * CHECK_S
-"""A token of Pulsar is good for so long, and replaced after so long."""
-EXCHANGES = 3
-EXCHANGER = "exchanged"
+TOKEN_LIFETIME_S, TOKEN_RENEWAL_S = 8.0 * CHECK_S, 2.0 * CHECK_S
+"""Time after which a token for Pulsar expires; interval in which it is replaced."""
+REPLACEMENTS = 3
+USER_NAME = "exchanged"
 
 
-class Keys:
-    """What opens the clusters, in files, as they are mounted into a container."""
+class Credentials:
+    """The gateway's credentials for both clusters, in files, as they are mounted into a container."""
 
     def __init__(self, folder: Path, pulsar: LockedPulsar, rocketmq: RocketMQ) -> None:
         assert rocketmq.lock is not None
@@ -47,29 +47,29 @@ class Keys:
         self.certificate, self.key = folder / "client.pem", folder / "client.key"
         self.secret, self.token = folder / "secret-key", folder / "token"
 
-    def exchange(self, number: int) -> None:
-        """A new certificate, a new key of RocketMQ and a new token of Pulsar: as an operator would, the servers' side first."""
-        user = User(EXCHANGER, f"secret-number-{number}", APPLICATION)
+    def replace(self, number: int) -> None:
+        """Replace the certificate, the key for RocketMQ and the token for Pulsar; like an operator, on the servers first."""
+        user = User(USER_NAME, f"secret-number-{number}", APPLICATION)
         self.rocketmq.open_for(user)
         self._write(self.secret, user.secret)
-        fresh: Identity = self.lock.authority.issue("gateway", file=f"gateway-{number}")
-        shutil.copy(fresh.key, self.key)
-        shutil.copy(fresh.certificate, self.certificate)
-        self.renew()
+        identity: Identity = self.lock.authority.issue("gateway", file=f"gateway-{number}")
+        shutil.copy(identity.key, self.key)
+        shutil.copy(identity.certificate, self.certificate)
+        self.renew_token()
 
-    def renew(self) -> None:
-        """Another token."""
-        self._write(self.token, self.pulsar.token(APP, LIVES_S))
+    def renew_token(self) -> None:
+        """Replace the token by a new one."""
+        self._write(self.token, self.pulsar.token(APP, TOKEN_LIFETIME_S))
 
     def _write(self, path: Path, text: str) -> None:
         path.with_suffix(".new").write_text(text)
         path.with_suffix(".new").replace(path)
 
     def clusters(self) -> dict[str, Any]:
-        """As a configuration names them."""
+        """Return the clusters of a configuration."""
         authorities = str(self.lock.authority.certificate)
         tls = {"authorities": authorities, "certificate": str(self.certificate), "key": str(self.key)}
-        auth = {"access_key": EXCHANGER, "secret_key": {"file": str(self.secret)}}
+        auth = {"access_key": USER_NAME, "secret_key": {"file": str(self.secret)}}
         return {
             "rocket": {
                 "system": "rocketmq",
@@ -83,13 +83,13 @@ class Keys:
 
 
 @contextlib.asynccontextmanager
-async def renewing(keys: Keys) -> AsyncIterator[None]:
-    """Tokens are replaced before they end."""
+async def renew_tokens(credentials: Credentials) -> AsyncIterator[None]:
+    """Replace the token regularly, before it expires."""
 
     async def renew() -> None:
         while True:
-            await asyncio.sleep(RENEWED_S)
-            keys.renew()
+            await asyncio.sleep(TOKEN_RENEWAL_S)
+            credentials.renew_token()
 
     task = asyncio.ensure_future(renew())
     try:
@@ -99,7 +99,7 @@ async def renewing(keys: Keys) -> AsyncIterator[None]:
 
 
 def stored(gateway: GatewayProcess) -> list[int]:
-    """By route; nothing while its page is not served yet."""
+    """Return the number of stored messages of each route; [0] while the page is not served yet."""
     assert gateway.process.poll() is None, gateway.log
     try:
         rows = httpx.get(f"http://127.0.0.1:{gateway.port}/routes", timeout=10).json()
@@ -111,12 +111,12 @@ def stored(gateway: GatewayProcess) -> list[int]:
 async def test_replacing_certificates_under_load_loses_nothing(
     pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path
 ) -> None:
-    keys = Keys(tmp_path, pulsar_locked, rocketmq_locked)
-    await asyncio.to_thread(keys.exchange, 0)
+    credentials = Credentials(tmp_path, pulsar_locked, rocketmq_locked)
+    await asyncio.to_thread(credentials.replace, 0)
     here, back = [await asyncio.to_thread(rocketmq_locked.take_topic, PARTITIONS) for _ in range(2)]
     middle = await asyncio.to_thread(pulsar_locked.take_topic, PARTITIONS)
     await asyncio.to_thread(pulsar_locked.keep, middle)
-    clusters = keys.clusters()
+    clusters = credentials.clusters()
     routes = [
         {"name": name, "from": {"cluster": source, "topic": topic, "group": f"g-{name}-{time.time_ns()}"}, "to": to}
         for name, source, topic, to in (
@@ -128,14 +128,14 @@ async def test_replacing_certificates_under_load_loses_nothing(
         route["delivery"] = {"prevent_loops": False}
     sent = 0
     settings = {key: value for key, value in clusters["rocket"].items() if key != "system"}
-    async with renewing(keys), opened("rocketmq", settings) as cluster:
+    async with renew_tokens(credentials), opened("rocketmq", settings) as cluster:
         outbound = await cluster.outbound(OutboundSpec(here, stamp_origin=False))
         with GatewayProcess({"clusters": clusters, "routes": routes}, tmp_path / "run") as gateway:
 
-            async def send_until(enough: int) -> None:
-                """Feed it all the while, until both routes have stored so many more."""
+            async def send_until(count: int) -> None:
+                """Send messages until both routes have stored `count` messages since the start."""
                 nonlocal sent
-                while sent < PARTITIONS * BATCH or min(await asyncio.to_thread(stored, gateway)) < enough:
+                while sent < PARTITIONS * BATCH or min(await asyncio.to_thread(stored, gateway)) < count:
                     first = sent // PARTITIONS
                     batches = [Batch.of([message(p, first + n, SIZE) for n in range(BATCH)]) for p in range(PARTITIONS)]
                     receipts = await asyncio.gather(*(outbound.send(p, Share(batch)) for p, batch in enumerate(batches)))
@@ -143,11 +143,11 @@ async def test_replacing_certificates_under_load_loses_nothing(
                     sent += PARTITIONS * BATCH
 
             await send_until(1)
-            for number in range(1, EXCHANGES + 1):
-                await asyncio.to_thread(keys.exchange, number)
+            for number in range(1, REPLACEMENTS + 1):
+                await asyncio.to_thread(credentials.replace, number)
                 await send_until(sent + 10 * BATCH)
             began = time.monotonic()
-            while time.monotonic() - began < 2 * LIVES_S:  # every token of before has ended
+            while time.monotonic() - began < 2 * TOKEN_LIFETIME_S:  # every earlier token has expired
                 await send_until(sent + 1)
             while min(await asyncio.to_thread(stored, gateway)) < sent:
                 await asyncio.sleep(0.1)
@@ -160,8 +160,10 @@ async def test_replacing_certificates_under_load_loses_nothing(
     assert "secret-number" not in gateway.log
 
 
-async def test_the_shipped_example_runs(pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path) -> None:
-    """With the rights that its documents name, and no more."""
+async def test_the_shipped_example_runs_with_the_documented_rights(
+    pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path
+) -> None:
+    """The users have only the rights that the how-to guides name."""
     mount(tmp_path / "secrets", pulsar_locked, role=APP)
     mount(tmp_path / "secrets", rocketmq_locked, user=APPLICANT)
     topic = await asyncio.to_thread(rocketmq_locked.take_topic, 1)
@@ -182,7 +184,7 @@ async def test_the_shipped_example_runs(pulsar_locked: LockedPulsar, rocketmq_lo
         await asyncio.to_thread(gateway.wait_stored, 10)
         page = await asyncio.to_thread(lambda: httpx.get(f"http://127.0.0.1:{gateway.port}/metrics", timeout=10).text)
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
-    ends = {line.rpartition(" ")[0] for line in page.splitlines() if line.startswith("mqbridge_expiry_timestamp_seconds{")}
-    assert 'mqbridge_expiry_timestamp_seconds{cluster="rocket",of="own certificate"}' in ends
-    assert f'mqbridge_expiry_timestamp_seconds{{cluster="rocket",of="certificate of {rocketmq_locked.name_server}"}}' in ends
-    assert any('cluster="pulsar",of="certificate of 127.0.0.1:' in line for line in ends)
+    expiries = {line.rpartition(" ")[0] for line in page.splitlines() if line.startswith("mqbridge_expiry_timestamp_seconds{")}
+    assert 'mqbridge_expiry_timestamp_seconds{cluster="rocket",of="own certificate"}' in expiries
+    assert f'mqbridge_expiry_timestamp_seconds{{cluster="rocket",of="certificate of {rocketmq_locked.name_server}"}}' in expiries
+    assert any('cluster="pulsar",of="certificate of 127.0.0.1:' in line for line in expiries)

@@ -1,7 +1,7 @@
-"""Every direction on the real servers with its shipped configuration, and back: A to B to A returns the same messages.
+"""Every direction between real servers with its shipped configuration: copying from A to B and back returns the same messages.
 
-Two gateways run in a chain, so that each direction is once the way there and once the way back. What arrives is compared field by
-field and in order with what was sent, in B and again in A.
+Two gateways run in a chain: the first copies from A to B, the second from B to A. The messages in B, and those that returned to
+A, are compared field by field and in order with the sent ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DELAYED = b"delayed"
 
 
 def corpus(largest: int) -> list[list[Message]]:
-    """What is sent, by partition."""
+    """Return the messages to send, by partition."""
     return [[*odd(largest), *ordinary(0)], list(ordinary(1))]
 
 
@@ -43,15 +43,15 @@ async def send(source: Side, topic: str, partitions: Sequence[Sequence[Message]]
 
 
 async def everything(where: Side, topic: str) -> list[list[Message]]:
-    """All messages of a topic by partition."""
-    found: list[list[Message]] = [[] for _ in range(PARTITIONS)]
+    """Return all messages of a topic, by partition."""
+    messages_of: list[list[Message]] = [[] for _ in range(PARTITIONS)]
     async for partition, messages in read(where.system, where.settings, topic, f"judge_{time.time_ns()}"):
-        found[partition] += messages
-    return found
+        messages_of[partition] += messages
+    return messages_of
 
 
-def divide(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages in order, and the delayed ones: when these come is for the system to say."""
+def split_delayed(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Divide messages into the ordinary and the delayed ones; the system decides when it delivers delayed messages."""
     return [m for m in messages if m.payload != DELAYED], [m for m in messages if m.payload == DELAYED]
 
 
@@ -79,9 +79,9 @@ async def test_a_message_returns_unchanged_from_every_target(
 
     for where, topic, hops in ((b, there, 1), (a, back, 2)):
         for partition, messages in enumerate(await everything(where, topic)):
-            got, late = divide(messages)
-            assert_same(sent[partition], got, f"{first} to {second}, {where.system}/{topic}/{partition}")
-            assert_same([delayed] if partition == 0 else [], late, f"{where.system}/{topic}/{partition}, delayed")
+            ordinary_messages, delayed_messages = split_delayed(messages)
+            assert_same(sent[partition], ordinary_messages, f"{first} to {second}, {where.system}/{topic}/{partition}")
+            assert_same([delayed] if partition == 0 else [], delayed_messages, f"{where.system}/{topic}/{partition}, delayed")
             assert {message.hops for message in messages} == {hops}
             came_from = here if hops == 1 else there
             assert {split_origin(message.origin or "")[1] for message in messages} == {came_from}

@@ -1,6 +1,6 @@
-"""A target broker is killed under a route, as people see it: one warning, the reason, the lag; and one line when it is back.
+"""The target broker of a route is killed: users see one warning, the reason and the lag, and one line when it is back.
 
-The source is the embedded log, so that each case starts one cluster and no more.
+The source is the embedded log, so that each test case starts only one cluster.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARTITIONS = 2
 PART = 200
-"""Messages that are sent before the outage, in it, and later in it."""
+"""Number of messages sent before the outage, at its begin, and once more during it."""
 POLL_S = 0.2
 
 
 @dataclass
 class Target:
-    """A cluster of our own, and the broker of it that is killed."""
+    """A cluster that only this test uses, and its broker that is killed."""
 
     system: str
     settings: dict[str, Any]
@@ -54,7 +54,7 @@ async def started(system: str) -> AsyncIterator[Target]:
     make: dict[str, Callable[[], Started]] = {
         "pulsar": Pulsar,
         "rocketmq": RocketMQ,
-        "tubemq": partial(TubeMQ, memory_store=False),  # with it a kill loses what the Broker acknowledged
+        "tubemq": partial(TubeMQ, memory_store=False),  # with a memory store, a kill loses acknowledged messages
     }
     cluster = make[system]()
     try:
@@ -62,7 +62,7 @@ async def started(system: str) -> AsyncIterator[Target]:
         match cluster:
             case Pulsar():
                 target = Target(system, pulsar_settings(cluster), cluster.server, cluster.create_topic("copy", PARTITIONS))
-                async with opened(system, target.settings) as client:  # a subscription keeps what is stored
+                async with opened(system, target.settings) as client:  # without a subscription Pulsar would delete the messages
                     await (await client.inbound(InboundSpec((target.topic,), "judge"))).close()
             case RocketMQ():
                 settings = {"name_servers": cluster.name_server}
@@ -78,7 +78,7 @@ async def started(system: str) -> AsyncIterator[Target]:
 
 
 class Source:
-    """A topic of a log; every message is its number."""
+    """A topic of a log; the payload of each message is its number."""
 
     def __init__(self, path: Path) -> None:
         self.settings = {"path": str(path)}
@@ -95,8 +95,8 @@ class Source:
             await outbound.close()
 
 
-class Seen:
-    """What the gateway's page says."""
+class Page:
+    """A client of the gateway's HTTP endpoints."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self._gateway = gateway
@@ -110,10 +110,11 @@ class Seen:
         found = re.search(f"^{re.escape(sample)} (.+)$", (await self.get("/metrics")).text, re.MULTILINE)
         return float(found[1]) if found else None
 
-    async def until(self, sample: str, holds: Callable[[float], bool]) -> float:
+    async def until(self, sample: str, condition: Callable[[float], bool]) -> float:
+        """Wait until the metric's value meets the condition, and return it."""
         deadline, value = time.monotonic() + SERVER_PATIENCE_S, None
         while time.monotonic() < deadline:
-            if (value := await self.metric(sample)) is not None and holds(value):
+            if (value := await self.metric(sample)) is not None and condition(value):
                 return value
             await asyncio.sleep(POLL_S)
         raise AssertionError(f"{sample} is {value} after {SERVER_PATIENCE_S:g} s:\n{self._gateway.log}")
@@ -139,31 +140,31 @@ async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(system
         }
         up, lag = 'mqbridge_cluster_up{cluster="there"}', 'mqbridge_lag{route="r",unit="messages"}'
         with GatewayProcess(config, tmp_path) as gateway:
-            seen = Seen(gateway)
+            page = Page(gateway)
             await asyncio.to_thread(gateway.wait_stored, PART)
-            await seen.until(up, lambda value: value == 1.0)
-            assert (await seen.get("/health/ready")).status_code == 200
+            await page.until(up, lambda value: value == 1.0)
+            assert (await page.get("/health/ready")).status_code == 200
 
-            began = len(gateway.log)
+            log_length = len(gateway.log)
             await asyncio.to_thread(target.broker.kill)
             await source.send(PART)
-            await seen.until(up, lambda value: value == 0.0)
-            ready = await seen.get("/health/ready")
+            await page.until(up, lambda value: value == 0.0)
+            ready = await page.get("/health/ready")
             assert ready.status_code == 503
             assert "cannot be reached for" in ready.json()["away"]["there"]
             assert "cannot be reached for" in gateway.route()["retrying"]
-            first = await seen.until(lag, lambda value: value >= PART)
+            first_lag = await page.until(lag, lambda value: value >= PART)
             await source.send(PART)
-            assert await seen.until(lag, lambda value: value > first) >= 2 * PART
-            assert await seen.metric('mqbridge_in_flight_messages{route="r"}')
-            assert await seen.metric('mqbridge_connection_failures_total{cluster="there"}')
+            assert await page.until(lag, lambda value: value > first_lag) >= 2 * PART
+            assert await page.metric('mqbridge_in_flight_messages{route="r"}')
+            assert await page.metric('mqbridge_connection_failures_total{cluster="there"}')
 
             await asyncio.to_thread(target.broker.start)
             await asyncio.to_thread(gateway.wait_stored, source.sent)
-            await seen.until(up, lambda value: value == 1.0)
-            await seen.until(lag, lambda value: value == 0.0)
-            assert (await seen.get("/health/ready")).status_code == 200
-            lines = gateway.log[began:].splitlines()
+            await page.until(up, lambda value: value == 1.0)
+            await page.until(lag, lambda value: value == 0.0)
+            assert (await page.get("/health/ready")).status_code == 200
+            lines = gateway.log[log_length:].splitlines()
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
         problems = [line for line in lines if " WARNING " in line or " ERROR " in line]
@@ -171,5 +172,5 @@ async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(system
         assert "cluster there cannot be reached" in problems[0]
         assert sum("cluster there can be reached again after" in line for line in lines) == 1, "\n".join(lines)
         print(f"{len(lines)} lines in the outage of {system}", *lines, sep="\n")
-        found = [m.payload async for _, batch in read(system, target.settings, target.topic, "judge") for m in batch]
-        assert {int(payload or b"-1") for payload in found} == set(range(source.sent))
+        payloads = [m.payload async for _, batch in read(system, target.settings, target.topic, "judge") for m in batch]
+        assert {int(payload or b"-1") for payload in payloads} == set(range(source.sent))

@@ -33,7 +33,7 @@ def comparable_fields(message: Message) -> tuple[object, ...]:
     return (message.payload, message.properties, message.key, message.ordering_key, message.event_time, message.deliver_at)
 
 
-async def test_every_message_survives_the_way_to_tubemq_and_back(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
+async def test_every_message_returns_unchanged_from_tubemq(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
     source, target = f"persistent://public/default/back-{time.time_ns()}", tubemq.take_topic(1)
     pulsar.create_topic(source.rpartition("/")[2], 1)
     async with opened("pulsar", pulsar_settings(pulsar)) as cluster:

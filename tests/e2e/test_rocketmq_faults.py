@@ -1,6 +1,7 @@
-"""RocketMQ as source and as target while its servers and the gateway are killed: nothing is lost, and each queue keeps its order.
+"""RocketMQ's servers and the gateway are killed while RocketMQ is source and target: no message is lost, queues keep their order.
 
-The cluster is our own: two name servers, two brokers. Both directions run in one gateway, so that each fault meets both.
+The tests use a cluster of their own with two name servers and two brokers. Both directions run in one gateway, so that each fault
+affects both.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ QUIET_S = 3.0
 DELETE_EXPIRED_COMMIT_LOG = 329
 """Request code: delete the files older than fileReservedTime, except for the one that is written to."""
 SETTINGS: dict[str, object] = {
-    # Old messages go by whole files: small ones, and looked for every second.
+    # The Broker deletes old messages by whole files: small files, and checked every second, make it delete early.
     "mappedFileSizeCommitLog": 4 << 20,
     "cleanResourceInterval": 1000,
 }
@@ -56,14 +57,14 @@ Total = pytest.mark.parametrize("total", [16_000, pytest.param(1_000_000, marks=
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[RocketMQ]:
-    """A cluster of our own to kill."""
+    """Start a cluster that these tests may kill."""
     with RocketMQ(SETTINGS, brokers=BROKERS, name_servers=2, heap_mb=384) as cluster:
         yield cluster
 
 
 @dataclass
-class Way:
-    """A direction: systems by name and settings, and the topic at each end."""
+class Direction:
+    """Source and target system, settings by system, and topics by system."""
 
     source: str
     target: str
@@ -103,7 +104,7 @@ class Way:
             await outbound.close()
 
     async def judge(self, counts: Sequence[int]) -> Oracle:
-        """Read the whole target and let the oracle see it."""
+        """Read the whole target topic, and check that no message is missing."""
         oracle = Oracle(counts, SIZE)
         async for partition, messages in read(self.target, self.settings[self.target], self.topics[self.target], "judge"):
             oracle.see(partition, messages)
@@ -112,43 +113,46 @@ class Way:
 
 
 class World:
-    """Both directions."""
+    """The cluster and the two directions between it and Pulsar."""
 
     def __init__(self, cluster: RocketMQ, pulsar: Pulsar) -> None:
         self.cluster = cluster
         settings = {"rocketmq": {"name_servers": list(cluster.name_servers)}, "pulsar": pulsar_settings(pulsar)}
         self.settings: dict[str, dict[str, Any]] = settings
-        self.ways: list[Way] = []
+        self.directions: list[Direction] = []
         for source, target in (("rocketmq", "pulsar"), ("pulsar", "rocketmq")):
             topic, name = cluster.take_topic(PER_BROKER), f"faults-{time.time_ns()}"
             full = pulsar.keep(pulsar.create_topic(name, PARTITIONS))
-            self.ways.append(Way(source, target, settings, {"rocketmq": topic, "pulsar": full}))
+            self.directions.append(Direction(source, target, settings, {"rocketmq": topic, "pulsar": full}))
 
     @property
-    def from_rocketmq(self) -> Way:
-        return self.ways[0]
+    def from_rocketmq(self) -> Direction:
+        return self.directions[0]
 
-    def config(self, *ways: Way, **delivery: Any) -> dict[str, Any]:
+    def config(self, *directions: Direction, **delivery: Any) -> dict[str, Any]:
         return {
             "clusters": {name: {"system": name, **settings} for name, settings in self.settings.items()},
-            "routes": [way.route(**delivery) for way in ways or self.ways],
+            "routes": [direction.route(**delivery) for direction in directions or self.directions],
         }
 
     async def fill(self, counts: Sequence[int]) -> None:
-        await asyncio.gather(*(way.fill(counts) for way in self.ways))
+        await asyncio.gather(*(direction.fill(counts) for direction in self.directions))
 
     async def finish(self, counts: Sequence[int], folder: Path) -> list[Oracle]:
-        """Deliver the remaining messages. The count includes repeats, so only idleness shows that all are delivered."""
+        """Deliver the remaining messages, and return an oracle per direction.
+
+        The counter of stored messages includes repeated ones, so only an idle gateway shows that all are delivered.
+        """
         with GatewayProcess(self.config(), folder, "--until-idle", IDLE_S) as gateway:
             assert await asyncio.to_thread(gateway.wait, 900) == 0, gateway.log
-        return await asyncio.gather(*(way.judge(counts) for way in self.ways))
+        return await asyncio.gather(*(direction.judge(counts) for direction in self.directions))
 
     def queue(self, topic: str, partition: int) -> Queue:
         return Queue(topic, self.cluster.broker_names[partition // PER_BROKER], partition % PER_BROKER)
 
-    def lane(self, way: Way, partition: int) -> str:
-        """The name under which the gateway shows a partition of a RocketMQ topic."""
-        topic, broker, number = self.queue(way.topics["rocketmq"], partition)
+    def lane(self, direction: Direction, partition: int) -> str:
+        """Return the name by which the gateway shows a partition of a RocketMQ topic."""
+        topic, broker, number = self.queue(direction.topics["rocketmq"], partition)
         return f"rocketmq/{topic}/{broker}:{number}"
 
 
@@ -158,7 +162,7 @@ def world(fragile: RocketMQ, pulsar: Pulsar) -> World:
 
 
 def counts(total: int) -> list[int]:
-    """Uneven shares of so many messages."""
+    """Divide `total` messages unevenly over the partitions."""
     shares = [total // PARTITIONS + (p - PARTITIONS // 2) * 10 for p in range(PARTITIONS)]
     shares[0] += total - sum(shares)
     return shares
@@ -168,18 +172,18 @@ Rows = dict[str, dict[str, Any]]
 
 
 async def routes(gateway: GatewayProcess) -> Rows:
-    """What its routes did so far, by their names; nothing while the page is not served yet."""
+    """Return the rows of the gateway's page about its routes, by name; {} while the page is not served yet."""
     try:
-        answer = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/routes", timeout=5)
+        response = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/routes", timeout=5)
     except httpx.HTTPError:
         return {}
-    return {row["name"]: row for row in answer.json()}
+    return {row["name"]: row for row in response.json()}
 
 
 async def until(
     gateway: GatewayProcess, condition: Callable[[Rows], Awaitable[bool]], patience_s: float = SERVER_PATIENCE_S
 ) -> Rows:
-    """Wait until the routes are so."""
+    """Wait until the rows of the routes meet the condition, and return them."""
     deadline = time.monotonic() + patience_s
     while not ((rows := await routes(gateway)) and await condition(rows)):
         assert gateway.process.poll() is None, gateway.log
@@ -189,7 +193,7 @@ async def until(
 
 
 async def until_stored(gateway: GatewayProcess, count: int) -> None:
-    """Wait until every route stored so many messages."""
+    """Wait until every route has stored `count` messages."""
 
     async def stored(rows: Rows) -> bool:
         return all(row["stored"] >= count for row in rows.values())
@@ -215,12 +219,12 @@ async def test_kills_of_servers_and_gateway_lose_nothing(world: World, tmp_path:
     """Kill a name server, one of the brokers, and the gateway, one after the other; all other traffic continues."""
     shares, cluster = counts(total), world.cluster
     await world.fill(shares)
-    cluster.name_server_process.kill()  # the gateway has to start with the one that is left
+    cluster.name_server_process.kill()  # the gateway must start with the other name server
     with GatewayProcess(world.config(rate=total // 4, in_flight_bytes="16MiB"), tmp_path) as gateway:
         await until_stored(gateway, total // 20)
         cluster.kill_broker(1)
         async with connected(cluster) as client:
-            await until(gateway, lambda rows: _first_broker_is_done(world, client, rows, shares))
+            await until(gateway, lambda rows: _first_broker_is_complete(world, client, rows, shares))
         cluster.name_server_process.start()
         await asyncio.to_thread(cluster.restart_broker, 1)
         await until_stored(gateway, total * 6 // 10)
@@ -228,9 +232,9 @@ async def test_kills_of_servers_and_gateway_lose_nothing(world: World, tmp_path:
     await world.finish(shares, tmp_path)
 
 
-async def _first_broker_is_done(world: World, client: ClusterClient, rows: Rows, shares: Sequence[int]) -> bool:
-    """Return True if reading from this broker's queues and writing to them both make progress."""
-    from_it, to_it = world.ways
+async def _first_broker_is_complete(world: World, client: ClusterClient, rows: Rows, shares: Sequence[int]) -> bool:
+    """Return True if all messages of the first broker's queues are read, and all messages to its queues are stored."""
+    from_it, to_it = world.directions
     lanes, topic = rows[from_it.name]["lanes"], to_it.topics["rocketmq"]
     for partition in range(PER_BROKER):
         if int(lanes.get(world.lane(from_it, partition)) or 0) < shares[partition]:
@@ -243,7 +247,7 @@ async def _first_broker_is_done(world: World, client: ClusterClient, rows: Rows,
 @Total
 async def test_sigterm_and_restart_repeat_nothing(world: World, tmp_path: Path, total: int) -> None:
     await world.fill(counts(total))
-    for stored in (total // 10, 0):  # in the middle, and as soon as it shows itself
+    for stored in (total // 10, 0):  # stop in the middle, and immediately after the start
         with GatewayProcess(world.config(rate=total // 5, in_flight_bytes="1MiB"), tmp_path) as gateway:
             await until_stored(gateway, stored)
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
@@ -251,38 +255,38 @@ async def test_sigterm_and_restart_repeat_nothing(world: World, tmp_path: Path, 
 
 
 async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> None:
-    way, each = world.from_rocketmq, 2500
-    topic, group = way.topics["rocketmq"], way.route()["from"]["group"]
+    direction, each = world.from_rocketmq, 2500
+    topic, group = direction.topics["rocketmq"], direction.route()["from"]["group"]
     address = world.cluster.broker_address
-    await way.fill([each] * PARTITIONS)
-    with GatewayProcess(world.config(way, rate=2000, in_flight_bytes="256KiB"), tmp_path) as gateway:
+    await direction.fill([each] * PARTITIONS)
+    with GatewayProcess(world.config(direction, rate=2000, in_flight_bytes="256KiB"), tmp_path) as gateway:
         await until_stored(gateway, 500)
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
     async with connected(world.cluster) as client:
-        gone = {world.queue(topic, partition): 0 for partition in range(PER_BROKER)}
-        for queue in gone:
-            gone[queue] = await client.positions.committed(queue, group) or 0
+        deleted = {world.queue(topic, partition): 0 for partition in range(PER_BROKER)}
+        for queue in deleted:
+            deleted[queue] = await client.positions.committed(queue, group) or 0
         remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=0\n")
         remoting.call(address, DELETE_EXPIRED_COMMIT_LOG)
         deadline = time.monotonic() + SERVER_PATIENCE_S
-        while not all([await client.positions.first(queue) > reached for queue, reached in gone.items()]):
+        while not all([await client.positions.first(queue) > reached for queue, reached in deleted.items()]):
             assert time.monotonic() < deadline, "nothing was deleted"
             await asyncio.sleep(POLL_S)
         remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=72\n")
-        # As after a topic was made anew under the group: the offset lies behind the end.
+        # As after the topic was deleted and created again: the group's offset is beyond the end.
         await client.positions.commit(world.queue(topic, PER_BROKER), group, 10 * each)
 
-    lanes = [world.lane(way, partition) for partition in range(PARTITIONS)]
+    lanes = [world.lane(direction, partition) for partition in range(PARTITIONS)]
     stopped, going = set(lanes[: PER_BROKER + 1]), lanes[PER_BROKER + 1 :]
 
     async def settled(rows: Rows) -> bool:
-        row = rows[way.name]
+        row = rows[direction.name]
         return row["stopped"].keys() == stopped and all(int(row["lanes"].get(lane) or 0) == each for lane in going)
 
-    with GatewayProcess(world.config(way), tmp_path) as gateway:
-        stopped_reasons = (await until(gateway, settled))[way.name]["stopped"]
-        for partition, reached in enumerate(gone.values()):
+    with GatewayProcess(world.config(direction), tmp_path) as gateway:
+        stopped_reasons = (await until(gateway, settled))[direction.name]["stopped"]
+        for partition, reached in enumerate(deleted.values()):
             assert f"has a gap: offsets {reached} to" in stopped_reasons[lanes[partition]]
         assert f"was to go on at {10 * each}" in stopped_reasons[lanes[PER_BROKER]]
         ready = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/health/ready")
@@ -292,12 +296,12 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
         assert gateway.log.count("ERROR") == log.count("ERROR"), f"the error is logged once:\n{gateway.log}"
         assert await asyncio.to_thread(gateway.terminate) == STOPPED, gateway.log
 
-    with GatewayProcess(world.config(way, on_gap="continue"), tmp_path) as gateway:
-        row = (await until(gateway, lambda rows: _passed(rows[way.name], PER_BROKER)))[way.name]
-        assert list(row["stopped"]) == [lanes[PER_BROKER]], "of a queue that went back nobody knows what was read"
-        async with connected(world.cluster) as client:  # what the error advises: the queue goes on without a restart
+    with GatewayProcess(world.config(direction, on_gap="continue"), tmp_path) as gateway:
+        row = (await until(gateway, lambda rows: _passed(rows[direction.name], PER_BROKER)))[direction.name]
+        assert list(row["stopped"]) == [lanes[PER_BROKER]], "it is unknown which messages of the last queue were read"
+        async with connected(world.cluster) as client:  # as the error advises; the queue then continues without a restart
             await client.groups.reset(group, topic, -1)
-        await until(gateway, lambda rows: _nothing_is_stopped(rows[way.name]))
+        await until(gateway, lambda rows: _nothing_is_stopped(rows[direction.name]))
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
 

@@ -30,7 +30,7 @@ Total = pytest.mark.parametrize("total", [40_000, pytest.param(1_000_000, marks=
 
 
 def counts(total: int) -> list[int]:
-    """Uneven shares of so many messages."""
+    """Divide `total` messages unevenly over the partitions."""
     shares = [total // PARTITIONS + (p - PARTITIONS // 2) * 10 for p in range(PARTITIONS)]
     shares[0] += total - sum(shares)
     return shares
@@ -38,14 +38,14 @@ def counts(total: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def fragile_tubemq() -> Iterator[TubeMQ]:
-    """A cluster that this test may kill. Without the memory store it loses no acknowledged message."""
+    """Start a cluster that these tests may kill. Without the memory store it loses no acknowledged message."""
     with TubeMQ(pool={PARTITIONS: 4}, memory_store=False) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def fragile_pulsar() -> Iterator[Pulsar]:
-    """A broker of our own to restart."""
+    """Start a broker that these tests may restart."""
     with Pulsar() as cluster:
         yield cluster
 
@@ -79,7 +79,7 @@ async def test_sigterm_and_restart_lose_and_repeat_nothing(tubemq: TubeMQ, pulsa
 
 
 @Total
-async def test_kill_loses_nothing_and_repeats_what_was_in_flight(
+async def test_kill_loses_nothing_and_repeats_only_messages_in_flight(
     tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path, total: int
 ) -> None:
     source, target = tubemq.take_topic(PARTITIONS), f"copy-{time.time_ns()}"
@@ -152,12 +152,12 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
 
 @pytest.fixture(scope="module")
 def fragile_pulsar_small() -> Iterator[Pulsar]:
-    """A broker that takes messages of at most 256 KiB."""
+    """Start a broker that accepts messages of at most 256 KiB."""
     with Pulsar({"maxMessageSize": str(256 << 10), "nettyMaxFrameSizeBytes": str((256 << 10) + (16 << 10))}) as cluster:
         yield cluster
 
 
-async def test_the_shipped_configuration_runs_as_it_is(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
+async def test_the_shipped_configuration_runs_unchanged(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
     source, target = tubemq.take_topic(3), pulsar.keep(pulsar.create_topic(f"copy-{time.time_ns()}", 3))
     await fill(tubemq, source, [100, 100, 100], SIZE)
     env = environment(tubemq, pulsar, source, target)
