@@ -33,6 +33,7 @@ ALL = ReadAllAvailable()
 
 
 def reader_of(config: Path, **options: str) -> MessageStreamReader:
+    """Return the source of the route `europe` in the mode `ranges`, with these options in addition."""
     defaults = {
         "config": str(config),
         "route": "europe",

@@ -20,7 +20,7 @@ MIRRORED_TOTALS = ("received", "stored", "dead", "filtered", "looped", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A gauge with one sample per route."""
+    """A gauge with one sample per route; a route for which `read` returns None has no sample."""
 
     name: str
     description: str

@@ -60,6 +60,7 @@ def sum_of(select: Select | None) -> Aggregate:
     """
 
     def column() -> Column:
+        # The sum of no integers is null: then only the doubles are added.
         integer_sum = F.sum("whole")
         double_sum = F.coalesce(integer_sum.cast("double"), F.lit(0.0)) + F.sum("real")
         return F.when(F.count("real") == 0, _as_json(integer_sum)).otherwise(_as_json(double_sum))
@@ -76,6 +77,7 @@ def min_of(select: Select | None, codec: Codec) -> Aggregate:
     """Return the aggregate for the value with the lowest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
+        # Large integers may be equal as doubles, so the exact integer comes next, and then the time.
         return F.min_by("value", F.struct(_number_column(), F.col("whole"), F.col("event_time")))
 
     return Aggregate("min", column, select or _identity, codec, keep_value=True)
@@ -85,6 +87,7 @@ def max_of(select: Select | None, codec: Codec) -> Aggregate:
     """Return the aggregate for the value with the highest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
+        # As in `min_of`, but with the negative time, so that the earliest of equal values is the highest.
         return F.max_by("value", F.struct(_number_column(), F.col("whole"), -F.unix_micros("event_time")))
 
     return Aggregate("max", column, select or _identity, codec, keep_value=True)

@@ -170,6 +170,7 @@ class StreamJob:
             self._idle_watches.append(IdleWatch(query, heartbeats, idle, lateness))
 
     def _make_writer(self, output: Output, rows: DataFrame) -> DataStreamWriter:
+        """Return a writer of the rows to the topic of the output, to `show`, or to nowhere for `foreach`."""
         mode = "update" if output.chain.node.emits_updates else "append"
         if output.kind == "print":
             return rows.writeStream.outputMode(mode).foreachBatch(self._print)
