@@ -1,15 +1,15 @@
-"""A chaos run: two instances of the gateway between real servers, faults drawn from a seed, and a judge that reads the targets.
+"""Chaos runs: two instances of the gateway between real servers, random faults, and a judge that reads the targets.
 
 `make chaos SEED=7 SECONDS=60 DIRECTION=pulsar-rocketmq`; see docs/explanation/chaos.md.
 
-schedule   what happens when, drawn from a seed
-faults     what each fault does
-systems    what is special to TubeMQ, Pulsar and RocketMQ here
-flow       messages that come all the while, and what the source acknowledged
-instance   one gateway process through all its lives
-world      all of these together
+schedule   the faults of a run and their times, drawn from a seed
+faults     one function for each kind of fault
+systems    code that is special to TubeMQ, Pulsar, RocketMQ and the log
+flow       a producer that sends during the whole run, and the number of acknowledged messages
+instance   one instance of the gateway, with all its restarts
+world      systems, flows and instances of a run together
 ending     from the last fault to the last message
-judge      what a right target is
+judge      the rules that a target must fulfil
 run        one run from its schedule to its result
 page       the results of several runs in docs/explanation/chaos.md
 """

@@ -1,10 +1,10 @@
-"""`make chaos`: faults drawn from a seed, against two instances of the gateway on real servers.
+"""`make chaos`: random faults for two instances of the gateway on real servers.
 
 python -m tests.chaos --seed 7 --seconds 60 --direction pulsar-rocketmq
 python -m tests.chaos --seed 1-10 --direction all        ten runs, each with a route for every direction
-python -m tests.chaos --seed 7 --show                    only print what would happen when
-python -m tests.chaos --seed 7 --only late,cut,roll      only faults of these kinds
-python -m tests.chaos --seed 7 --gateway DIR             the gateway of another checkout
+python -m tests.chaos --seed 7 --show                    only print the schedule
+python -m tests.chaos --seed 7 --only late,cut,roll      only these kinds of faults
+python -m tests.chaos --seed 7 --gateway DIR             run the gateway of another checkout
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    top.add_argument("--seed", type=_seeds, default=None, help="a number, or FIRST-LAST; drawn if not given")
-    top.add_argument("--seconds", type=float, default=60.0, help="how long faults come (60)")
+    top.add_argument("--seed", type=_seeds, default=None, help="a number, or FIRST-LAST; default: the current time")
+    top.add_argument("--seconds", type=float, default=60.0, help="duration of the faults (60)")
     top.add_argument(
         "--direction",
         type=_directions,
         default=DIRECTIONS,
-        help=f"some of {', '.join(DIRECTIONS)}, all (default), or {WITHOUT_SERVERS}",
+        help=f"one or more of {', '.join(DIRECTIONS)}, all (default), or {WITHOUT_SERVERS}",
     )
-    top.add_argument("--only", type=_kinds, default=(), help=f"some of {', '.join(kind.name for kind in KINDS)}")
-    top.add_argument("--logs", type=Path, default=Path("chaos-logs"), help="where the instances' logs are kept (chaos-logs)")
-    top.add_argument("--gateway", type=Path, default=None, help="another checkout, whose gateway is run")
-    top.add_argument("--write", action="store_true", help="put the results into docs/explanation/chaos.md")
-    top.add_argument("--show", action="store_true", help="print the schedule and end")
+    top.add_argument("--only", type=_kinds, default=(), help=f"one or more of {', '.join(kind.name for kind in KINDS)}")
+    top.add_argument("--logs", type=Path, default=Path("chaos-logs"), help="folder for the logs of the instances (chaos-logs)")
+    top.add_argument("--gateway", type=Path, default=None, help="run the gateway of another checkout")
+    top.add_argument("--write", action="store_true", help="write the results to docs/explanation/chaos.md")
+    top.add_argument("--show", action="store_true", help="only print the schedule")
     return top
 
 
 def main() -> None:
-    """Status 1 when a run failed."""
+    """Execute the runs one after the other; exit with 1 if one failed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments = parser().parse_args()
     seeds = arguments.seed or range(int(time.time()), int(time.time()) + 1)
@@ -64,13 +64,13 @@ def main() -> None:
     with running(list(systems.values())) as ready:
         for future in ready:
             future.result()
-        results = [_one(schedule, systems, arguments.logs, arguments.gateway) for schedule in schedules]
+        results = [_execute(schedule, systems, arguments.logs, arguments.gateway) for schedule in schedules]
     if arguments.write:
         page.write(results)
     sys.exit(1 if any(result.problems for result in results) else 0)
 
 
-def _one(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Path | None) -> Result:
+def _execute(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Path | None) -> Result:
     folder = (logs / f"{time.strftime('%m%d-%H%M%S')}-seed-{schedule.seed}").resolve()
     folder.mkdir(parents=True)
     for line in _plan(schedule):
@@ -84,13 +84,13 @@ def _one(schedule: Schedule, systems: dict[str, System], logs: Path, gateway: Pa
 
 def _plan(schedule: Schedule) -> list[str]:
     memory = ", ".join(f"{name} {size}" for name, size in schedule.in_flight_bytes.items())
-    first = "both instances begin" if schedule.second_instance else "instance a begins alone"
-    end = "both are there in the end" if len(schedule.last) > 1 else f"{schedule.last[0]} is alone in the end"
-    limits = f"{memory} in flight, {schedule.rate or 'any number of'} messages a second"
+    first = "both instances start" if schedule.second_instance else "only instance a starts"
+    end = "both run at the end" if len(schedule.last) > 1 else f"only {schedule.last[0]} runs at the end"
+    limits = f"in_flight_bytes: {memory}; rate: {schedule.rate or 'unlimited'}"
     return [
         f"seed {schedule.seed}, {schedule.seconds:g} s, {' '.join(schedule.directions)}",
-        f"{first}, {end}, {schedule.shutdown_s} s to stop in; {limits}; orderly: {str(schedule.orderly).lower()}",
-        f"{schedule.backlog} messages in each partition before the start, then {schedule.per_second} a second in each direction",
+        f"{first}, {end}, shutdown_timeout {schedule.shutdown_s} s; {limits}; orderly: {str(schedule.orderly).lower()}",
+        f"{schedule.backlog} messages per partition before the start, then {schedule.per_second} per second in each direction",
         *map(str, schedule.events),
     ]
 

@@ -10,51 +10,52 @@ from tests.chaos.judge import Verdict, judge
 from tests.chaos.world import World
 
 READY_S = 90.0
-"""How long after the last fault an instance may be not ready: TubeMQ's Broker keeps a dead member's partitions for 35 s."""
+"""Maximum time after the last fault until an instance is ready. TubeMQ's Broker keeps a dead member's partitions for 35 s."""
 DEADLINE_S = 180.0
-"""How long after the last fault everything must be delivered.
+"""Maximum time after the last fault until every message must be delivered.
 
-A dead member's locks at RocketMQ's Brokers end after a minute. A Broker that handles a heartbeat behind its connection's end,
-as one does that was frozen, lists that member for 130 s more, and nobody else reads its queues. Java's members wait as long.
+RocketMQ brokers keep the queue locks of a dead member for a minute. A broker that was frozen may process a heartbeat after the
+connection of the member has ended. It then lists the dead member for another 130 s, and no other member, in Java either, reads
+its queues.
 """
 IDLE_S = 150.0
-"""If nothing was stored for this time, missing messages are lost."""
-NO_LEASES_S = 40.0
-"""The same limit if every departed member has unregistered."""
+"""After this time without a stored message, missing messages count as lost."""
+NO_LEASE_DEADLINE_S = 40.0
+"""The same as DEADLINE_S, for runs in which every departed member has unregistered."""
 QUIET_S = 6.0
-"""If nothing was stored for this time, the targets are judged."""
-LOOK_S = 0.5
-BUSY = 0.5
-"""Part of a processor that an instance with nothing to do does not use."""
-JUDGES = 3
-"""Java programs at a time."""
+"""The targets are judged after this time without a stored message."""
+POLL_S = 0.5
+MAX_IDLE_CPU = 0.5
+"""Maximum CPU use of an idle instance, as a share of one core."""
+MAX_JUDGES = 3
+"""Maximum number of Java programs that read targets concurrently."""
 
 
 class Ending:
-    """Waits for delivery from the end of the last fault on. `failures` are problems other than with messages."""
+    """Waits for delivery after the last fault, and judges the targets. `failures` are problems that do not concern messages."""
 
     def __init__(self, world: World) -> None:
         self.failures: list[str] = []
         self.recovered_s = 0.0
-        """When the last message was stored, after the last fault."""
-        self._world, self._over = world, time.monotonic()
-        self._judges = asyncio.Semaphore(JUDGES)
-        self._moved, self._moved_at = -1, 0.0
-        """What was stored when it was looked at, and when that was last different."""
+        """Seconds from the last fault to the last stored message."""
+        self._world, self._start = world, time.monotonic()
+        self._judges = asyncio.Semaphore(MAX_JUDGES)
+        self._stored, self._stored_at = -1, 0.0
+        """Number of stored messages at the last poll, and the time of its last change."""
 
     async def wait(self) -> dict[str, Verdict]:
-        """The verdicts, by direction."""
+        """Wait until the targets are complete or the deadline has passed; return the verdicts by direction."""
         await self._heal()
-        await self._all_ready(self._over + READY_S)
-        verdicts = await self._judged()
-        limit = NO_LEASES_S if self._world.schedule.no_leases else DEADLINE_S
+        await self._wait_ready(self._start + READY_S)
+        verdicts = await self._judge_until_complete()
+        limit = NO_LEASE_DEADLINE_S if self._world.schedule.leaves_no_lease else DEADLINE_S
         if self.recovered_s > limit:
             seconds = f"{self.recovered_s:.0f} s after the last fault, more than {limit:.0f}"
-            self.failures.append(f"something was still stored {seconds}")
+            self.failures.append(f"messages were still stored {seconds}")
         return verdicts
 
     async def _heal(self) -> None:
-        """The network is as it should be, the last instances run, nothing new comes."""
+        """Remove all network faults, run exactly the instances `schedule.last`, and stop the producers."""
         for name, instance in self._world.instances.items():
             instance.network.heal()
             async with instance.lock:
@@ -66,16 +67,16 @@ class Ending:
             direction.flow.check()
             await direction.flow.end()
 
-    async def _judged(self) -> dict[str, Verdict]:
-        """Judge, and again as long as something is missing that may still come."""
+    async def _judge_until_complete(self) -> dict[str, Verdict]:
+        """Judge the targets, again and again while messages are missing that may still arrive."""
         verdicts: dict[str, Verdict] = {}
         while True:
-            await self._quiet(self._over + DEADLINE_S)
-            self.recovered_s = self._moved_at - self._over
+            await self._wait_quiet(self._start + DEADLINE_S)
+            self.recovered_s = self._stored_at - self._start
             undecided = [name for name in self._world.directions if name not in verdicts or verdicts[name].missing]
             verdicts |= zip(undecided, await asyncio.gather(*map(self._verdict, undecided)), strict=True)
             missing = sum(each.missing for each in verdicts.values())
-            waited = time.monotonic() - self._over
+            waited = time.monotonic() - self._start
             self._world.say(f"{waited:.0f} s after the last fault {missing} messages are missing")
             if not missing or waited > min(DEADLINE_S, self.recovered_s + IDLE_S):
                 return verdicts
@@ -86,7 +87,7 @@ class Ending:
             stored = await asyncio.to_thread(list, direction.target.read(direction.copy))
         return judge(direction.flow.sent, stored)
 
-    async def _all_ready(self, deadline: float) -> None:
+    async def _wait_ready(self, deadline: float) -> None:
         reasons: dict[str, Any] = dict.fromkeys(self._world.schedule.last)
         while True:
             for name in reasons:
@@ -98,22 +99,22 @@ class Ending:
                 status = f"not ready {READY_S:.0f} s after the last fault"
                 self.failures += [f"{name} is {status}: {reason}" for name, reason in waiting.items()]
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    async def _quiet(self, deadline: float) -> None:
-        """Until nothing was stored for QUIET_S, from now on."""
+    async def _wait_quiet(self, deadline: float) -> None:
+        """Wait until no message was stored for QUIET_S. Record instances that use much CPU time meanwhile."""
         since, used = time.monotonic(), self._cpu_s()
-        while time.monotonic() < min(deadline, max(since, self._moved_at) + QUIET_S):
+        while time.monotonic() < min(deadline, max(since, self._stored_at) + QUIET_S):
             stored = sum((await self._world.stored()).values())
-            if stored != self._moved:
+            if stored != self._stored:
                 since, used = time.monotonic(), self._cpu_s()
-                self._moved, self._moved_at = stored, since
-            await asyncio.sleep(LOOK_S)
+                self._stored, self._stored_at = stored, since
+            await asyncio.sleep(POLL_S)
         seconds = time.monotonic() - since
         self.failures += [
-            f"{name} used {after - used[name]:.1f} s of processor time in {seconds:.0f} s in which nothing came"
+            f"{name} used {after - used[name]:.1f} s of CPU time in {seconds:.0f} s without a message"
             for name, after in self._cpu_s().items()
-            if seconds >= QUIET_S and after - used[name] > BUSY * seconds
+            if seconds >= QUIET_S and after - used[name] > MAX_IDLE_CPU * seconds
         ]
 
     def _cpu_s(self) -> dict[str, float]:

@@ -13,70 +13,75 @@ from mqbridge.net.tasks import cancel, spawn
 from tests.kit.oracle import body
 
 TICK_S = 0.1
-WINDOW = 8
-"""Batches per partition without an answer."""
-SMALL, LARGE, LARGE_EVERY = 300, 24 << 10, 97
+"""Interval between two sends."""
+MAX_IN_FLIGHT = 8
+"""Maximum number of batches per partition without a receipt."""
+SMALL_BYTES, LARGE_BYTES, LARGE_EVERY = 300, 24 << 10, 97
+"""Payload sizes; every LARGE_EVERY-th message of a partition is large, so that the sizes of batches differ."""
 
 
 def message(partition: int, number: int) -> Message:
-    """Mostly small; a large one now and then, so that batches and budgets are not all alike."""
-    return Message(body(partition, number, LARGE if number % LARGE_EVERY == LARGE_EVERY - 1 else SMALL))
+    """Return the message with this number in a partition."""
+    return Message(body(partition, number, LARGE_BYTES if number % LARGE_EVERY == LARGE_EVERY - 1 else SMALL_BYTES))
 
 
 class Flow:
-    """The producer of one topic. `sent` is exact: it rests while servers are at fault, so every send is answered."""
+    """Producer of one topic. `sent` has the number of messages by partition.
+
+    The flow pauses while faults affect the servers of the source, so every send gets a receipt and `sent` is exact.
+    """
 
     def __init__(self, cluster: Cluster, topic: str, partitions: int, per_second: int) -> None:
         self.topic, self.sent = topic, [0] * partitions
         self._cluster, self._per_second = cluster, per_second
         self._outbound: Outbound | None = None
-        self._waiting: list[deque[asyncio.Future[Receipt]]] = [deque() for _ in range(partitions)]
-        self._flows = asyncio.Event()
-        self._rests = 0
-        self._turn = asyncio.Lock()
+        self._receipts: list[deque[asyncio.Future[Receipt]]] = [deque() for _ in range(partitions)]
+        self._running = asyncio.Event()
+        self._pauses = 0
+        self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the topic and begin to send."""
         await self._open()
-        self._flows.set()
+        self._running.set()
         self._task = spawn(self._run(), f"flow to {self.topic}")
 
     async def burst(self, per_partition: int) -> None:
-        """So many at once, to every partition."""
-        async with self._turn:
+        """Send this number of messages to each partition at once."""
+        async with self._lock:
             for partition in range(len(self.sent)):
                 await self._send(partition, per_partition)
 
-    async def rest(self) -> None:
-        """Pause the sending and wait until every message is acknowledged; `go_on` resumes it."""
-        self._rests += 1
-        self._flows.clear()
-        async with self._turn:
-            await self._settle()
+    async def pause(self) -> None:
+        """Pause the sending and wait until every message is acknowledged; `resume` continues it."""
+        self._pauses += 1
+        self._running.clear()
+        async with self._lock:
+            await self._wait_acknowledged()
 
-    def go_on(self) -> None:
-        """End one rest."""
-        self._rests -= 1
-        if not self._rests:
-            self._flows.set()
+    def resume(self) -> None:
+        """End one pause; sending continues when no other pause is left."""
+        self._pauses -= 1
+        if not self._pauses:
+            self._running.set()
 
     async def grow(self, partitions: int) -> None:
-        """Give the topic more partitions and send to them too."""
-        await self.rest()
-        async with self._turn:
+        """Grow the topic to this number of partitions, and send to the new ones too."""
+        await self.pause()
+        async with self._lock:
             await self._cluster.create(self.topic, partitions)
             assert self._outbound is not None
             await self._outbound.close()
             await self._open(partitions)
             added = partitions - len(self.sent)
             self.sent += [0] * added
-            self._waiting += [deque() for _ in range(added)]
-        self.go_on()
+            self._receipts += [deque() for _ in range(added)]
+        self.resume()
 
     async def end(self) -> None:
-        """Stop when everything is acknowledged."""
-        await self.rest()
+        """Wait until every message is acknowledged, then stop."""
+        await self.pause()
         await cancel(self._task)
         if self._outbound is not None:
             await self._outbound.close()
@@ -92,18 +97,18 @@ class Flow:
             self._outbound = await self._cluster.outbound(OutboundSpec(self.topic, stamp_origin=False))
             if self._outbound.partitions >= wanted:
                 return
-            await self._outbound.close()  # the system's own routes show new partitions a moment later
+            await self._outbound.close()  # metadata of the system may still lack the new partitions
             await asyncio.sleep(TICK_S)
 
     async def _run(self) -> None:
         due = 0.0
         while True:
             await asyncio.sleep(TICK_S)
-            await self._flows.wait()
+            await self._running.wait()
             due += self._per_second * TICK_S / len(self.sent)
             count, due = int(due), due - int(due)
-            async with self._turn:
-                if self._flows.is_set() and count:
+            async with self._lock:
+                if self._running.is_set() and count:
                     for partition in range(len(self.sent)):
                         await self._send(partition, count)
 
@@ -111,18 +116,18 @@ class Flow:
         assert self._outbound is not None
         first = self.sent[partition]
         batch = Batch.of([message(partition, number) for number in range(first, first + count)])
-        waiting = self._waiting[partition]
-        waiting.append(self._outbound.send(partition, Share(batch)))
+        receipts = self._receipts[partition]
+        receipts.append(self._outbound.send(partition, Share(batch)))
         self.sent[partition] += count
-        while len(waiting) > WINDOW or (waiting and waiting[0].done()):
-            _acknowledged(await waiting.popleft())
+        while len(receipts) > MAX_IN_FLIGHT or (receipts and receipts[0].done()):
+            _check_stored(await receipts.popleft())
 
-    async def _settle(self) -> None:
-        for waiting in self._waiting:
-            while waiting:
-                _acknowledged(await waiting.popleft())
+    async def _wait_acknowledged(self) -> None:
+        for receipts in self._receipts:
+            while receipts:
+                _check_stored(await receipts.popleft())
 
 
-def _acknowledged(receipt: Receipt) -> None:
+def _check_stored(receipt: Receipt) -> None:
     if receipt.failures:
-        raise RuntimeError(f"the source refused a message, nobody knows what it holds: {receipt.failures[0].reason}")
+        raise RuntimeError(f"the source rejected a message, so its content is unknown: {receipt.failures[0].reason}")

@@ -1,16 +1,16 @@
-"""What a right target is.
+"""The judge: the rules that a target must fulfil.
 
-The messages of a source partition are numbered from 0. Its copy in the target, in stored order, is right when
+The messages of a source partition are numbered from 0. The copy of the partition in the target, in stored order, is correct if
 
-1. nothing is missing: every number that the source acknowledged is there;
-2. nothing overtakes: when a number is there for the first time, all smaller ones are there before it;
-3. a repetition is a rewind: an instance that stores a number again stores what follows it again too. It may only leave out what
-   another instance stored (which took the partition meanwhile). This cannot hold while bytes are late on the network or a process
-   was stopped: what is on its way when somebody else goes on is stored when it arrives. So a run with such faults counts these
-   messages as `stale`, and any other run fails for them;
-4. nothing is damaged or strange: every body is what was sent, and everything is in the partition of its source.
+1. no message is missing: the copy contains every number that the source acknowledged;
+2. no message overtakes another: before the first occurrence of a number, all smaller numbers occur;
+3. repetitions are rewinds: an instance that stores a number again also stores the following numbers again. It may only skip
+   numbers that another instance has stored, which had the partition meanwhile. This rule cannot hold if bytes are delayed on the
+   network or a process was frozen: its delayed sends are stored when they arrive, although another instance has continued. A run
+   with such faults counts these messages as `stale`; any other run fails because of them;
+4. no message is damaged or misplaced: every payload is as sent, and every message is in the partition of its source.
 
-Repetitions as such are right: delivery is at least once.
+Duplicates are allowed, because delivery is at least once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import NamedTuple
 
 from tests.kit.oracle import HEAD, body
 
-EXAMPLES = 5
+MAX_EXAMPLES = 5
+"""Maximum number of examples of each kind in a verdict."""
 
 
 class Stored(NamedTuple):
-    """A message of the target: where it is, which instance wrote it, and its body."""
+    """A message of the target: its partition, the instance that wrote it, and its payload."""
 
     partition: int
     writer: str
@@ -34,28 +35,30 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionVerdict:
-    """The copy of one source partition, message by message."""
+    """Checks the copy of one source partition, message by message."""
 
     highest: int = -1
     arrived: int = 0
     out_of_order: int = 0
-    """Numbers that were there for the first time after a larger one."""
+    """Count of numbers that first occurred after a larger one."""
     stale: int = 0
+    """Count of repetitions that skipped numbers of the same writer (rule 3)."""
     last: dict[str, int] = field(default_factory=dict)
     """The last number by writer."""
     writers: dict[int, str] = field(default_factory=dict)
-    """Who wrote each number; "" when more than one did."""
+    """The writer of each number; "" if several instances wrote it."""
     examples: list[str] = field(default_factory=list)
 
     def see(self, number: int, writer: str) -> None:
+        """Check the next message of the copy."""
         self.arrived += 1
         if number not in self.writers and number < self.highest:
             self.out_of_order += 1
             self.examples.append(f"{number} came after {self.highest}")
         before = self.last.get(writer, number)
-        if any(self.writers.get(left_out) == writer for left_out in range(before + 1, number)):
+        if any(self.writers.get(skipped) == writer for skipped in range(before + 1, number)):
             self.stale += 1
-            self.examples.append(f"{writer} went on from {before} to {number}")
+            self.examples.append(f"{writer} continued from {before} to {number}")
         self.highest = max(self.highest, number)
         self.last[writer] = number
         self.writers[number] = writer if self.writers.get(number, writer) == writer else ""
@@ -63,7 +66,7 @@ class PartitionVerdict:
 
 @dataclass(slots=True)
 class Verdict:
-    """All partitions of one direction."""
+    """Result for all partitions of one direction."""
 
     sent: int
     arrived: int
@@ -74,14 +77,14 @@ class Verdict:
     damaged: int
     examples: list[str]
 
-    def problems(self, *, late_bytes: bool) -> list[str]:
-        """What is not right; `late_bytes`: something held bytes up, or a process, so that stale messages are to be expected."""
+    def problems(self, *, allows_stale: bool) -> list[str]:
+        """Return the violated rules. `allows_stale`: the run had faults after which stale messages are expected."""
         found = []
         if self.missing or self.out_of_order or self.damaged:
             counts = f"{self.missing} missing, {self.out_of_order} out of order, {self.damaged} damaged"
             found.append(f"{counts}: {'; '.join(self.examples)}")
-        if self.stale and not late_bytes:
-            found.append(f"{self.stale} repetitions are no rewinds: {'; '.join(self.examples)}")
+        if self.stale and not allows_stale:
+            found.append(f"{self.stale} repetitions are not rewinds: {'; '.join(self.examples)}")
         return found
 
 
@@ -89,12 +92,16 @@ def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
     """Compare a target with its source, which acknowledged `sent[p]` messages in partition p."""
     partitions = [PartitionVerdict() for _ in sent]
     damaged = []
-    for one in stored:
-        source, number = HEAD.unpack_from(one.body) if len(one.body) >= HEAD.size else (-1, -1)
-        if source != one.partition or not 0 <= number < sent[source] or one.body != body(source, number, len(one.body)):
-            damaged.append(f"partition {one.partition} holds {source}/{number}, {len(one.body)} bytes")
+    for message in stored:
+        source, number = HEAD.unpack_from(message.body) if len(message.body) >= HEAD.size else (-1, -1)
+        if (
+            source != message.partition
+            or not 0 <= number < sent[source]
+            or message.body != body(source, number, len(message.body))
+        ):
+            damaged.append(f"partition {message.partition} contains {source}/{number}, {len(message.body)} bytes")
         else:
-            partitions[source].see(number, one.writer)
+            partitions[source].see(number, message.writer)
     missing = [sorted(set(range(count)) - set(each.writers)) for count, each in zip(sent, partitions, strict=True)]
     gaps = [f"{p}: {len(each)} missing, {each[0]} to {each[-1]}" for p, each in enumerate(missing) if each]
     wrong = [f"{p}: {problem}" for p, each in enumerate(partitions) for problem in each.examples]
@@ -106,5 +113,5 @@ def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
         stale=sum(each.stale for each in partitions),
         repeated=sum(each.arrived - len(each.writers) for each in partitions),
         damaged=len(damaged),
-        examples=[*gaps[:EXAMPLES], *wrong[:EXAMPLES], *damaged[:EXAMPLES]],
+        examples=[*gaps[:MAX_EXAMPLES], *wrong[:MAX_EXAMPLES], *damaged[:MAX_EXAMPLES]],
     )

@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/chaos.md, from the runs of one series."""
+"""Writes the results of several runs into the tables of docs/explanation/chaos.md."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def write(results: Sequence[Result]) -> None:
     """Replace the tables of the page."""
     text = PAGE.read_text()
     kept, mark, _ = text.partition(MARK)
-    assert mark, f"{PAGE} has no place for tables"
+    assert mark, f"{PAGE} has no line that marks the tables"
     PAGE.write_text(kept + MARK + "\n" + tables(results))
 
 
 def tables(results: Sequence[Result]) -> str:
-    """One row for each run, and one for each direction of all runs together."""
+    """Return two tables: a row for each run, and a row for each direction with the sums of all runs."""
     seconds = {f"{result.schedule.seconds:g}" for result in results}
     directions = {name: [result.verdicts[name] for result in results if name in result.verdicts] for name in _names(results)}
     by_seed = [_row(str(each.schedule.seed), *_run(each), *_sums(list(each.verdicts.values()))) for each in results]
@@ -47,7 +47,7 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 def _run(result: Result) -> list[str]:
     verdict = "failed" if result.problems else "passed"
-    return [verdict, str(result.struck), f"{result.recovered_s:.0f} s", str(result.most_bytes // MB)]
+    return [verdict, str(result.struck), f"{result.recovered_s:.0f} s", str(result.peak_bytes // MB)]
 
 
 def _sums(verdicts: Sequence[Verdict]) -> list[str]:

@@ -19,43 +19,43 @@ from tests.chaos.systems import System
 from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
 
-RIGHT_EXITS = (OK, INTERRUPTED, -signal.SIGTERM)
-"""Exit codes of an instance after SIGTERM: it drained, or it was still starting."""
+EXPECTED_EXITS = (OK, INTERRUPTED, -signal.SIGTERM)
+"""Exit codes of an instance after SIGTERM: it delivered its messages, or it was still starting."""
 MB = 1 << 20
-MOST_MB = 150
-"""What an instance may hold resident, whatever happens to it."""
+MAX_MB = 150
+"""Maximum resident memory of an instance."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run found; it is right when there are no `problems`."""
+    """Result of a run. The run passed if `problems` is empty."""
 
     schedule: Schedule
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     struck: int = 0
     """Faults that were executed."""
-    most_bytes: int = 0
-    """Resident memory of the larger instance at its largest."""
+    peak_bytes: int = 0
+    """Peak resident memory of the larger instance."""
     recovered_s: float = 0.0
-    """When the last message was stored, after the last fault."""
+    """Seconds from the last fault to the last stored message."""
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the result as text."""
         found = [f"seed {self.schedule.seed}: {'FAILED' if self.problems else 'passed'}, {self.seconds:.0f} s"]
         found += [
             f"  {name}: {v.sent} sent, {v.arrived} stored, {v.repeated} of them repeated, {v.missing} missing, "
             f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged"
             for name, v in self.verdicts.items()
         ]
-        memory = f"at most {self.most_bytes // MB} MB resident"
+        memory = f"at most {self.peak_bytes // MB} MB resident"
         found += [f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; {memory}"]
         return found + [f"  PROBLEM: {problem} ({times} times)" for problem, times in Counter(self.problems).items()]
 
 
 async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, checkout: Path | None = None) -> Result:
-    """Play it against servers that run; logs of the instances stay in `folder`."""
+    """Execute a schedule with servers that run already. The logs of the instances are written to `folder`."""
     began = time.monotonic()
     result = Result(schedule)
 
@@ -63,15 +63,15 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
         progress(f"{time.monotonic() - began:6.1f} s  {text}")
 
     async with opened(schedule, systems, folder, say, checkout) as world:
-        say("messages flow, the instances start")
+        say("the producers and the instances have started")
         await _play(world, result)
         say("the last fault is over")
         ending = Ending(world)
         result.verdicts = await ending.wait()
         for name, verdict in result.verdicts.items():
-            result.problems += [f"{name}: {problem}" for problem in verdict.problems(late_bytes=schedule.holds_bytes)]
+            result.problems += [f"{name}: {problem}" for problem in verdict.problems(allows_stale=schedule.allows_stale)]
             if world.directions[name].moved and not verdict.repeated:
-                result.problems.append(f"{name}: the group was moved back, and nothing came again")
+                result.problems.append(f"{name}: the group was moved back, but no message was repeated")
         result.problems += world.failures + ending.failures
         result.recovered_s = ending.recovered_s
         for instance in world.instances.values():
@@ -80,29 +80,29 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
             result.problems += instance.failures
             result.problems += [f"{instance.name} wrote {problem}" for problem in instance.log_problems()]
             result.problems += [
-                f"{instance.name} ended with status {status}" for status in instance.exits if status not in RIGHT_EXITS
+                f"{instance.name} ended with status {status}" for status in instance.exits if status not in EXPECTED_EXITS
             ]
-            result.most_bytes = max(result.most_bytes, instance.most_bytes)
-        if result.most_bytes > MOST_MB * MB:
-            result.problems.append(f"{result.most_bytes // MB} MB were resident, more than {MOST_MB}")
+            result.peak_bytes = max(result.peak_bytes, instance.peak_bytes)
+        if result.peak_bytes > MAX_MB * MB:
+            result.problems.append(f"{result.peak_bytes // MB} MB were resident, more than {MAX_MB}")
     result.seconds = time.monotonic() - began
     return result
 
 
 async def _play(world: World, result: Result) -> None:
-    """Each fault in a task of its own, at its time."""
+    """Execute all faults, each in a task of its own at its time."""
 
     async def strike(event: Event) -> None:
         await asyncio.sleep(max(0.0, event.at - world.now))
         if event.kind.where == "instance" and world.instances[event.where[0]].lock.locked():
-            world.say(f"{event}: left out, {event.where[0]} is being struck")
+            world.say(f"{event}: skipped, another fault of {event.where[0]} is in progress")
             return
         world.say(str(event))
         result.struck += 1
         try:
             with world.strike(event):
                 await FAULTS[event.kind.name](world, event)
-        except Exception as error:  # noqa: BLE001 - the run goes on: what it shows until its end is worth more
+        except Exception as error:  # noqa: BLE001 - the run continues, to show its other problems
             result.problems.append(f"the fault itself failed: {event}: {type(error).__name__}: {error}")
             world.say(result.problems[-1])
 

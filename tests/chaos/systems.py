@@ -1,4 +1,4 @@
-"""The systems of a run: addresses, processes, an operator's actions, and the official reader of each."""
+"""The systems of a run: their addresses, processes and operator actions, and a reader that uses the official client."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tests.kit.tubemq_settings import TOKEN
 
 REFRESH = "2s"
 IDLE_S = 8
-"""A reader is at the end when nothing came for so long: TubeMQ takes seconds to hand out partitions."""
+"""A reader counts as finished after this time without a message. TubeMQ needs seconds to assign partitions."""
 TUBEMQ_INDEX_BYTES = 28
-"""What one message adds to TubeMQ's offsets."""
+"""Amount by which one message increases a TubeMQ offset."""
 RESET_STEP_MS = 2000
 LEASE = "3s"
 _WRITER = re.compile(r"mqbridge\.origin\W{1,3}[a-z]+-([a-z])\b")
@@ -46,15 +46,16 @@ class System(Started):
     name: str
     server: Started
     settings: dict[str, Any]
-    """The cluster as a configuration names it."""
+    """Settings of the cluster in a configuration."""
     brokers: Sequence[Address]
-    """Where messages go."""
+    """Addresses of the brokers."""
     broker: JavaProcess
-    """What holds the messages."""
+    """Process that stores the messages."""
     directories: Sequence[Address] = ()
-    """Where clients ask for addresses, where that is a server of its own."""
+    """Addresses of separate servers that tell clients where brokers are: Masters, name servers."""
     directory_processes: Sequence[JavaProcess] = ()
     others: Sequence[Address] = ()
+    """Further addresses, such as those of admin interfaces."""
     moves_running_groups = False
     unloads = False
 
@@ -63,42 +64,42 @@ class System(Started):
         self.server.start()
 
     def kill(self) -> None:
-        """End them at once."""
+        """Kill the servers."""
         self.server.kill()
 
     @property
     def addresses(self) -> list[Address]:
-        """All that a gateway may dial."""
+        """All addresses to which a gateway may connect."""
         return [*self.brokers, *self.directories, *self.others]
 
     def open(self) -> AbstractAsyncContextManager[Cluster]:
-        """A client of ours, past every fault."""
+        """Open a client of mqbridge that no network fault affects."""
         return opened(self.name, self.settings)
 
     def earlier(self, committed: Position, messages: int) -> Position:
-        """A position about so many messages before this one, perhaps before the first."""
+        """Return a position about this number of messages earlier; it may be before the first message."""
         return (max(0, committed[0] - messages),)
 
     async def move_running(self, topic: str, group: str, messages: int) -> bool:
-        """As an operator: move a group that runs back by about so many messages; False when there was nothing to go back to."""
+        """Move a group back by about this number of messages while its members run. Return False if no position changed."""
         raise NotImplementedError
 
     def unload(self, topic: str) -> None:
-        """As an operator: let the broker close the topic; whoever uses it opens it again."""
+        """Let the broker close the topic. Its clients open it again."""
         raise NotImplementedError
 
     def read(self, topic: str) -> Iterator[Stored]:
-        """The whole topic, by the official client; blocks."""
+        """Yield all messages of a topic, read with the official client. This blocks."""
         raise NotImplementedError
 
 
 class TubeMQSystem(System):
-    """Master and Broker."""
+    """A TubeMQ Master and a Broker."""
 
     name = "tubemq"
 
     def __init__(self) -> None:
-        # Without the memory store it loses no acknowledged message, so every loss is the gateway's.
+        # Without its memory store the Broker loses no acknowledged message, so only the gateway can cause a loss.
         server = self.server = TubeMQ(pool={}, memory_store=False)
         self.settings = {
             "masters": server.masters,
@@ -115,13 +116,13 @@ class TubeMQSystem(System):
 
     def read(self, topic: str) -> Iterator[Stored]:
         master = self.settings["masters"]
-        for line in java.run("TubeConsume", master=master, topic=topic, group=_reader(), idle=IDLE_S)[:-1]:
+        for line in java.run("TubeConsume", master=master, topic=topic, group=_new_group(), idle=IDLE_S)[:-1]:
             partition = int(line["partition"].rpartition(":")[2])
             yield Stored(partition, _writer(line["attributes"] or ""), base64.b64decode(line["body"]))
 
 
 class PulsarSystem(System):
-    """A standalone broker."""
+    """A standalone Pulsar broker."""
 
     name = "pulsar"
     moves_running_groups = True
@@ -149,12 +150,12 @@ class PulsarSystem(System):
             marks = await cluster.committed(topic, group)
         for name, committed in marks.items():
             if committed[0] < 0:
-                continue  # it has acknowledged nothing yet
+                continue  # the group has acknowledged nothing in this partition yet
             ledger, entry, *_ = self.earlier(committed, messages)
             moved |= entry < committed[1]
-            place = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
+            message_id = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
             path = f"persistent/{DEFAULT_NAMESPACE}/{topic}-partition-{name}/subscription/{group}/resetcursor"
-            await asyncio.to_thread(self._pulsar.admin, "POST", path, place)
+            await asyncio.to_thread(self._pulsar.admin, "POST", path, message_id)
         return moved
 
     def unload(self, topic: str) -> None:
@@ -162,13 +163,13 @@ class PulsarSystem(System):
 
     def read(self, topic: str) -> Iterator[Stored]:
         url = self._pulsar.service_url
-        for line in java.run("PulsarConsume", url=url, topic=topic, subscription=_reader(), idle=IDLE_S)[:-1]:
+        for line in java.run("PulsarConsume", url=url, topic=topic, subscription=_new_group(), idle=IDLE_S)[:-1]:
             origin = line["properties"].get("mqbridge.origin", "")
             yield Stored(line["id"]["partition"], _writer(f"mqbridge.origin={origin}"), base64.b64decode(line["body"]))
 
 
 class RocketMQSystem(System):
-    """Two name servers and a broker."""
+    """Two RocketMQ name servers and a broker."""
 
     name = "rocketmq"
     moves_running_groups = True
@@ -180,7 +181,7 @@ class RocketMQSystem(System):
         self.directories, self.directory_processes = [_address(one) for one in server.name_servers], server.name_server_processes
 
     async def move_running(self, topic: str, group: str, messages: int) -> bool:
-        """Brokers go back by time: to a time from which every queue has something that is committed already."""
+        """Reset the group to a time before the committed offset of every queue, because brokers reset groups by time only."""
         client = ClusterClient(self._rocketmq.name_servers)
         try:
             await client.connect()
@@ -196,7 +197,7 @@ class RocketMQSystem(System):
 
     def read(self, topic: str) -> Iterator[Stored]:
         name_servers = ";".join(self._rocketmq.name_servers)
-        for line in java.run("RocketPull", name_servers=name_servers, topic=topic, group=_reader(), mode="pull", idle=IDLE_S)[
+        for line in java.run("RocketPull", name_servers=name_servers, topic=topic, group=_new_group(), mode="pull", idle=IDLE_S)[
             :-1
         ]:
             origin = line["properties"].get("mqbridge.origin", "")
@@ -204,7 +205,7 @@ class RocketMQSystem(System):
 
 
 class LogSystem(System):
-    """The embedded log: no servers and no network, but two processes at one file. Its judge is the project's own client."""
+    """The embedded log: no servers and no network, but two processes that share one file. mqbridge's own client reads it."""
 
     name = "log"
 
@@ -240,19 +241,19 @@ SYSTEMS: dict[str, type[System]] = {each.name: each for each in (TubeMQSystem, P
 
 
 def _address(text: str) -> Address:
-    """Of HOST:PORT or a URL."""
+    """Return the address in HOST:PORT or a URL."""
     parts = urlsplit(text if "//" in text else f"//{text}")
     assert parts.hostname is not None
     assert parts.port is not None
     return parts.hostname, parts.port
 
 
-def _reader() -> str:
-    """A group that nobody used."""
+def _new_group() -> str:
+    """Return the name of a new group."""
     return f"judge_{time.time_ns()}"
 
 
 def _writer(text: str) -> str:
-    """The instance that stamped the origin: each has names of its own for its clusters."""
+    """Return the instance that stamped the origin. Cluster names in the configurations of the instances differ."""
     found = _WRITER.search(text)
     return found[1] if found else "?"

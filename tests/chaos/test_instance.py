@@ -1,4 +1,4 @@
-"""What the log of an instance says that should not be there."""
+"""Problems in the log of an instance are found."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import pytest
 from tests.chaos.instance import Instance
 from tests.kit.tcp_proxy import Network
 
-STRANDED = (
+STALLED = (
     "WARNING persistent://t-0: no entry has arrived for 60 s, although the topic has entries up to (3, 7): subscribing again"
 )
-WENT_BACK = (
+LOST_MESSAGES = (
     "WARNING t/0 ends at 5, before the delivered position 9: it was created anew, or its broker lost acknowledged messages"
 )
 FAILED = 'ERROR a bug\nTraceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: 3\n'
 
 
-@pytest.mark.parametrize(("log", "found"), [(STRANDED, STRANDED), (WENT_BACK, WENT_BACK), (FAILED, "a traceback: ValueError: 3")])
-def test_a_line_that_tells_of_a_fault_is_found_among_others(tmp_path: Path, log: str, found: str) -> None:
+@pytest.mark.parametrize(
+    ("log", "found"), [(STALLED, STALLED), (LOST_MESSAGES, LOST_MESSAGES), (FAILED, "a traceback: ValueError: 3")]
+)
+def test_problems_in_a_log_are_found_among_other_lines(tmp_path: Path, log: str, found: str) -> None:
     (tmp_path / "gateway.log").write_text(f"INFO it starts\n{log}\nINFO it goes on\n")
     instance = Instance("a", tmp_path, Network([]), lambda _name, _folder: {}, 5)
     assert instance.log_problems() == [found]
 
 
-def test_an_instance_that_never_ran_said_nothing(tmp_path: Path) -> None:
+def test_an_instance_without_a_log_has_no_problems(tmp_path: Path) -> None:
     assert not Instance("a", tmp_path, Network([]), lambda _name, _folder: {}, 5).log_problems()

@@ -1,4 +1,4 @@
-"""The judge finds missing messages, reordered messages, and repetitions that are no rewinds."""
+"""The judge finds missing messages, reordered messages, and repetitions that are not rewinds."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ def found(verdict: Verdict) -> tuple[int, int, int, int, int]:
     return verdict.missing, verdict.out_of_order, verdict.stale, verdict.repeated, verdict.damaged
 
 
-def test_everything_once_and_in_order_is_right() -> None:
+def test_all_messages_once_and_in_order_are_correct() -> None:
     verdict = judge([10, 5], [*of(range(10)), *of(range(5), partition=1)])
     assert found(verdict) == (0, 0, 0, 0, 0)
-    assert not verdict.problems(late_bytes=False)
+    assert not verdict.problems(allows_stale=False)
 
 
-def test_a_rewind_repeats_and_is_right() -> None:
+def test_a_rewind_is_correct() -> None:
     verdict = judge([10], of([0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]))
     assert found(verdict) == (0, 0, 0, 11, 0)
-    assert not verdict.problems(late_bytes=False)
+    assert not verdict.problems(allows_stale=False)
 
 
-def test_a_hole_is_missing_and_puts_nothing_else_out_of_order() -> None:
+def test_missing_messages_put_no_others_out_of_order() -> None:
     verdict = judge([10], of([0, 1, 2, 6, 7, 8, 9]))
     assert found(verdict) == (3, 0, 0, 0, 0)
-    assert "3 missing, 3 to 5" in verdict.problems(late_bytes=True)[0]
+    assert "3 missing, 3 to 5" in verdict.problems(allows_stale=True)[0]
 
 
-def test_what_comes_first_after_a_larger_one_is_out_of_order() -> None:
+def test_a_number_that_first_occurs_after_a_larger_one_is_out_of_order() -> None:
     verdict = judge([6], of([0, 1, 4, 2, 3, 5]))
     assert (verdict.missing, verdict.out_of_order) == (0, 2)
-    assert verdict.problems(late_bytes=True)
+    assert verdict.problems(allows_stale=True)
 
 
-def test_a_repetition_that_leaves_out_what_only_its_writer_stored_is_stale() -> None:
+def test_a_repetition_that_skips_messages_of_the_same_writer_is_stale() -> None:
     verdict = judge([8], of([0, 1, 2, 3, 4, 5, 1, 2, 6, 7]))
     assert found(verdict) == (0, 0, 1, 2, 0)
-    assert verdict.problems(late_bytes=False)
-    assert not verdict.problems(late_bytes=True)
+    assert verdict.problems(allows_stale=False)
+    assert not verdict.problems(allows_stale=True)
 
 
-def test_an_instance_goes_on_behind_what_another_stored() -> None:
+def test_an_instance_may_skip_messages_that_another_instance_stored() -> None:
     verdict = judge([9], [*of([0, 1, 2], "a"), *of([1, 2, 3, 4, 5], "b"), *of([6, 7, 8], "a")])
     assert found(verdict) == (0, 0, 0, 2, 0)
-    assert not verdict.problems(late_bytes=False)
+    assert not verdict.problems(allows_stale=False)
 
 
-def test_damage_and_strange_partitions_are_seen() -> None:
+def test_damaged_and_misplaced_messages_are_counted() -> None:
     cut = Stored(0, "a", body(0, 1, 40)[:-1] + b"?")
     verdict = judge([3, 1], [*of([0]), cut, *of([2]), *of([0], partition=1), Stored(1, "a", body(0, 1, 40)), Stored(1, "a", b"")])
     assert (verdict.missing, verdict.damaged) == (1, 3)

@@ -1,4 +1,4 @@
-"""The tables of the page, from results that are made up."""
+"""The tables of the page have a row for every run and direction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.chaos.schedule import draw
 
 def result(seed: int, missing: int) -> Result:
     verdict = Verdict(sent=1000, arrived=1010, missing=missing, out_of_order=0, stale=0, repeated=10, damaged=0, examples=[])
-    made = Result(draw(seed, 60, ("log-log",)), {"log-log": verdict}, struck=9, most_bytes=80 << 20, recovered_s=3.4)
+    made = Result(draw(seed, 60, ("log-log",)), {"log-log": verdict}, struck=9, peak_bytes=80 << 20, recovered_s=3.4)
     made.problems += ["something is missing"] * bool(missing)
     return made
 

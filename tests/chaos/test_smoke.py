@@ -1,4 +1,4 @@
-"""A short chaos run, so that it works when somebody needs it."""
+"""A short chaos run, which verifies that the chaos tests themselves work."""
 
 from __future__ import annotations
 

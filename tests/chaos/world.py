@@ -1,4 +1,4 @@
-"""Everything of one run: systems, directions with their flows, and two instances."""
+"""The world of one run: systems, directions with their flows, and two instances."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.kit.tcp_proxy import Network
 
 PARTITIONS = 4
 AFTERMATH_S = 20.0
-"""How long a fault may keep messages from moving after its end, where no lease has to run out."""
+"""Maximum time for which a fault without leases may stop messages after its end."""
 HARMLESS = ("burst", "no_directory", "cut")
-"""Faults that are over in a moment, where servers can be reached, or that keep nothing from moving."""
+"""Faults that stop no messages, or only for a moment if the servers are reachable."""
 
 Say = Callable[[str], None]
 
@@ -47,7 +47,7 @@ class Direction:
     copy: str
     flow: Flow
     moved: bool = False
-    """An operator has moved its group back while it ran."""
+    """True if the group was moved back while its members ran."""
 
     @property
     def group(self) -> str:
@@ -55,28 +55,28 @@ class Direction:
         return f"g_{self.topic}"
 
     def end(self, which: str) -> tuple[System, str]:
-        """A system and its topic: of the source or the target."""
+        """Return the system and the topic of the `source` or the `target`."""
         return (self.source, self.topic) if which == "source" else (self.target, self.copy)
 
 
 class World:
-    """Use `opened`."""
+    """State of a run; create it with `opened`."""
 
     def __init__(self, schedule: Schedule, systems: Mapping[str, System], folder: Path, say: Say, checkout: Path | None) -> None:
         self.schedule, self.systems, self.folder, self.say = schedule, systems, folder, say
         self.directions: dict[str, Direction] = {}
         self.instances: dict[str, Instance] = {}
         self.server_locks = {name: asyncio.Lock() for name in systems}
-        """Held by whoever has a system's servers down, or needs them to answer."""
+        """Held by faults that stop the servers of a system, and by faults that need these servers."""
         self.began = time.monotonic()
         self.failures: list[str] = []
-        """What should have gone on during a fault, and did not."""
+        """Problems found during faults, such as messages that stopped although they should not."""
         self._strikes: list[Strike] = []
         self._checkout = checkout
 
     @property
     def now(self) -> float:
-        """Seconds of this run."""
+        """Seconds since the start of this run."""
         return time.monotonic() - self.began
 
     @contextlib.contextmanager
@@ -106,11 +106,11 @@ class World:
         return counts
 
     def flows(self, system: str) -> list[Flow]:
-        """The producers of a system."""
+        """Return the producers whose source is this system."""
         return [each.flow for each in self.directions.values() if each.source.name == system]
 
     async def open(self, stack: contextlib.AsyncExitStack) -> None:
-        """Make topics, fill them with the backlog, start the instances."""
+        """Create topics, fill them with the backlog, and start the instances."""
         systems = {name for direction in self.schedule.directions for name in direction.split("-")}
         clusters = {name: await stack.enter_async_context(self.systems[name].open()) for name in sorted(systems)}
         for name in self.schedule.directions:
@@ -169,7 +169,7 @@ class World:
 async def opened(
     schedule: Schedule, systems: Mapping[str, System], folder: Path, say: Say, checkout: Path | None = None
 ) -> AsyncIterator[World]:
-    """A world in which messages flow."""
+    """Create a world, with running producers and instances."""
     world = World(schedule, systems, folder, say, checkout)
     async with contextlib.AsyncExitStack() as stack:
         await world.open(stack)

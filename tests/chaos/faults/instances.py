@@ -1,4 +1,4 @@
-"""Faults of instances. Whoever strikes one holds its lock."""
+"""Faults of instances. Each function holds the lock of the instance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.chaos.world import World
 
 
 async def kill(world: World, event: Event) -> None:
-    """SIGKILL, and a new life after a while."""
+    """Send SIGKILL, and start the instance again after a while."""
     instance = world.instances[event.where[0]]
     async with instance.lock:
         await instance.kill()
@@ -18,7 +18,7 @@ async def kill(world: World, event: Event) -> None:
 
 
 async def roll(world: World, event: Event) -> None:
-    """SIGTERM, and a new life, as in a rolling update."""
+    """Send SIGTERM, wait for the exit, and start the instance again, as in a rolling update."""
     instance = world.instances[event.where[0]]
     async with instance.lock:
         await instance.terminate()
@@ -26,7 +26,7 @@ async def roll(world: World, event: Event) -> None:
         await instance.start()
 
 
-leave = roll  # for longer: everything goes to the other instance, and comes back
+leave = roll  # lasts longer than `roll`: the other instance takes over all partitions, and then returns some
 
 
 async def rolling_update(world: World, event: Event) -> None:
@@ -40,7 +40,7 @@ async def rolling_update(world: World, event: Event) -> None:
 
 
 async def stop(world: World, event: Event) -> None:
-    """SIGSTOP and SIGCONT."""
+    """Freeze the instance with SIGSTOP, and continue it after a while."""
     instance = world.instances[event.where[0]]
     async with instance.lock:
         if not instance.runs:

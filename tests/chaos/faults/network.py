@@ -1,4 +1,4 @@
-"""Faults of the network of one instance, or of both."""
+"""Network faults of one or both instances."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.kit.tcp_proxy import Link
 
 
 async def cut(world: World, event: Event) -> None:
-    """Every connection is reset."""
+    """Reset every connection."""
     for name in event.where:
         world.instances[name].network.cut()
 
 
 async def hold(world: World, event: Event) -> None:
-    """Nothing passes between an instance and a system; connections stay."""
+    """Hold all bytes between an instance and a system for a while; connections stay open."""
     links = _links(world, event)
     for link in links:
         link.passes.clear()
@@ -26,7 +26,7 @@ async def hold(world: World, event: Event) -> None:
 
 
 async def late(world: World, event: Event) -> None:
-    """What is on its way comes after everything: today's connections are stuck, later ones work."""
+    """Hold the bytes of the existing connections for a while; new connections work, so the old bytes arrive late."""
     stuck = [connection for link in _links(world, event) for connection in link.stick()]
     await asyncio.sleep(event.lasts)
     for connection in stuck:
@@ -34,7 +34,7 @@ async def late(world: World, event: Event) -> None:
 
 
 async def slow(world: World, event: Event) -> None:
-    """A link of few bytes per second."""
+    """Limit the bytes per second of each connection between an instance and a system."""
     links = _links(world, event)
     for link in links:
         link.bytes_per_s = event.amount
@@ -44,7 +44,7 @@ async def slow(world: World, event: Event) -> None:
 
 
 async def delay(world: World, event: Event) -> None:
-    """A link on which everything takes long."""
+    """Delay all bytes between an instance and a system."""
     links = _links(world, event)
     for link in links:
         link.delay_s = event.amount

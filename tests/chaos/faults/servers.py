@@ -1,4 +1,4 @@
-"""Faults of servers, while producers rest, and of servers that do not answer the instances."""
+"""Faults of servers. Producers pause meanwhile, unless only the instances cannot reach the servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.chaos.world import World
 from tests.kit.process import JavaProcess
 
 NOTICED_S = 8.0
-"""In so long messages have moved if they move at all."""
+"""If messages still move, at least one is stored within this time."""
 
 
 async def no_directory(world: World, event: Event) -> None:
-    """No name server and no Master responds to any instance; reads and writes at brokers continue."""
+    """Make all name servers, or the Master, unreachable for all instances. Reads and writes at brokers must continue."""
     name = event.where[0]
     addresses = world.systems[name].directories
     links = [instance.network.links[each] for instance in world.instances.values() for each in addresses]
@@ -31,23 +31,25 @@ async def no_directory(world: World, event: Event) -> None:
         link.away = False
     if event.lasts >= NOTICED_S and world.is_alone(event):
         idle = [each for each in world.directions if name in each.split("-") and after[each] <= before[each]]
-        world.failures += [f"{each}: nothing moved for {NOTICED_S:.0f} s without directory of {name}" for each in idle]
+        world.failures += [
+            f"{each}: no message was stored for {NOTICED_S:.0f} s while the directory of {name} was unreachable" for each in idle
+        ]
 
 
 async def kill_directory(world: World, event: Event) -> None:
-    """SIGKILL to all name servers or the Master, for a while."""
+    """Kill all name servers, or the Master, and start them again after a while."""
     await _kill(world, event, world.systems[event.where[0]].directory_processes)
 
 
 async def kill_broker(world: World, event: Event) -> None:
-    """SIGKILL to the broker, for a while."""
+    """Kill the broker, and start it again after a while."""
     await _kill(world, event, [world.systems[event.where[0]].broker])
 
 
 async def freeze_broker(world: World, event: Event) -> None:
-    """SIGSTOP and SIGCONT to the broker."""
+    """Freeze the broker with SIGSTOP, and continue it after a while."""
     system = world.systems[event.where[0]]
-    async with world.server_locks[system.name], _resting(world.flows(system.name)):
+    async with world.server_locks[system.name], _paused_flows(world.flows(system.name)):
         system.broker.freeze()
         try:
             await asyncio.sleep(event.lasts)
@@ -57,7 +59,7 @@ async def freeze_broker(world: World, event: Event) -> None:
 
 async def _kill(world: World, event: Event, processes: Sequence[JavaProcess]) -> None:
     system = world.systems[event.where[0]]
-    async with world.server_locks[system.name], _resting(world.flows(system.name)):
+    async with world.server_locks[system.name], _paused_flows(world.flows(system.name)):
         for process in processes:
             await asyncio.to_thread(process.kill)
         await asyncio.sleep(event.lasts)
@@ -66,11 +68,11 @@ async def _kill(world: World, event: Event, processes: Sequence[JavaProcess]) ->
 
 
 @asynccontextmanager
-async def _resting(flows: Sequence[Flow]) -> AsyncIterator[None]:
-    """The producers' connections have no faults, so the record of acknowledged messages is exact."""
-    await asyncio.gather(*(flow.rest() for flow in flows))
+async def _paused_flows(flows: Sequence[Flow]) -> AsyncIterator[None]:
+    """Pause these producers during a server fault, so that the number of acknowledged messages is exact."""
+    await asyncio.gather(*(flow.pause() for flow in flows))
     try:
         yield
     finally:
         for flow in flows:
-            flow.go_on()
+            flow.resume()

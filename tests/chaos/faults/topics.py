@@ -1,4 +1,4 @@
-"""What operators and producers do to topics and groups."""
+"""Actions of operators and producers on topics and groups."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from mqbridge.errors import ClusterError
 from tests.chaos.schedule import Event
 from tests.chaos.world import World
 
-MOST_PARTITIONS = 6
-MOVE_TRIES = 20
-"""A group has its members for a while after they have gone: TubeMQ's Brokers wait for leases, RocketMQ's for connections."""
-AGAIN_S = 2.0
+MAX_PARTITIONS = 6
+MAX_MOVE_ATTEMPTS = 20
+"""After the instances have exited, a group keeps its members for a while: until the leases at TubeMQ's Brokers expire, or until
+RocketMQ's brokers notice that the connections are closed. Meanwhile the group cannot be moved."""
+RETRY_DELAY_S = 2.0
 
 
 async def unload(world: World, event: Event) -> None:
-    """The broker closes the topic at one end of a direction."""
+    """Let the broker unload the source or the target topic of a direction."""
     direction = world.directions[event.where[0]]
     system, topic = direction.end(event.where[1])
     async with world.server_locks[system.name]:
@@ -23,27 +24,27 @@ async def unload(world: World, event: Event) -> None:
 
 
 async def grow(world: World, event: Event) -> None:
-    """The source gets one more partition; the target is the gateway's business."""
+    """Add a partition to the source topic. The gateway must add one to the target."""
     direction = world.directions[event.where[0]]
     async with world.server_locks[direction.source.name]:
-        if len(direction.flow.sent) < MOST_PARTITIONS:
+        if len(direction.flow.sent) < MAX_PARTITIONS:
             await direction.flow.grow(len(direction.flow.sent) + 1)
 
 
 async def burst(world: World, event: Event) -> None:
-    """Many messages at once, for every queue to be full."""
+    """Send many messages at once, to fill all queues."""
     await world.directions[event.where[0]].flow.burst(int(event.amount))
 
 
 async def move_running(world: World, event: Event) -> None:
-    """An operator sets the group back while it runs."""
+    """Move the group back while its members run, as an operator."""
     direction = world.directions[event.where[0]]
     async with world.server_locks[direction.source.name]:
         direction.moved |= await direction.source.move_running(direction.topic, direction.group, int(event.amount))
 
 
 async def move_stopped(world: World, event: Event) -> None:
-    """An operator stops the instances, sets the group back and starts them."""
+    """Stop the instances, move the group back, and start them again, as an operator."""
     direction = world.directions[event.where[0]]
     source = direction.source
     async with world.instances["a"].lock, world.instances["b"].lock, world.server_locks[source.name]:
@@ -53,13 +54,13 @@ async def move_stopped(world: World, event: Event) -> None:
             assert cluster.operations is not None
             committed = await cluster.committed(direction.topic, direction.group)
             earlier = {name: source.earlier(at, int(event.amount)) for name, at in committed.items() if at[0] >= 0}
-            for tries in range(MOVE_TRIES):
+            for attempt in range(MAX_MOVE_ATTEMPTS):
                 try:
                     await cluster.operations.move(direction.topic, direction.group, earlier)
                     break
                 except ClusterError:
-                    if tries == MOVE_TRIES - 1:
+                    if attempt == MAX_MOVE_ATTEMPTS - 1:
                         raise
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(RETRY_DELAY_S)
         for instance in ran:
             await instance.start()
