@@ -30,7 +30,7 @@ LOST_MESSAGES = "or its broker lost acknowledged messages"
 
 
 class Instance:
-    """An instance of the gateway. Hold `lock` to start or stop it. `failures` are its unexpected exits, `exits` its exit codes."""
+    """An instance of the gateway. Hold `lock` to start or stop it. `failures` are unexpected exits, `exits` the exit codes."""
 
     def __init__(
         self,

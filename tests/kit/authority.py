@@ -1,6 +1,6 @@
-"""Certificates for locked clusters: a test authority, and certificates that it signs, as PEM for mqbridge and PKCS12 for Java.
+"""A certificate authority for tests with locked clusters. Certificates are PEM files for mqbridge and PKCS12 files for Java.
 
-Everything is made in milliseconds on elliptic curves; nothing is kept beyond the folder that it is written to.
+Elliptic curve keys are used, which are created in milliseconds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 STORE_PASSWORD = "changeit"
 VALID = timedelta(days=30)
 BACKDATED = timedelta(hours=1)
-"""Clocks of one machine agree, those of a container's host may not."""
+"""Certificates are valid from this long ago, because clocks of a container and its host may differ."""
 PEM = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate and its key, as files; `store` is both, and the authority, as PKCS12 for Java."""
+    """Files of a certificate and its key. `store` is a PKCS12 file for Java with both and the authority's certificate."""
 
     name: str
     certificate: Path
@@ -35,7 +35,7 @@ class Identity:
 
 
 class Authority:
-    """Signs certificates; `certificate` is its own, `trust_store` the same for Java (password STORE_PASSWORD)."""
+    """Signs certificates. `certificate` is its own certificate, `trust_store` the same for Java (password STORE_PASSWORD)."""
 
     def __init__(self, folder: Path, name: str = "mqbridge tests") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,10 @@ class Authority:
         file: str | None = None,
         password: str | None = None,
     ) -> Identity:
-        """A certificate for servers and clients; `begins` and `ends` are from now. `file` names the files instead of `name`."""
+        """Create a certificate for servers and clients, valid from now + `begins` to now + `ends`.
+
+        The files are named by `file` (default: `name`). With `password` the key is encrypted.
+        """
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
         certificate = (
             _builder(_name(name), self._name, key, now + begins, now + ends)
@@ -80,18 +83,18 @@ class Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
-        found = Identity(name, *(self.folder / f"{file or name}{end}" for end in (".pem", ".key", ".p12")))
+        identity = Identity(name, *(self.folder / f"{file or name}{end}" for end in (".pem", ".key", ".p12")))
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password is not None:
             encryption = serialization.BestAvailableEncryption(password.encode())
-        found.certificate.write_bytes(certificate.public_bytes(PEM))
-        # PKCS8, which Java's servers demand.
-        found.key.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, encryption))
+        identity.certificate.write_bytes(certificate.public_bytes(PEM))
+        # Java servers require the format PKCS8.
+        identity.key.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, encryption))
         store = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
-        found.store.write_bytes(
+        identity.store.write_bytes(
             pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, [self._certificate], store)
         )
-        return found
+        return identity
 
 
 def _builder(
@@ -120,7 +123,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """Python 3.13 verifies strictly: an authority must say that it may sign."""
+    """Return the key usage. Since Python 3.13, an authority's certificate must state that it may sign certificates."""
     return x509.KeyUsage(
         digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
         key_cert_sign=signs_certificates, crl_sign=signs_certificates, encipher_only=False, decipher_only=False,

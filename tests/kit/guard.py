@@ -1,9 +1,8 @@
-"""Nothing outlives its owner: kills Java processes and removes folders when the owning process ends.
+"""Kills Java processes and removes folders when their owner, the Python process that created them, ends.
 
-A Python process that starts servers keeps one guard: a small process in a session of its own (Ctrl-C does not
-reach it) that waits for the owner's end, however it comes, kill -9 included. PR_SET_PDEATHSIG would do it
-without a helper, but it fires when the starting *thread* ends, and clusters are started side by side in threads.
-A pid is killed only while its start time is the one that was registered, so a number used again is left alone.
+Each owner has one guard process, in a session of its own so that Ctrl-C does not reach it. The guard waits for the end of the
+owner, including kill -9. PR_SET_PDEATHSIG would need no guard, but it fires when the starting *thread* ends, and clusters are
+started concurrently in threads. A process is killed only if its start time is the registered one, because the kernel reuses pids.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import threading
 import time
 from pathlib import Path
 
-# A blocked disk must not hang the owner's exit; the guard continues by itself.
+# The owner exits after this time even if the disk blocks; the guard then continues alone.
 CLEAN_UP_TIMEOUT_S = 20.0
 POLL_S = 0.02
 
 
 def start_ticks(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot, None when it is gone (field 22 of /proc/PID/stat)."""
+    """Return the start time of a process in clock ticks since boot (field 22 of /proc/PID/stat), or None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -50,7 +49,7 @@ class Guard:
         self._write(f"pid {pid} {start_ticks(pid)}\n")
 
     def session(self, pid: int) -> None:
-        """Kill every process of the session that this process leads when the owner ends, also when it ended before."""
+        """Kill all processes of the session of this leader when the owner ends, even if the leader has ended before."""
         self._write(f"sid {pid} {start_ticks(pid)}\n")
 
     def folder(self, path: Path) -> None:
@@ -72,7 +71,7 @@ class Guard:
 
 
 def guard() -> Guard:
-    """The guard of this process (a forked child gets its own)."""
+    """Return the guard of this process. A forked child gets a guard of its own."""
     return _guard_of(os.getpid())
 
 
@@ -82,14 +81,14 @@ def _guard_of(_owner: int) -> Guard:
 
 
 def watch(owner: int) -> None:
-    """Read from standard input what to clean up, until it closes or the owner ends; then clean up.
+    """Read registrations from standard input until it is closed or the owner ends; then clean up.
 
-    The pidfd is there for an owner that forked: its children hold the pipe open after its end.
+    The pidfd detects the end of an owner that has forked, whose children keep the pipe open.
     """
     lines = b""
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    with contextlib.suppress(ProcessLookupError):  # ended already: the pipe holds what it registered, then its end
+    with contextlib.suppress(ProcessLookupError):  # the owner has ended already; the pipe still contains its registrations
         poll.register(os.pidfd_open(owner), select.POLLIN)
     while True:
         ready = [fd for fd, _ in poll.poll()]
@@ -101,14 +100,14 @@ def watch(owner: int) -> None:
 
 
 def clean_up(lines: list[str]) -> None:
-    """Processes first, so that none writes into a folder that is being removed."""
+    """Kill the registered processes, then remove the folders, in this order because processes may still write to folders."""
     for line in lines:
         word, _, rest = line.partition(" ")
         if word == "pid":
             _kill(*rest.split())
         elif word == "sid":
             leader, ticks = rest.split()
-            # The number of a session is not used again while a member lives, so those whose leader has ended are ours too.
+            # A session id is not reused while the session has members. So if the leader has ended, the members are still ours.
             if start_ticks(int(leader)) in {None, ticks}:
                 kill_session(int(leader))
     for line in lines:
@@ -123,7 +122,7 @@ def _kill(pid: str, ticks: str) -> None:
 
 
 def members(session: int) -> list[int]:
-    """Processes of a session of the kernel, zombies left out (fields 3 and 6 of /proc/PID/stat)."""
+    """Return the processes of a kernel session, without zombies (fields 3 and 6 of /proc/PID/stat)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -135,14 +134,14 @@ def members(session: int) -> list[int]:
 
 
 def kill_session(leader: int) -> None:
-    """SIGKILL to every process of a session, until none is left."""
-    while left := members(leader):
-        for pid in left:
+    """Send SIGKILL to every process of a session until no process is left."""
+    while pids := members(leader):
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a logout signals whole sessions; the guard goes last
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a logout may send it to every process; the guard must clean up first
     watch(int(sys.argv[1]))

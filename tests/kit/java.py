@@ -1,7 +1,7 @@
-"""The programs of tests/java, the official Java clients: built when their sources changed, run as child processes.
+"""Builds and runs the programs of tests/java, which use the official Java clients.
 
-A program prints JSON lines, the last one its summary, and fails with exit code 1 and the reason on stderr. Both streams
-go to files, so that a program never waits for its reader. Calls here block: an asyncio test goes through asyncio.to_thread.
+A program prints JSON lines; the last one is its summary. On failure it exits with 1 and prints the reason to stderr. Both streams
+go to files, so a program never waits for a reader. The functions here block: asyncio tests call them with asyncio.to_thread.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.kit.maven import COPY_DEPENDENCIES, java, locked, mvn
 PROJECT = Path(__file__).resolve().parent.parent / "java"
 TARGET = PROJECT / "target"
 PACKAGE = "mqbridge.tests"
-# The RocketMQ programs run with both, by the same sources: the newest, and the line that most applications still have.
+# The RocketMQ programs can run with both client versions: the newest one, and 4.9, which most applications still use.
 ROCKETMQ_CLIENTS = ("5.3.3", "4.9.8")
-# The heap holds a bounded window of messages; the serial collector costs least for a program that lives seconds.
+# The programs keep a limited number of messages in memory. The serial collector is the cheapest for short programs.
 FLAGS = ("-Xmx256m", "-XX:+UseSerialGC")
-# For JavaBridge, by measurement on two cores, CPU seconds per million messages of 1 KiB after warm-up and resident MB:
-# this 6.1-6.4 and 335; young generation left at its default 6.5-7.0 and 250; parallel collector with 512 MB 6.0-7.0 and
-# 345; -Xmx512m -Xmn384m 6.4-6.7 and 505; G1 a tenth more than these. What a pack needs dies young: give it room there.
+# JVM options for JavaBridge. The large young generation helps because objects of a batch become garbage soon. Measured on two
+# cores, CPU seconds per million messages of 1 KiB after the warm-up, and resident MB: these options 6.1-6.4 and 335; default young
+# generation 6.5-7.0 and 250; parallel collector with 512 MB 6.0-7.0 and 345; -Xmx512m -Xmn384m 6.4-6.7 and 505; G1 10 % more CPU.
 BRIDGE_FLAGS = ("-Xmx256m", "-Xmn192m", "-XX:+UseSerialGC")
 DEADLINE_S = 120.0
 STDERR_TAIL_BYTES = 6000
@@ -38,18 +38,18 @@ Value = str | int | float | bool | Sequence[object] | Mapping[str, object] | Non
 
 
 class JavaError(Exception):
-    """A program failed or did not end in time; says which, with which arguments, and the end of its stderr."""
+    """A program failed or did not end in time. The text has the program, its arguments and the end of its stderr."""
 
 
 def build() -> Path:
-    """The compiled programs; Maven runs when their sources are not those of the last build."""
+    """Return the folder of the compiled programs; compile them if their sources have changed."""
     files = sorted(path for path in (PROJECT / "src").rglob("*") if path.is_file())
     _made("sources", [PROJECT / "pom.xml", *files], ["package"])
     return TARGET / "classes"
 
 
 def classpath(name: str, arguments: Mapping[str, Value], client: str) -> str:
-    """The class path of one program: RocketMQ's client, whose dependencies are many, is on it only where it is used."""
+    """Return the class path of a program. RocketMQ's client, which has many dependencies, is included only if it is used."""
     classes = build()
     if name.startswith("Rocket"):
         folder = f"rocketmq-{client}"
@@ -68,7 +68,7 @@ def _copied(folder: str, pom: str, option: str) -> None:
 
 
 def _made(what: str, files: Sequence[Path], goals: Sequence[str]) -> None:
-    """Run Maven when the files are not those of the last time."""
+    """Run Maven if the content of the files has changed since the last run for `what`."""
     stamp = TARGET / f"{what}.sha256"
     with locked("java-programs"):
         digest = _digest(files)
@@ -104,20 +104,20 @@ class JavaProgram:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if the program runs."""
         return self._process.poll() is None
 
     def lines(self) -> list[Line]:
-        """What it printed so far; a line that is still being written is left out."""
+        """Return the complete lines printed so far."""
         complete = self._out.read_bytes().rpartition(b"\n")[0]
         return [orjson.loads(line) for line in complete.splitlines()]
 
     def stderr(self) -> str:
-        """The end of its stderr: the clients' warnings, and the reason of a failure."""
+        """Return the end of stderr, with warnings of the clients and the reason of a failure."""
         return self._err.read_bytes()[-STDERR_TAIL_BYTES:].decode(errors="replace")
 
     def wait(self, deadline_s: float = DEADLINE_S) -> list[Line]:
-        """Wait for its end and return all lines; JavaError when it failed, or, after killing it, when it took too long."""
+        """Wait for the end and return all lines. Raises JavaError if the program fails, or exceeds the deadline and is killed."""
         try:
             status = self._process.wait(deadline_s)
         except subprocess.TimeoutExpired:
@@ -128,7 +128,7 @@ class JavaProgram:
         return self.lines()
 
     def kill(self) -> None:
-        """SIGKILL: as after a crash, the client says good-bye to nobody. No effect when it has ended."""
+        """Send SIGKILL: the client unregisters nowhere, as after a crash. Do nothing if the program has ended."""
         self._process.kill()
         self._process.wait()
 
@@ -145,10 +145,10 @@ class JavaProgram:
 
 
 def spawn(name: str, /, *, flags: Sequence[str] = FLAGS, client: str = ROCKETMQ_CLIENTS[0], **arguments: Value) -> JavaProgram:
-    """Start a program of tests/java by its class name; use the answer in a `with`.
+    """Start a program of tests/java by its class name; use the result in a `with` statement.
 
-    `event_time=5` becomes `--event-time 5`; a sequence becomes a comma list, a mapping JSON; None is left out. Where a key is
-    to come twice, pairs go as a sequence of `k=v`. `client` is the version of RocketMQ's client for the Rocket... programs.
+    `event_time=5` becomes `--event-time 5`. A sequence becomes a comma-separated list, a mapping becomes JSON, None is omitted.
+    For repeated keys pass a sequence of `k=v`. `client` is the version of the RocketMQ client, for programs named Rocket….
     """
     argv = [str(java()), *flags, "-cp", classpath(name, arguments, client), f"{PACKAGE}.{name}"]
     for key, value in arguments.items():
@@ -166,7 +166,7 @@ def run(
     deadline_s: float = DEADLINE_S,
     **arguments: Value,
 ) -> list[Line]:
-    """Run a program to its end and return its lines, the summary last; JavaError with its stderr when it fails."""
+    """Run a program and return its lines; the last one is the summary. Raises JavaError if it fails."""
     with spawn(name, flags=flags, client=client, **arguments) as program:
         return program.wait(deadline_s)
 

@@ -1,8 +1,8 @@
-"""Java artifacts by the machine's own Maven, into a cache that several runs share.
+"""Downloads Java artifacts with Maven into a cache that several test runs share.
 
-A cache entry is a folder that is either complete or absent: it is made beside its place and renamed. Runs that want
-the same entry wait for each other at a lock file, and so does every run of Maven, whose local repository does
-not bear two writers.
+A cache entry is a folder that is either complete or absent: it is filled under another name and then renamed. A lock file
+serializes runs that need the same entry. Another one serializes all runs of Maven, because two of them must not write to its
+local repository at the same time.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tests.kit.process import ClusterError
 
 OLDEST_JAVA = 17
 INSTALL = "install it with: apt-get install openjdk-17-jdk-headless maven"
-# Pulsar's archive has 234 MiB; a line that needs longer than this is a fault.
+# Enough for the largest download, Pulsar's archive of 234 MiB, on a slow line.
 MVN_TIMEOUT_S = 1800.0
 ERROR_TAIL_LINES = 30
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
 def say(text: str) -> None:
-    """Print progress."""
+    """Print a line of progress to standard error."""
     print(f"kit: {text}", file=sys.stderr, flush=True)
 
 
 def cache_folder() -> Path:
-    """Where fetched things lie: MQBRIDGE_CACHE, else ~/.cache/mqbridge."""
+    """Return the folder of the cache: MQBRIDGE_CACHE, else ~/.cache/mqbridge."""
     folder = Path(os.environ.get("MQBRIDGE_CACHE") or Path.home() / ".cache" / "mqbridge")
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 @cache
 def java() -> Path:
-    """The java program of a JDK of at least version 17: of JAVA_HOME, else the first on PATH."""
+    """Return the `java` of JAVA_HOME, else the first in PATH. It must belong to a JDK of version 17 or newer."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
@@ -53,12 +53,12 @@ def java() -> Path:
     banner = subprocess.run([found, "-version"], capture_output=True, text=True, check=True).stderr
     version = re.search(r'version "(\d+)', banner)
     if version is None or int(version[1]) < OLDEST_JAVA:
-        raise ClusterError(f"{found} is too old, {OLDEST_JAVA} is needed: {banner.splitlines()[0]}; {INSTALL}")
+        raise ClusterError(f"{found} is too old, version {OLDEST_JAVA} or newer is needed: {banner.splitlines()[0]}; {INSTALL}")
     return Path(found)
 
 
 def mvn(args: Sequence[str], cwd: Path) -> None:
-    """Run Maven in `cwd` quietly; ClusterError with the end of its output when it fails."""
+    """Run Maven in `cwd`. Raises ClusterError, with the end of its output, if it fails."""
     found = shutil.which("mvn")
     if found is None:
         raise ClusterError(f"no mvn in PATH; {INSTALL}")
@@ -83,27 +83,27 @@ def copy_dependencies(pom: str, into: Path) -> None:
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder `name` of the cache; if it is absent, `make` fills a temporary folder that is then renamed to it."""
-    place = cache_folder() / name
-    if place.is_dir():
-        return place
+    folder = cache_folder() / name
+    if folder.is_dir():
+        return folder
     with locked(name):
-        if not place.is_dir():  # another run may have made it while this one waited
-            say(f"fetching {name} into {place} (once)")
-            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=place.parent) as scratch:
-                fresh = Path(scratch, name)
-                fresh.mkdir()
-                make(fresh)
-                fresh.rename(place)
-    return place
+        if not folder.is_dir():  # another run may have created it while this one waited for the lock
+            say(f"downloading {name} into {folder} (only once)")
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as temporary:
+                new_folder = Path(temporary, name)
+                new_folder.mkdir()
+                make(new_folder)
+                new_folder.rename(folder)
+    return folder
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold NAME.lock of the cache; the kernel frees it when its holder ends, however that comes."""
+    """Hold the lock file NAME.lock of the cache. The kernel releases the lock when the process ends."""
     with (cache_folder() / f"{name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another run that holds {file.name}")
+            say(f"waiting for another test run that holds {file.name}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

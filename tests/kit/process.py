@@ -1,7 +1,7 @@
-"""A Java server as a child process: log file, ready wait, SIGTERM, SIGKILL, start again with the same ports and data.
+"""Java servers as child processes, which can be stopped, killed and started again with the same ports and data.
 
-It runs in a session of its own, so that Ctrl-C reaches only its owner, which then ends it; the guard
-kills it when the owner ends without having done so.
+A server runs in a session of its own, so Ctrl-C reaches only the owner (the Python process), which then ends the server. If the
+owner dies first, the guard kills the server.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from tests.kit.guard import guard
 
 HOST = "127.0.0.1"
-# Pulsar, the slowest, takes 8 s on two idle cores; 20 s were seen while other programs kept both busy.
+# Pulsar, the slowest server, starts in 8 s on two idle cores, and needed 20 s on busy ones.
 START_TIMEOUT_S = 180.0
-# TubeMQ's Broker, the slowest, sleeps 4 s in its shutdown and 0.1 s more for each topic store.
+# TubeMQ's Broker, the slowest server, sleeps during its shutdown: 4 s, and 0.1 s for each topic store.
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
 LOG_TAIL_BYTES = 6000
 
 
 _chance = random.SystemRandom()
-_given: set[int] = set()
+_reserved: set[int] = set()
 _ports_lock = threading.Lock()
 
 
@@ -37,27 +37,27 @@ class ClusterError(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports that nobody listens on, none of which was given out before.
+    """Return different free TCP ports that were not returned before.
 
-    They lie below the range from which the kernel takes the ports of outgoing connections: a server that was
-    killed finds its port free when it starts again. A server takes its ports seconds after they were looked for, so
-    processes of one test run look in ranges of their own.
+    They are below the range from which the kernel chooses the ports of outgoing connections, so the port of a killed server is
+    still free when it starts again. A server opens its ports seconds after this call, so each process of a test run chooses from
+    a range of its own.
     """
-    found: list[int] = []
+    chosen: list[int] = []
     ports = _own_ports()
-    while len(found) < count:
+    while len(chosen) < count:
         port = _chance.choice(ports)
         if take_port(port):
-            found.append(port)
-    return found
+            chosen.append(port)
+    return chosen
 
 
 def take_port(port: int) -> bool:
-    """Take this one, if nobody listens on it and it was not given out before."""
+    """Reserve this port for the caller; return False if it is in use or already reserved."""
     with _ports_lock:
-        if port in _given or not is_free(port):
+        if port in _reserved or not is_free(port):
             return False
-        _given.add(port)
+        _reserved.add(port)
         return True
 
 
@@ -70,7 +70,7 @@ def _own_ports() -> range:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on this port, on any interface."""
+    """Return True if no program listens on this port, on any interface."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
@@ -80,7 +80,7 @@ def is_free(port: int) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Whether a TCP connection to this port of the loopback address succeeds."""
+    """Return True if a TCP connection to this port of the loopback address succeeds."""
     try:
         socket.create_connection((HOST, port), timeout=2).close()
     except OSError:
@@ -91,7 +91,7 @@ def accepts(port: int) -> bool:
 class JavaProcess:
     """One server process that can be started, stopped, killed and started again.
 
-    `ready` is asked (every 0.1 s) after a start until it is true; an OSError of it means not yet.
+    After a start, `ready` is called every 0.1 s until it returns True. An OSError counts as False.
     """
 
     def __init__(self, name: str, argv: Sequence[str], folder: Path, ready: Callable[[], bool]) -> None:
@@ -104,14 +104,14 @@ class JavaProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the running, or else of the last, process; ClusterError before the first start."""
+        """Process id of the running process, or of the last one. Raises ClusterError before the first start."""
         if self._process is None:
             raise ClusterError(f"{self.name} was never started")
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process exists."""
+        """True if the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
@@ -127,11 +127,11 @@ class JavaProcess:
             self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until a client's request would succeed; ClusterError with the end of the log if it ends or takes too long."""
+        """Wait until the server is ready. Raises ClusterError, with the end of the log, if it exits or needs too long."""
         self.wait_until(self._ready, "ready")
 
     def wait_until(self, holds: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait for a condition that this process brings about."""
+        """Wait until a condition of this server is true; `what` describes the condition in errors."""
         deadline = time.monotonic() + timeout_s
         while not _holds(holds):
             if not self.running:
@@ -141,7 +141,7 @@ class JavaProcess:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """SIGTERM and wait; SIGKILL after STOP_TIMEOUT_S. No effect when it does not run."""
+        """Send SIGTERM and wait; send SIGKILL after STOP_TIMEOUT_S. Do nothing if the process does not run."""
         if self.running:
             self._signal(signal.SIGTERM)
 
@@ -151,30 +151,30 @@ class JavaProcess:
             self._signal(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop in order, then start and wait until ready."""
+        """Stop the process with SIGTERM, start it, and wait until it is ready."""
         self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, as in a long collector pause or a cut network."""
+        """Send SIGSTOP: connections stay open, but the server does not respond, as in a long garbage collection."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT after freeze."""
+        """Send SIGCONT after `freeze`."""
         os.kill(self.pid, signal.SIGCONT)
 
     def rss_bytes(self) -> int:
-        """Resident memory."""
+        """Return the resident memory."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_s(self) -> float:
-        """Processor time used so far, user and system."""
+        """Return the CPU seconds used so far, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def log_tail(self) -> str:
-        """The last few thousand bytes of the log."""
+        """Return the last LOG_TAIL_BYTES bytes of the log."""
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def _signal(self, number: signal.Signals) -> None:
@@ -190,5 +190,5 @@ class JavaProcess:
 def _holds(condition: Callable[[], bool]) -> bool:
     try:
         return condition()
-    except OSError:  # nobody listens yet, or the connection was cut by a process that is going down
+    except OSError:  # the server does not listen yet, or closed the connection during its exit
         return False

@@ -1,7 +1,7 @@
 """A real RocketMQ cluster, name servers and brokers 5.3.3 or 4.9.7, on loopback with temporary data.
 
-Ready means that a send was stored: every name server knows the broker (its port is open before that), and the broker
-answered a real message to the topic BenchmarkTest, which it makes by itself. Topics are made in milliseconds.
+A broker is ready when every name server knows it, which is later than its port is open, and when it has stored a message in
+the topic BenchmarkTest, which it creates itself. Creating a topic takes milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.kit.guard import guard
 from tests.kit.maven import java
 from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports, take_port
 from tests.kit.rocketmq_lock import USERS, Lock, User
-from tests.kit.rocketmq_remoting import OPEN
+from tests.kit.rocketmq_remoting import NO_CREDENTIALS
 from tests.kit.rocketmq_settings import (
     BROKER_MAIN,
     LOGBACK,
@@ -36,7 +36,7 @@ from tests.kit.rocketmq_settings import (
 )
 from tests.kit.started import Started
 
-# The broker opens this many below its own for a second listener, which clients call the fast or VIP port.
+# The broker has a second listener, the fast or VIP port; its number is lower than the main port by this distance.
 FAST_PORT_DISTANCE = 2
 NAME_SERVER_HEAP_MB = 128
 CONF = "server.conf"
@@ -49,10 +49,11 @@ class RocketMQ(Started):
     """Name servers and brokers; `start()` and `stop()`, or `with`.
 
     `broker` (the first of `brokers`) and `name_server_process` (the first of `name_server_processes`) are JavaProcess objects:
-    start, stop, kill, freeze and restart each by itself. A kill loses no message that was acknowledged: it is in the page
-    cache. A stop in order takes a broker 15 s and more. `settings` go over those of rocketmq_settings.py for every broker
-    (names of broker.conf; the broker ignores a name that it does not know). The pull limits are those as shipped, 32 messages.
-    `locked`: every port speaks TLS and demands a certificate, every request a signature; `lock` has what it takes to get in.
+    they can be started, stopped, killed, frozen and restarted separately. Killing a broker loses no acknowledged message,
+    because messages are in the page cache. A normal stop of a broker takes 15 s or more. `settings` override those of
+    rocketmq_settings.py for every broker (names of broker.conf; a broker ignores unknown names). Pull limits have their
+    defaults, 32 messages. With `locked`, every port requires TLS with a client certificate, and every request a signature;
+    `lock` has the certificates and keys.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RocketMQ(Started):
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-rocketmq-"))
         guard().folder(self.folder)
         self.lock = Lock(self.folder / "certificates", version) if locked else None
-        self.door = OPEN if self.lock is None else self.lock.door()
+        self.credentials = NO_CREDENTIALS if self.lock is None else self.lock.credentials()
         self.name_servers = [f"{HOST}:{port}" for port in free_ports(name_servers)]
         self.broker_addresses = [f"{HOST}:{port}" for port in _broker_ports(brokers)]
         self.broker_names = [f"broker-{letter}" for letter, _ in zip("abcdefgh", range(brokers), strict=False)]
@@ -109,7 +110,7 @@ class RocketMQ(Started):
     def start(self) -> None:
         """Start the name servers, then the brokers, and wait until all serve.
 
-        A broker that finds no name server when it starts tries again only after 10 s.
+        The order matters: a broker that finds no name server when it starts retries only after 10 s.
         """
         self._start(self.name_server_processes)
         self._start(self.brokers)
@@ -126,77 +127,77 @@ class RocketMQ(Started):
             self.lock.open_for(user, address, broker.folder)
 
     def wait_admitted(self, user: User) -> None:
-        """Wait until every broker takes this user's keys: an empty heartbeat needs no right."""
+        """Wait until every broker accepts the user's keys. The check is an empty heartbeat, which needs no rights."""
         assert self.lock is not None
-        door, body = self.lock.door(user), b'{"clientID":"tests","consumerDataSet":[],"producerDataSet":[]}'
+        credentials, body = self.lock.credentials(user), b'{"clientID":"tests","consumerDataSet":[],"producerDataSet":[]}'
         for broker, address in zip(self.brokers, self.broker_addresses, strict=True):
-            heartbeat = partial(remoting.request, address, remoting.HEART_BEAT, {}, body, door=door)
+            heartbeat = partial(remoting.request, address, remoting.HEART_BEAT, {}, body, credentials=credentials)
             broker.wait_until(lambda: heartbeat().status == remoting.SUCCESS, f"admitting {user.name}")  # noqa: B023
 
     def certificates(self) -> list[bytes]:
-        """What the servers show now, name servers first."""
-        return [remoting.certificate(address, self.door) for address in (*self.name_servers, *self.broker_addresses)]
+        """Return the certificates that the servers present now, name servers first."""
+        return [remoting.certificate(address, self.credentials) for address in (*self.name_servers, *self.broker_addresses)]
 
     def stop(self) -> None:
-        """Stop all servers in order, the brokers first (15 s and more), and remove the data."""
+        """Stop all servers with SIGTERM, the brokers first (15 s or more), and remove the data."""
         self._stop(self.brokers)
         self._stop(self.name_server_processes)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """SIGKILL all and remove the data: the fast end of a cluster whose data nobody needs."""
+        """Kill all servers and remove the data. This is faster than `stop`."""
         for server in reversed(self.servers):
             server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def restart(self) -> None:
-        """Stop all in order and start them again on the same ports and data."""
+        """Stop all servers with SIGTERM, and start them again with the same ports and data."""
         self._stop(self.brokers)
         self._stop(self.name_server_processes)
         self.start()
 
     def kill_broker(self, number: int = 0) -> None:
-        """SIGKILL one broker; its ports and data stay its own."""
+        """Kill one broker. Its ports and data are kept."""
         self.brokers[number].kill()
 
     def restart_broker(self, number: int = 0) -> None:
-        """Start one broker again, after a stop in order if it still runs, and wait until it serves."""
+        """Stop one broker with SIGTERM if it runs, start it again, and wait until it is ready."""
         self.brokers[number].restart()
 
     def create_topic(self, name: str, queues: int = 4, *, attributes: str = "") -> str:
-        """Create a topic with so many queues on each broker, or change it, and wait until every name server shows it; its name.
+        """Create or change a topic with this number of queues on each broker. Wait until all name servers know it.
 
         `attributes` are like `+message.type=FIFO,+cleanup.policy=COMPACTION`.
         """
         for address in self.broker_addresses:
-            remoting.create_topic(address, name, queues, attributes, door=self.door)
+            remoting.create_topic(address, name, queues, attributes, credentials=self.credentials)
         want = dict.fromkeys(self.broker_names, queues)
         self.broker.wait_until(lambda: all(self.queues(name, each) == want for each in self.name_servers), f"serving {name}")
         return name
 
     def take_topic(self, queues: int = 4) -> str:
-        """The name of a new topic that no one has used, with so many queues on each broker."""
+        """Create a new topic with this number of queues on each broker, and return its name."""
         with self._lock:
             number = next(self._numbers)
         return self.create_topic(f"topic_{queues}q_{number:03}", queues)
 
     def queues(self, topic: str, name_server: str | None = None) -> dict[str, int]:
         """Return the number of write queues by broker name, from a name server; empty for an unknown topic."""
-        route = remoting.route(name_server or self.name_server, topic, door=self.door) or {"queueDatas": []}
+        route = remoting.route(name_server or self.name_server, topic, credentials=self.credentials) or {"queueDatas": []}
         return {entry["brokerName"]: entry["writeQueueNums"] for entry in route["queueDatas"]}
 
     def send(
         self, topic: str, body: bytes, *, queue: int = 0, properties: Mapping[str, str] | None = None, broker: int = 0
     ) -> int:
-        """Store one message in an existing topic; its queue offset."""
+        """Store one message in an existing topic, and return its queue offset."""
         address = self.broker_addresses[broker]
-        answer = remoting.send(address, topic, body, queue=queue, properties=properties, door=self.door)
+        answer = remoting.send(address, topic, body, queue=queue, properties=properties, credentials=self.credentials)
         if answer.status != remoting.SUCCESS:
             raise ClusterError(f"{self.brokers[broker].name} refused a message for {topic}: {answer.status} {answer.remark}")
         return int(answer.fields["queueOffset"])
 
     def message_count(self, topic: str) -> int:
-        """How many messages the queues of a topic hold; see `settle`."""
+        """Return the number of messages in the queues of a topic; see `settle`."""
         return sum(
             self._offset(remoting.GET_MAX_OFFSET, broker, topic, queue)
             - self._offset(remoting.GET_MIN_OFFSET, broker, topic, queue)
@@ -214,14 +215,16 @@ class RocketMQ(Started):
         """Change settings of every broker while it runs; most take effect at once."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         for address in self.broker_addresses:
-            remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=body, door=self.door)
+            remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
 
     def _indexed(self, address: str) -> bool:
-        return remoting.unindexed(address, door=self.door) == 0
+        return remoting.unindexed(address, credentials=self.credentials) == 0
 
     def _offset(self, code: int, broker: str, topic: str, queue: int) -> int:
         address = self.broker_addresses[self.broker_names.index(broker)]
-        return int(remoting.call(address, code, {"topic": topic, "queueId": queue}, door=self.door).fields["offset"])
+        return int(
+            remoting.call(address, code, {"topic": topic, "queueId": queue}, credentials=self.credentials).fields["offset"]
+        )
 
     def _home(self, name: str) -> Path:
         home = self.folder / name
@@ -255,7 +258,7 @@ class RocketMQ(Started):
         return self._more_options if self.lock is None else [*self.lock.java_options, *self._more_options]
 
     def _name_server_ready(self, number: int) -> bool:
-        """It answers, and a broker that serves has registered with it again."""
+        """Return True if the name server responds and all running brokers have registered with it."""
         known = self.queues(PROBE_TOPIC, self.name_servers[number])
         return all(name in known for name, broker in zip(self.broker_names, self.brokers, strict=True) if broker.running)
 
@@ -264,7 +267,10 @@ class RocketMQ(Started):
         asked = [address for address, process in processes if process.running]
         if not all(self.broker_names[number] in self.queues(PROBE_TOPIC, address) for address in asked):
             return False
-        return remoting.send(self.broker_addresses[number], PROBE_TOPIC, b"ready?", door=self.door).status == remoting.SUCCESS
+        return (
+            remoting.send(self.broker_addresses[number], PROBE_TOPIC, b"ready?", credentials=self.credentials).status
+            == remoting.SUCCESS
+        )
 
     def _start(self, servers: list[JavaProcess]) -> None:
         with ThreadPoolExecutor(len(servers)) as pool:
@@ -280,7 +286,7 @@ def _port(address: str) -> int:
 
 
 def _broker_ports(count: int) -> list[int]:
-    """Main ports of brokers, each with its fast port two below and its replication port one above free, too."""
+    """Choose main ports of brokers whose fast port (two lower) and replication port (one higher) are free, too."""
     found: list[int] = []
     while len(found) < count:
         (port,) = free_ports(1)

@@ -1,7 +1,7 @@
-"""What locks a RocketMQ cluster: TLS on every port of it, users with keys, and the rights that they have.
+"""Security of a locked RocketMQ cluster: TLS on every port, and users with access keys and permissions.
 
-Version 5.3.3 keeps users and rights in the broker (access control 2.0); they are made by requests of its first user. Version
-4.9.7 reads them from conf/plain_acl.yml (access control 1.0), and again whenever that file changes. Name servers know TLS only.
+Version 5.3.3 stores users and permissions in the broker (access control 2.0); the first user, ADMIN, creates the others. Version
+4.9.7 reads them from conf/plain_acl.yml (access control 1.0) whenever that file changes. Name servers support TLS only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.authority import Authority, Identity
-from tests.kit.rocketmq_remoting import Door
+from tests.kit.rocketmq_remoting import Credentials
 from tests.kit.rocketmq_settings import CLUSTER, OLD_VERSION
 
 _AUTH = "org.apache.rocketmq.auth"
@@ -24,10 +24,10 @@ PLAIN_ACL = "conf/plain_acl.yml"
 
 @dataclass(frozen=True)
 class Rights:
-    """What a user may do to topics and groups with these names; `*` is all of them, `name*` those that begin so (2.0 only).
+    """Permitted actions of a user by topic or group name. `*` matches all names, `name*` a prefix (2.0 only).
 
-    Actions are those of access control 2.0. Version 1.0 has publishing and subscribing only, all groups alike, and
-    `administers`.
+    Actions are those of access control 2.0. Version 1.0 only distinguishes publishing and subscribing, and administrators
+    (`administers`).
     """
 
     topics: dict[str, Sequence[str]]
@@ -38,23 +38,23 @@ class Rights:
 
 @dataclass(frozen=True)
 class User:
-    """Access control 1.0 takes names and keys of more than six characters only."""
+    """A user. Access control 1.0 requires that the name and the secret have more than six characters."""
 
     name: str
     secret: str
     rights: Rights | None = None
-    """None is all."""
+    """None means all rights."""
 
 
 NOTHING = Rights({}, {})
 PRODUCES = Rights({"*": ["Pub"]}, {})
-"""What writing to topics takes."""
+"""Rights needed to write to topics."""
 CONSUMES = Rights({"*": ["Sub", "Get"]}, {"*": ["Sub", "Get"]})
-"""What reading topics as a member of a group takes."""
+"""Rights needed to read topics as a member of a group."""
 APPLICATION = Rights({"*": ["Pub", "Sub", "Get"]}, {"*": ["Sub", "Get"]})
-"""What a gateway takes that reads and writes."""
+"""Rights needed by a gateway that reads and writes."""
 OPERATOR = Rights({"*": ["Pub", "Sub", "Get", "Create", "Update"]}, {"*": ["Sub", "Get", "Update"]}, administers=True)
-"""What all commands take, those that create topics and move groups too."""
+"""Rights needed by all commands, including those that create topics and move groups."""
 
 ADMIN = User("administrator", "secret-of-administrator")
 APP = User("application", "secret-of-application", APPLICATION)
@@ -66,7 +66,7 @@ USERS = (APP, OPERATES, PUBLISHER, SUBSCRIBER, STRANGER)
 
 
 class Lock:
-    """Certificates and users of one cluster. `client` is a certificate for clients, which the servers demand."""
+    """Certificates and users of one cluster. `client` is the client certificate that the servers require."""
 
     def __init__(self, folder: Path, version: str) -> None:
         self.version = version
@@ -81,7 +81,7 @@ class Lock:
 
     @property
     def java_options(self) -> list[str]:
-        """For name servers, brokers and Java clients alike; a server sees its own certificate change, and reads it again."""
+        """TLS options of name servers, brokers and Java clients. Servers reload their certificate when its file changes."""
         named = {
             "tls.server.mode": "enforcing",
             "tls.test.mode.enable": "false",
@@ -100,21 +100,21 @@ class Lock:
         }
         return [f"-D{name}={value}" for name, value in named.items()]
 
-    def door(self, user: User = ADMIN) -> Door:
-        """How this user gets in."""
+    def credentials(self, user: User = ADMIN) -> Credentials:
+        """Return the credentials of a user."""
         context = ssl.create_default_context(cafile=self.authority.certificate)
         context.load_cert_chain(self.client.certificate, self.client.key)
-        return Door(context, user.name, self.users[user.name].secret)
+        return Credentials(context, user.name, self.users[user.name].secret)
 
     def settings(self, user: User) -> dict[str, Any]:
-        """The gateway's settings with which this user gets in."""
+        """Return the gateway's cluster settings for a user."""
         tls = {"authorities": self.authority.certificate, "certificate": self.client.certificate, "key": self.client.key}
         return {"tls": tls, "auth": {"access_key": user.name, "secret_key": self.users[user.name].secret}}
 
     # --- users and rights -------------------------------------------------------------------------------------------
 
     def broker_settings(self) -> dict[str, object]:
-        """For broker.conf."""
+        """Return the settings for broker.conf."""
         if self.version == OLD_VERSION:
             return {"aclEnable": "true"}
         return {
@@ -134,38 +134,42 @@ class Lock:
             _replace(home / PLAIN_ACL, self._plain_acl())
 
     def open_for(self, user: User, broker: str, home: Path) -> None:
-        """Create or replace this user, with these keys and permissions."""
+        """Create or replace a user of one broker, with its keys and permissions."""
         self.users[user.name] = user
         if self.version == OLD_VERSION:
             _replace(home / PLAIN_ACL, self._plain_acl())
             return
         body = {"username": user.name, "password": user.secret, "userType": "Super" if user.rights is None else "Normal"}
-        told = remoting.AUTH_UPDATE_USER if self._exists(user, broker) else remoting.AUTH_CREATE_USER
-        self._tell(broker, told, {"username": user.name}, {**body, "userStatus": "enable"})
-        if self._granted.get((broker, user.name)) == user.rights:  # else it had none for a moment
+        code = remoting.AUTH_UPDATE_USER if self._exists(user, broker) else remoting.AUTH_CREATE_USER
+        self._call(broker, code, {"username": user.name}, {**body, "userStatus": "enable"})
+        if (
+            self._granted.get((broker, user.name)) == user.rights
+        ):  # replacing them would leave the user without rights for a moment
             return
         self._granted[broker, user.name] = user.rights
         subject = f"User:{user.name}"
-        remoting.request(broker, remoting.AUTH_DELETE_ACL, {"subject": subject}, door=self.door())  # refused when there is none
+        remoting.request(
+            broker, remoting.AUTH_DELETE_ACL, {"subject": subject}, credentials=self.credentials()
+        )  # rejected if there is none
         if entries := _entries(user.rights):
             policies = [{"policyType": "Custom", "entries": entries}]
-            self._tell(broker, remoting.AUTH_CREATE_ACL, {"subject": subject}, {"subject": subject, "policies": policies})
+            self._call(broker, remoting.AUTH_CREATE_ACL, {"subject": subject}, {"subject": subject, "policies": policies})
 
     def _exists(self, user: User, broker: str) -> bool:
-        answer = remoting.request(broker, remoting.AUTH_GET_USER, {"username": user.name}, door=self.door())
+        answer = remoting.request(broker, remoting.AUTH_GET_USER, {"username": user.name}, credentials=self.credentials())
         return answer.status == remoting.SUCCESS and user.name.encode() in answer.body
 
-    def _tell(self, broker: str, code: int, fields: dict[str, object], body: dict[str, object]) -> None:
-        remoting.call(broker, code, fields, json.dumps(body).encode(), door=self.door())
+    def _call(self, broker: str, code: int, fields: dict[str, object], body: dict[str, object]) -> None:
+        remoting.call(broker, code, fields, json.dumps(body).encode(), credentials=self.credentials())
 
     def _plain_acl(self) -> str:
-        """JSON is YAML. No address is trusted without a signature."""
+        """Return the YAML file as JSON, which is valid YAML. No address may send unsigned requests."""
         accounts = [_account(user) for user in self.users.values()]
         return json.dumps({"globalWhiteRemoteAddresses": [], "accounts": accounts}, indent=1)
 
 
 def _entries(rights: Rights | None) -> list[dict[str, object]]:
-    """Policies of access control 2.0."""
+    """Return the policy entries of access control 2.0."""
     if rights is None:
         return []
     named = [(f"Topic:{name}", actions) for name, actions in rights.topics.items()]
@@ -175,7 +179,7 @@ def _entries(rights: Rights | None) -> list[dict[str, object]]:
 
 
 def _account(user: User) -> dict[str, object]:
-    """An account of access control 1.0. An administrator with no rights named has all."""
+    """Return an account of access control 1.0. An administrator without named rights has all rights."""
     account: dict[str, object] = {"accessKey": user.name, "secretKey": user.secret, "whiteRemoteAddress": "", "admin": True}
     if user.rights is None:
         return account
@@ -196,7 +200,7 @@ def _old_right(actions: Sequence[str]) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """At one stroke: the server may read it at any moment."""
+    """Replace a file atomically, because the server may read it at any time."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.rename(path)

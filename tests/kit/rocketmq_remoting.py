@@ -16,7 +16,7 @@ from typing import Any
 from tests.kit.process import ClusterError
 
 CALL_TIMEOUT_S = 10.0
-# 5.3.3. From 401 on a name server answers with standard JSON.
+# The number of version 5.3.3. To clients of version 401 or later, name servers respond with standard JSON.
 PROTOCOL_VERSION = 479
 
 SEND_MESSAGE_V2 = 310
@@ -38,15 +38,15 @@ TOPIC_NOT_EXIST = 17
 
 
 @dataclass(frozen=True)
-class Door:
-    """How one gets in: by TLS with this context, and signed with these keys, or plain and unsigned."""
+class Credentials:
+    """TLS context and access keys of a connection; without them it is plain and its requests are not signed."""
 
     context: ssl.SSLContext | None = None
     access_key: str = ""
     secret_key: str = ""
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """A connection to a server."""
+        """Open a connection to a server."""
         plain = socket.create_connection((host, port), CALL_TIMEOUT_S)
         if self.context is None:
             return plain
@@ -57,7 +57,7 @@ class Door:
             raise
 
     def sign(self, fields: dict[str, str], body: bytes) -> dict[str, str]:
-        """The fields of a request with the signature: HMAC-SHA1 over their values by the order of their names, and the body."""
+        """Return the fields of a request with its signature: HMAC-SHA1 of the values, in the order of the names, and the body."""
         if not self.access_key:
             return fields
         fields = {**fields, "AccessKey": self.access_key}
@@ -65,11 +65,11 @@ class Door:
         return {**fields, "Signature": base64.b64encode(hmac.digest(self.secret_key.encode(), content, "sha1")).decode()}
 
 
-OPEN = Door()
+NO_CREDENTIALS = Credentials()
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A server's response: status, remark, header fields and body."""
 
     status: int
@@ -79,56 +79,68 @@ class Answer:
 
 
 def request(
-    address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, door: Door = OPEN
-) -> Answer:
-    """One request and its answer, whatever its status; OSError when nobody answers."""
+    address: str,
+    code: int,
+    fields: Mapping[str, object] | None = None,
+    body: bytes = b"",
+    *,
+    credentials: Credentials = NO_CREDENTIALS,
+) -> Response:
+    """Send a request and return the response, with any status. Raises OSError if the server does not respond."""
     ext = {name: _text(value) for name, value in (fields or {}).items()}
     header = {
         "code": code, "language": "PYTHON", "version": PROTOCOL_VERSION, "opaque": 1, "flag": 0,
-        "extFields": door.sign(ext, body),
+        "extFields": credentials.sign(ext, body),
     }  # fmt: skip
     packed = json.dumps(header).encode()
     host, _, port = address.rpartition(":")
-    with door.connect(host, int(port)) as connection:
+    with credentials.connect(host, int(port)) as connection:
         connection.sendall(struct.pack(">II", 4 + len(packed) + len(body), len(packed)) + packed + body)
         (length,) = struct.unpack(">I", _exactly(connection, 4))
-        return _answer(_exactly(connection, length))
+        return _parse_response(_exactly(connection, length))
 
 
-def call(address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"", *, door: Door = OPEN) -> Answer:
-    """One request that has to succeed; ClusterError when it is refused, OSError when nobody answers."""
-    answer = request(address, code, fields, body, door=door)
-    if answer.status != SUCCESS:
-        raise ClusterError(f"{address} answered {code} {dict(fields or {})} with {answer.status}: {answer.remark[:500]}")
-    return answer
+def call(
+    address: str,
+    code: int,
+    fields: Mapping[str, object] | None = None,
+    body: bytes = b"",
+    *,
+    credentials: Credentials = NO_CREDENTIALS,
+) -> Response:
+    """Send a request that must succeed. Raises ClusterError if it is rejected, OSError if the server does not respond."""
+    response = request(address, code, fields, body, credentials=credentials)
+    if response.status != SUCCESS:
+        raise ClusterError(f"{address} answered {code} {dict(fields or {})} with {response.status}: {response.remark[:500]}")
+    return response
 
 
-def certificate(address: str, door: Door) -> bytes:
+def certificate(address: str, credentials: Credentials) -> bytes:
     """Return the certificate of a server, in DER."""
     host, _, port = address.rpartition(":")
-    with door.connect(host, int(port)) as connection:
+    with credentials.connect(host, int(port)) as connection:
         assert isinstance(connection, ssl.SSLSocket)
         return connection.getpeercert(binary_form=True) or b""
 
 
-def route(name_server: str, topic: str, *, door: Door = OPEN) -> dict[str, Any] | None:
+def route(name_server: str, topic: str, *, credentials: Credentials = NO_CREDENTIALS) -> dict[str, Any] | None:
     """Return TopicRouteData from a name server, None for an unknown topic."""
-    answer = request(name_server, GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, door=door)
-    if answer.status == TOPIC_NOT_EXIST:
+    response = request(name_server, GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, credentials=credentials)
+    if response.status == TOPIC_NOT_EXIST:
         return None
-    if answer.status != SUCCESS:
-        raise ClusterError(f"{name_server} answered for the route of {topic} with {answer.status}: {answer.remark[:500]}")
-    found: dict[str, Any] = json.loads(answer.body)
+    if response.status != SUCCESS:
+        raise ClusterError(f"{name_server} answered for the route of {topic} with {response.status}: {response.remark[:500]}")
+    found: dict[str, Any] = json.loads(response.body)
     return found
 
 
-def create_topic(broker: str, topic: str, queues: int, attributes: str, *, door: Door = OPEN) -> None:
-    """Create a topic on a broker, or change it."""
+def create_topic(broker: str, topic: str, queues: int, attributes: str, *, credentials: Credentials = NO_CREDENTIALS) -> None:
+    """Create or change a topic on a broker."""
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False, "attributes": attributes,
     }  # fmt: skip
-    call(broker, UPDATE_AND_CREATE_TOPIC, fields, door=door)
+    call(broker, UPDATE_AND_CREATE_TOPIC, fields, credentials=credentials)
 
 
 def send(
@@ -138,31 +150,31 @@ def send(
     *,
     queue: int = 0,
     properties: Mapping[str, str] | None = None,
-    door: Door = OPEN,
-) -> Answer:
-    """Send one message to an existing topic; the answer, whatever its status."""
+    credentials: Credentials = NO_CREDENTIALS,
+) -> Response:
+    """Send a message to an existing topic; return the response, with any status."""
     pairs = "".join(f"{key}\x01{value}\x02" for key, value in (properties or {}).items())
     fields = {
         "a": "tests", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": int(time.time() * 1000), "h": 0, "i": pairs,
         "j": 0, "k": False, "m": False,
     }  # fmt: skip
-    return request(broker, SEND_MESSAGE_V2, fields, body, door=door)
+    return request(broker, SEND_MESSAGE_V2, fields, body, credentials=credentials)
 
 
-def unindexed(broker: str, *, door: Door = OPEN) -> int | None:
-    """Bytes that a broker has stored and not yet put into queues: that comes some milliseconds after the answer to a send.
+def unindexed(broker: str, *, credentials: Credentials = NO_CREDENTIALS) -> int | None:
+    """Return the number of bytes that a broker has stored but not added to queues, which it does milliseconds after a send.
 
-    None when it cannot tell: one of 4.9 has to run for a while before its statistics can be asked for.
+    None if the broker does not know it: a 4.9 broker must run for a while before it has statistics.
     """
-    answer = request(broker, GET_BROKER_RUNTIME_INFO, door=door)
-    return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) if answer.status == SUCCESS else None
+    response = request(broker, GET_BROKER_RUNTIME_INFO, credentials=credentials)
+    return int(json.loads(response.body)["table"]["dispatchBehindBytes"]) if response.status == SUCCESS else None
 
 
-def _answer(frame: bytes) -> Answer:
-    """The header length shares its word with the header's type, 0 for JSON, which the servers write."""
+def _parse_response(frame: bytes) -> Response:
+    """Parse a frame. The upper byte of the header length is the type of the header; it is 0, for JSON."""
     (length,) = struct.unpack_from(">I", frame)
     header = json.loads(frame[4 : 4 + length])
-    return Answer(header["code"], header.get("remark") or "", header.get("extFields") or {}, frame[4 + length :])
+    return Response(header["code"], header.get("remark") or "", header.get("extFields") or {}, frame[4 + length :])
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
@@ -170,7 +182,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         chunk = connection.recv(count - len(data))
         if not chunk:
-            raise ConnectionResetError(f"closed after {len(data)} of {count} bytes of an answer")
+            raise ConnectionResetError(f"closed after {len(data)} of {count} bytes of a response")
         data += chunk
     return data
 

@@ -1,7 +1,7 @@
 """How the RocketMQ servers are run: jars, Java options, configuration files, log configuration.
 
-Version 5.3.3 is the newest published server. Of the line before, which most applications still have, 4.9.7 is the newest that
-Maven Central has whole.
+Version 5.3.3 is the newest published server. Most applications still use 4.9; its newest version that is complete on Maven
+Central is 4.9.7.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ POM = """<project>
   </dependencies>
 </project>
 """
-# The name is a resource looked up on the class path. Without it each server takes the other's file, which lies on the same
-# class path, and writes into files below the home folder. The logger that is off complains every few seconds until
-# the first transaction.
+# Name of a resource on the class path. Without it, name server and broker load each other's configuration, which is on the same
+# class path, and log to files in the home folder. The logger that is off logs warnings every few seconds until the
+# first transaction.
 LOGBACK = "server.logback.xml"
-# Servers of the old line look here, and nowhere else.
+# 4.9 servers load only these files.
 OLD_LOGBACKS = ("conf/logback_namesrv.xml", "conf/logback_broker.xml")
-# They unmap files by ways that Java has closed since.
+# 4.9 servers use internal classes to unmap files; newer Java versions must be told to allow this.
 OLD_OPENS = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("sun.nio.ch", "java.nio", "jdk.internal.ref")]
 LOGBACK_XML = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -43,36 +43,36 @@ LOGBACK_XML = """<configuration>
   <root level="WARN"><appender-ref ref="out"/></root>
 </configuration>
 """
-# On a disk that is nine tenths full the broker would refuse messages, and delete its files even sooner.
+# With the default limits a broker rejects messages on a disk that is 90 % full, and deletes its files even earlier.
 DISK = ("-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99", "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98")
 SETTINGS: dict[str, object] = {
     "brokerClusterName": CLUSTER,
     "brokerId": 0,
     "brokerRole": "ASYNC_MASTER",
     "flushDiskType": "ASYNC_FLUSH",
-    # Otherwise it advertises the machine's first outside address.
+    # Otherwise the broker advertises the first external address of the machine.
     "brokerIP1": HOST,
     "brokerIP2": HOST,
     "bindAddress": HOST,
     "storePathRootDir": "store",
     "storePathCommitLog": "store/commitlog",
-    # Sparse files, the shipped sizes of which fill a small disk.
+    # Files are sparse, but with their default sizes they fill a small disk.
     "mappedFileSizeCommitLog": 256 << 20,
     "mappedFileSizeConsumeQueue": 2_000_000,
     "mappedFileSizeTimerLog": 16 << 20,
     "maxIndexNum": 400_000,
     "maxHashSlotNum": 100_000,
     "enablePropertyFilter": "true",
-    # As shipped, a send that waited 200 ms is refused with code 2, which a busy test machine brings about by itself.
+    # By default, a send that waited for 200 ms is rejected with code 2, which also happens on a busy test machine.
     "waitTimeMillsInSendQueue": 5000,
-    # As shipped, all sends that wait are refused with code 2 while one message takes longer than 1000 ms to be stored.
+    # By default, all waiting sends are rejected with code 2 if storing one message takes longer than 1000 ms.
     "osPageCacheBusyTimeOutMills": 10_000,
-    # As shipped, checks come after 6 s and every 30 s.
+    # By default, a transaction is checked after 6 s, and then every 30 s.
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 3000,
-    # How late the broker notes that a transaction ended: 3 s as shipped, in which it would be checked all the same.
+    # Delay until the broker records the end of a transaction. During the default of 3 s it would still be checked.
     "transactionOpBatchInterval": 200,
-    # The least it takes: a name server that is back knows the broker again after this.
+    # The minimum. A restarted name server knows the broker after this time.
     "registerNameServerPeriod": 10_000,
 }
 
@@ -94,7 +94,7 @@ def broker_conf(name: str, port: int, ha_port: int, name_servers: Sequence[str],
 
 
 def jvm(heap_mb: int, home: Path, version: str) -> list[str]:
-    """Options of the Java machine; direct memory may grow as large as the heap."""
+    """Return the options of the JVM. Direct memory may be as large as the heap."""
     opens = OLD_OPENS if version == OLD_VERSION else []
     sizes = ["-Xms64m", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m", "-XX:+UseSerialGC"]
     homes = [f"-D{name}={home}" for name in ("user.home", "rocketmq.home.dir", "java.io.tmpdir")]
