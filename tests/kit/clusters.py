@@ -1,4 +1,4 @@
-"""Real TubeMQ, Pulsar and RocketMQ servers, started side by side: for the test run, and by hand."""
+"""Starts real TubeMQ, Pulsar and RocketMQ servers concurrently, for the tests and on the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FETCHED = {
 }
 SYSTEMS = tuple(FETCHED)
 WATCH_S = 1.0
-# Long enough to see what clients do while the server is stopped.
+# Long enough to observe clients while the server is down.
 AWAY_S = 5.0
 DESCRIPTION = "Real TubeMQ 2.4.0, Pulsar 4.0.8 and RocketMQ 5.3.3 or 4.9.7 servers on loopback, with temporary data."
 EXAMPLES = """examples:
@@ -45,13 +45,13 @@ EXAMPLES = """examples:
   MQBRIDGE_CACHE=/var/cache/mqbridge python -m tests.kit.clusters fetch
 
 The addresses go to standard output as export lines, progress to standard error. A server that is killed by hand is
-started again after 5 s on its old port and data. Needed: a JDK 17 and Maven; what they download is kept in
-MQBRIDGE_CACHE (default ~/.cache/mqbridge) and in Maven's own repository."""
+started again after 5 s with the same port and data. A JDK 17 and Maven are needed; downloads are stored in
+MQBRIDGE_CACHE (default ~/.cache/mqbridge) and in Maven's local repository."""
 
 
 @contextmanager
 def running(clusters: Sequence[Started]) -> Iterator[list[Future[None]]]:
-    """Start clusters side by side; each future is done when its cluster is ready. All are killed at the end."""
+    """Start clusters concurrently; each future is done when its cluster is ready. All clusters are killed at the end."""
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         try:
             yield [pool.submit(cluster.start) for cluster in clusters]
@@ -61,7 +61,7 @@ def running(clusters: Sequence[Started]) -> Iterator[list[Future[None]]]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="python -m tests.kit.clusters",
         description=DESCRIPTION,
@@ -69,27 +69,29 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    start = commands.add_parser("start", help="start servers, print their addresses, stay until Ctrl-C")
+    start = commands.add_parser("start", help="start servers, print their addresses, and run until Ctrl-C")
     start.add_argument("--topic", action="append", default=[], type=_topic, metavar="NAME:PARTITIONS",
-                       help="make this topic in TubeMQ, Pulsar's public/default and RocketMQ")  # fmt: skip
-    start.add_argument("--env", type=Path, metavar="FILE", help="write the export lines to this file too, when all is ready")
+                       help="create this topic in TubeMQ, Pulsar's public/default and RocketMQ")  # fmt: skip
+    start.add_argument(
+        "--env", type=Path, metavar="FILE", help="also write the export lines to this file when the servers are ready"
+    )
     start.add_argument("--no-memory-store", action="store_true",
                        help="let the TubeMQ Broker write each message to its file before it acknowledges it")  # fmt: skip
     start.add_argument(
         "--locked",
         type=Path,
         metavar="FOLDER",
-        help="let nobody in without TLS and credentials, which are written to this folder (see config/locked.yaml)",
+        help="require TLS and credentials, which are written to this folder (see config/locked.yaml)",
     )
-    start.add_argument("--rocketmq-version", choices=(VERSION, OLD_VERSION), default=VERSION, help=f"{VERSION} if not given")
+    start.add_argument("--rocketmq-version", choices=(VERSION, OLD_VERSION), default=VERSION, help=f"default: {VERSION}")
     fetch = commands.add_parser("fetch", help="only download what the servers need")
     for command in (start, fetch):
-        command.add_argument("systems", nargs="*", type=_system, metavar="SYSTEM", help=f"{', '.join(SYSTEMS)}; without: all")
+        command.add_argument("systems", nargs="*", type=_system, metavar="SYSTEM", help=f"{', '.join(SYSTEMS)}; default: all")
     return top
 
 
 def main() -> None:
-    """Run one command; status 1 and one message when it cannot be done."""
+    """Run one command; exit with 1 and a message if it fails."""
     arguments = parser().parse_args()
     systems = arguments.systems or list(SYSTEMS)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -102,7 +104,7 @@ def main() -> None:
         say(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
-        say("stopped, nothing is left")
+        say("all servers are stopped and their data is removed")
 
 
 def _fetch(systems: list[str]) -> None:
@@ -117,8 +119,8 @@ def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
     clusters: list[Cluster] = []
     locked = arguments.locked is not None
     if "tubemq" in systems:
-        made = LockedTubeMQ if locked else TubeMQ
-        clusters.append(made(topics, pool={}, memory_store=not arguments.no_memory_store))
+        tubemq_class = LockedTubeMQ if locked else TubeMQ
+        clusters.append(tubemq_class(topics, pool={}, memory_store=not arguments.no_memory_store))
     if "pulsar" in systems:
         clusters.append(LockedPulsar() if locked else Pulsar())
     if "rocketmq" in systems:
@@ -136,12 +138,12 @@ def _serve(systems: list[str], arguments: argparse.Namespace) -> None:
         print(exports, end="", flush=True)
         if arguments.env:
             arguments.env.write_text(exports)
-        say(f"ready after {time.monotonic() - begin:.1f} s; Ctrl-C ends it")
+        say(f"ready after {time.monotonic() - begin:.1f} s; press Ctrl-C to stop")
         _watch(clusters)
 
 
 def _prepared(cluster: Cluster, topics: dict[str, int]) -> list[str]:
-    """Start the servers that do not run yet, print their processes, and return the export lines."""
+    """Print the processes of a cluster, create the topics, and return the export lines."""
     for server in cluster.servers:
         say(f"{server.name}: pid {server.pid}, {server.rss_bytes() >> 20} MiB, log {server.log}")
     if isinstance(cluster, TubeMQ):
@@ -165,7 +167,7 @@ def _watch(clusters: Sequence[Cluster]) -> None:
 
 def _system(name: str) -> str:
     if name not in SYSTEMS:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(SYSTEMS)}")
+        raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(SYSTEMS)}")
     return name
 
 

@@ -54,22 +54,22 @@ class ServerLink(asyncio.Transport):
 
 
 def in_turn(*answers: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """A different answer each time; the last one for ever."""
-    left = list(answers)
+    """Return a handler that responds to each request with the next of `answers`; the last one is repeated forever."""
+    remaining = list(answers)
 
     def answer(link: Any, request: Any) -> None:
-        chosen = left.pop(0) if len(left) > 1 else left[0]
+        chosen = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         chosen(link, request)
 
     return answer
 
 
 def silent(link: Any, request: Any) -> None:
-    """No answer."""
+    """Ignore a request."""
 
 
 async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S, pause_s: float = 0.001) -> None:
-    """Wait until something has become so."""
+    """Wait until `condition` is true; raise TimeoutError after `patience_s`."""
     async with asyncio.timeout(patience_s):
         while not condition():
             await asyncio.sleep(pause_s)

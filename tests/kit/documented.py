@@ -1,6 +1,6 @@
-"""Checks what pages say about tests that they name: whether a test needs real servers, and which command runs it.
+"""Checks the remarks behind test names in the client pages: whether a test needs real servers, and which command runs it.
 
-python -m tests.kit.documented      corrects the pages of the clients
+python -m tests.kit.documented      correct the remarks in docs/clients
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 PAGES = sorted((TESTS.parent / "docs" / "clients").glob("*.md"))
 SHARED = ("sdk", "conformance", "fuzz")
-"""Folders of tests that are about more than one system; a page writes them in front."""
+"""Folders with tests of several systems. Pages name their files with the folder, like `sdk/test_x.py`."""
 REAL = {"cluster", "sdk"}
 """Markers of tests that need real servers."""
 NAMED = re.compile(r"`((?:\w+/)*test_\w+(?:\.py)?)`(?: \(([^)]*)\))?")
-"""A test or a file of tests as a page names it, and the remark behind it."""
+"""A test or a test file in a page, and the remark behind it."""
 HEADED = re.compile(r"([|,;]) (?:real|scripted): `")
-"""A word before names instead of behind each."""
+"""A word in front of several names, which belongs behind each name."""
 WORDS = {"real", "partly real", "thorough", "partly thorough", "long", "partly long"}
-"""Words behind a test's name that are checked against its markers; other words are remarks."""
+"""Words of remarks that are checked against the markers of the test; other words are free text."""
 
 
 def _markers(nodes: list[ast.expr], named: dict[str, set[str]]) -> set[str]:
-    """The names of `pytest.mark.NAME` in these expressions; `named` are markers that the file has given names."""
+    """Return the names of `pytest.mark.NAME` in these expressions. `named` are variables of the file that contain markers."""
     inside = [node for each in nodes for node in ast.walk(each)]
     found = {node.attr for node in inside if isinstance(node, ast.Attribute)}
     return found.union(*(named[node.id] for node in inside if isinstance(node, ast.Name) and node.id in named))
 
 
 def tests_of(path: Path) -> dict[str, set[str]]:
-    """The markers of each test of a file."""
+    """Return the markers of each test in a file."""
     found: dict[str, set[str]] = {}
     named: dict[str, set[str]] = {}
     for node in ast.parse(path.read_text()).body:
@@ -40,7 +40,7 @@ def tests_of(path: Path) -> dict[str, set[str]]:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
             found[node.name] = _markers(node.decorator_list, named)
     everywhere = named.get("pytestmark", set())
-    if path.parent.name == "conformance":  # its parameters have the markers
+    if path.parent.name == "conformance":  # the parameters of these tests have the markers
         everywhere = everywhere | {"cluster"}
     return {name: markers | everywhere for name, markers in found.items()}
 

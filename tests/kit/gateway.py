@@ -1,4 +1,4 @@
-"""The gateway as people run it: a child process with a configuration file, signals and exit codes."""
+"""Runs the gateway as users do: a child process with a configuration file, signals and exit codes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ POLL_S = 0.05
 
 
 class GatewayProcess:
-    """`mqbridge run`, of this checkout or another one, with its log in a file. As a context manager it is killed at the end.
+    """A process of `mqbridge run`, of this checkout or another one, that logs to a file.
 
-    With `network` it reaches its servers through that, see `tests/kit/tcp_proxy.py`.
+    With `network` its connections go through the proxy of `tests/kit/tcp_proxy.py`. A context manager kills it at the end.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class GatewayProcess:
             path = config
         self._log = folder / "gateway.log"
         environment = {**os.environ, "LISTEN": f"127.0.0.1:{self.port}", "STATE": str(folder / "state.db"), **(env or {})}
-        self._began = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
             program = ["-m", "mqbridge"]
@@ -71,10 +71,10 @@ class GatewayProcess:
     @property
     def log(self) -> str:
         """The log since the start of the process."""
-        return self._log.read_bytes()[self._began :].decode(errors="replace")
+        return self._log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def route(self) -> dict[str, Any]:
-        """What its first route did so far; empty while the page is not served yet."""
+        """Return the first route of `/routes`; an empty dict if the gateway does not respond yet."""
         try:
             rows = httpx.get(f"http://127.0.0.1:{self.port}/routes", timeout=5).json()
         except httpx.HTTPError:
@@ -82,7 +82,7 @@ class GatewayProcess:
         return rows[0] if rows else {}
 
     def wait_stored(self, count: int, timeout_s: float = 120) -> dict[str, Any]:
-        """Wait until its first route stored so many messages."""
+        """Wait until the first route has stored `count` messages, and return the route."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             route = self.route()
@@ -94,17 +94,17 @@ class GatewayProcess:
         raise AssertionError(f"the gateway stored {self.route().get('stored')} of {count} in {timeout_s:g} s:\n{self.log}")
 
     def terminate(self) -> int:
-        """SIGTERM, and its exit code once it has drained."""
+        """Send SIGTERM, wait for the end, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """Send SIGKILL, as the kernel does when a process exceeds its memory."""
+        """Send SIGKILL, as the kernel does if the memory is exhausted."""
         self.process.kill()
         self.process.wait()
 
     def wait(self, timeout_s: float = 240) -> int:
-        """Its exit code."""
+        """Wait for the end and return the exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

@@ -27,7 +27,7 @@ ROCKETMQ_CLIENTS = ("5.3.3", "4.9.8")
 # The programs keep a limited number of messages in memory. The serial collector is the cheapest for short programs.
 FLAGS = ("-Xmx256m", "-XX:+UseSerialGC")
 # JVM options for JavaBridge. The large young generation helps because objects of a batch become garbage soon. Measured on two
-# cores, CPU seconds per million messages of 1 KiB after the warm-up, and resident MB: these options 6.1-6.4 and 335; default young
+# cores, CPU seconds per million messages of 1 KiB after warm-up, and resident MB: these options 6.1-6.4 and 335; default young
 # generation 6.5-7.0 and 250; parallel collector with 512 MB 6.0-7.0 and 345; -Xmx512m -Xmn384m 6.4-6.7 and 505; G1 10 % more CPU.
 BRIDGE_FLAGS = ("-Xmx256m", "-Xmn192m", "-XX:+UseSerialGC")
 DEADLINE_S = 120.0

@@ -1,7 +1,7 @@
 """A real Kafka broker on loopback with temporary data, and Spark's Kafka connector: the baseline of the Spark benchmark.
 
-Controller and broker are one process without ZooKeeper; nothing of mqbridge talks to it. Ready means that the broker lists itself
-among the brokers of the cluster: clients would find a leader for a topic. A topic is made when it is first asked for.
+Controller and broker are one process without ZooKeeper. mqbridge itself does not use Kafka. The broker is ready when its metadata
+lists a broker, so that clients find leaders of topics. A topic is created on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.kit.maven import cached, copy_dependencies, java
 from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports
 from tests.kit.started import Started
 
-# The version of the client in Spark's connector, so that neither converts for the other.
+# The version of the client in Spark's connector, so that neither side has to convert formats.
 VERSION = "3.9.2"
 POM = f"""<project>
   <modelVersion>4.0.0</modelVersion>
@@ -46,12 +46,12 @@ PROBE_TIMEOUT_S = 5.0
 
 
 def server_jars() -> Path:
-    """The folder with the broker's jars, fetched when absent (46 MB, about 5 s)."""
+    """Return the folder with the broker's jars; download them if they are missing (46 MB, about 5 s)."""
     return cached(f"kafka-server-{VERSION}", lambda into: copy_dependencies(POM, into))
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's Kafka source and sink, fetched when absent (10 MB, about 5 s): for `spark.jars`."""
+    """Return the jars of Spark's Kafka connector, for `spark.jars`; download them if they are missing (10 MB, about 5 s)."""
     return sorted(cached(f"spark-kafka-{CONNECTOR_VERSION}", _fetch_connector).glob("*.jar"))
 
 
@@ -97,17 +97,17 @@ class Kafka(Started):
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to."""
+        """Address of the broker for clients."""
         return f"{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Format the storage the first time, start the broker and wait until it serves."""
+        """Format the storage if it is new, start the broker, and wait until it is ready."""
         if not (self.folder / "data").exists():
             self._format()
         self.server.start()
 
     def kill(self) -> None:
-        """SIGKILL and remove the data."""
+        """Kill the broker and remove the data."""
         self.server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -127,7 +127,7 @@ class Kafka(Started):
             raise ClusterError(f"the storage of Kafka could not be formatted:\n{run.stdout}")
 
     def _ready(self) -> bool:
-        """Whether the answer to a Metadata request names a broker."""
+        """Return True if the response to a Metadata request lists a broker."""
         request = struct.pack(">hhihi", METADATA, METADATA_VERSION, 1, -1, 0)
         with socket.create_connection((HOST, self.port), timeout=PROBE_TIMEOUT_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
@@ -136,7 +136,7 @@ class Kafka(Started):
 
 
 def server_properties(port: int, controller_port: int, data: Path, partitions: int) -> str:
-    """The text of the broker's configuration."""
+    """Return the text of the broker's configuration."""
     settings = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -147,11 +147,11 @@ def server_properties(port: int, controller_port: int, data: Path, partitions: i
         "controller.listener.names": "CONTROLLER",
         "log.dirs": data,
         "num.partitions": partitions,
-        # Of one broker.
+        # There is only one broker.
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
-        # Three seconds as shipped, for a group's first member.
+        # By default, the first member of a group waits for 3 s.
         "group.initial.rebalance.delay.ms": 0,
         "log.retention.hours": -1,
     }

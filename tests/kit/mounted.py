@@ -1,4 +1,4 @@
-"""What opens locked clusters, in a folder as it is mounted into a container: `config/locked.yaml` reads it."""
+"""Writes certificates and credentials of locked clusters into a folder, as mounted into a container, for `config/locked.yaml`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.tubemq_locked import PASSWORD, LockedTubeMQ
 
 
 def mount(folder: Path, cluster: TubeMQ | Pulsar | RocketMQ, user: User = ADMIN, role: str = GATEWAY) -> None:
-    """Write the files of this cluster, as `user` of RocketMQ or `role` of Pulsar; nothing for one that is open."""
+    """Write the files for a cluster, for this `user` of RocketMQ or `role` of Pulsar. Write nothing if it is not locked."""
     match cluster:
         case LockedPulsar():
             _write(folder / "pulsar", cluster.authority, None, {"token": cluster.token(role)})

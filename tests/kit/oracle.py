@@ -1,7 +1,7 @@
-"""The oracle: knows which messages were sent to each partition, and judges which arrived.
+"""The oracle of delivery tests: it detects lost, reordered, damaged and repeated messages.
 
-A message says which source partition it belongs to and the how-manyth it is there, and everything else in it follows from these
-two numbers. So a reader can tell loss, reordering, damage and repetition apart without keeping a copy of what was sent.
+The payload of a message contains its source partition and its number there, and its other content is computed from these two
+numbers. So the oracle needs no copy of the sent messages.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def body(partition: int, number: int, size: int) -> bytes:
 
 
 def attributes(partition: int, number: int) -> bytes:
-    """Its TubeMQ attribute string: type, minute, and pairs that are many, few, and not ASCII."""
+    """Return the TubeMQ attribute string of a message: type, minute, and pairs with different, equal and non-ASCII values."""
     return f"$msgType$={TYPES[number % 3]},$msgTime$=2026112012{number % 60:02d},seq={number},part={partition},name=grün".encode()
 
 
 def message(partition: int, number: int, size: int) -> Message:
-    """As a TubeMQ producer would send it."""
+    """Return a message as received from a TubeMQ producer."""
     text = attributes(partition, number)
     pairs = tuple((key, value) for key, _, value in (item.partition("=") for item in text.decode().split(",")))
     return Message(body(partition, number, size), pairs, msg_type=TYPES[number % 3], attributes=text)
@@ -42,7 +42,7 @@ class Verdict:
     arrived: int = 0
     repeated: int = 0
     next: int = 0
-    """The number that has to come next when nothing is lost."""
+    """The number of the next message if none is lost."""
     wrong: list[str] = field(default_factory=list)
 
     def see(self, partition: int, number: int, problem: str | None) -> None:
@@ -54,55 +54,56 @@ class Verdict:
             self.next += 1
         elif number < self.next:
             self.repeated += 1
-            # A repeat begins a run that is delivered again: everything after it has to come again in order too.
+            # A repetition begins a redelivery: all messages after it must be repeated too, in order.
             self.next = number + 1
         else:
-            self.wrong.append(f"{partition}/{number} came where {self.next} was due")
+            self.wrong.append(f"{partition}/{number} arrived instead of {self.next}")
             self.next = number + 1
 
     @property
     def complete(self) -> bool:
-        """All arrived, in order, undamaged; repeats apart."""
+        """True if all messages arrived in order and undamaged; repetitions are allowed."""
         return not self.wrong and self.next == self.expected
 
 
 class Oracle:
-    """Judges a target whose partition p is fed by source partition p."""
+    """Checks a target. Partition p of the target must have the messages of source partition p."""
 
     def __init__(self, counts: Sequence[int], size: int) -> None:
         self.size = size
         self.partitions = [Verdict(count) for count in counts]
 
     def see(self, partition: int, messages: Iterable[Message]) -> None:
-        """Messages that arrived in a target partition, in order."""
+        """Check messages that arrived in a target partition, in this order."""
         verdict = self.partitions[partition]
-        for got in messages:
-            payload = got.payload or b""
+        for arrived in messages:
+            payload = arrived.payload or b""
             source, number = HEAD.unpack_from(payload) if len(payload) >= HEAD.size else (-1, -1)
-            verdict.see(partition, number, self._said(partition, source, number, got))
+            verdict.see(partition, number, self._find_problem(partition, source, number, arrived))
 
-    def _said(self, partition: int, source: int, number: int, got: Message) -> str | None:
+    def _find_problem(self, partition: int, source: int, number: int, arrived: Message) -> str | None:
         if source != partition:
             return f"belongs to partition {source}"
-        want = message(partition, number, self.size)
-        if got.payload != want.payload:
-            return "its body is damaged"
-        if got.attributes != want.attributes or got.properties != want.properties or got.msg_type != want.msg_type:
-            return f"says {got.attributes!r} {got.properties!r}"
+        expected = message(partition, number, self.size)
+        if arrived.payload != expected.payload:
+            return "the payload is damaged"
+        fields = arrived.attributes, arrived.properties, arrived.msg_type
+        if fields != (expected.attributes, expected.properties, expected.msg_type):
+            return f"has attributes {arrived.attributes!r} and properties {arrived.properties!r}"
         return None
 
     @property
     def arrived(self) -> int:
-        """Messages seen, repeats included."""
+        """Number of arrived messages, including repetitions."""
         return sum(verdict.arrived for verdict in self.partitions)
 
     @property
     def repeats(self) -> int:
-        """Messages that arrived more often than once."""
+        """Number of repetitions."""
         return self.arrived - sum(min(verdict.next, verdict.expected) for verdict in self.partitions)
 
     def assert_complete(self) -> None:
-        """Nothing lost, damaged or out of order."""
+        """Fail if a message is lost, damaged or out of order."""
         problems = [
             f"partition {number}: {verdict.next} of {verdict.expected} in order; {verdict.wrong[:3]}"
             for number, verdict in enumerate(self.partitions)

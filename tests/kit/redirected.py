@@ -1,6 +1,6 @@
-"""The command `mqbridge` behind `tests/kit/tcp_proxy.py`: every connection goes to the proxy's port for its address.
+"""Runs the command `mqbridge` with all connections redirected to the proxy of `tests/kit/tcp_proxy.py`.
 
-Run as a file, with the redirections in the environment. It imports nothing of the tests, so that it also runs other checkouts.
+It is run as a file, with the redirections in the environment. It imports no test code, so it also works for other checkouts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VARIABLE = "MQBRIDGE_TEST_REDIRECTIONS"
 
 
 class RedirectedLoop(uvloop.Loop):
-    """An event loop that dials other ports."""
+    """An event loop that connects to the proxy's port for an address."""
 
     redirections: dict[str, int] = json.loads(os.environ.get(VARIABLE, "{}"))
 

@@ -1,15 +1,15 @@
-"""Servers as context managers."""
+"""Base class of servers that are context managers."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Started(ABC):
-    """Started on entry and killed at the end, also when the start fails."""
+    """A server that a `with` statement starts, and kills at the end or if the start fails."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start and wait until it serves."""
+        """Start the server and wait until it is ready."""
 
     @abstractmethod
     def kill(self) -> None:

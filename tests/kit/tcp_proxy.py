@@ -1,10 +1,9 @@
 """A proxy between one client process and its servers that can cut, hold, delay, slow down or refuse connections.
 
-A `Network` has one `Link` per server address. The client is not told: `tests/kit/redirected.py` runs it so that whatever it
-dials goes to the link of that address, also the addresses that servers tell it. So each client process has faults of its own, and
-nobody else meets them.
+A `Network` has one `Link` per server address. `tests/kit/redirected.py` runs the client process and redirects all its connections
+to the links, including those to addresses that it learns from servers. So each client process has network faults of its own.
 
-Bytes that a client has written reach the server even when the client has given the connection up: that is how late requests come.
+Bytes that a client has written reach the server even after the client has closed the connection, which produces late requests.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from mqbridge.net.tasks import cancel, spawn
 Address = tuple[str, int]
 CHUNK_BYTES = 64 << 10
 READ_AHEAD_BYTES = 4 << 20
-"""What a held connection takes from its sender before the sender feels it, as buffers on the way would."""
+"""Bytes that a held connection accepts before the sender blocks, like the buffers of a real network."""
 
 
 class Link:
-    """The way to one server. Change its attributes at any time; they hold for new connections too."""
+    """Forwards connections to one server. The attributes can be changed at any time and apply to all connections."""
 
     def __init__(self, server: Address) -> None:
         self.server = server
         self.port = 0
         self.away = False
-        """New connections are refused."""
+        """True: new connections are refused."""
         self.delay_s = 0.0
-        """How late every byte arrives, in each direction."""
+        """Delay of every byte, in each direction."""
         self.bytes_per_s: float | None = None
-        """The speed of each direction of each connection."""
+        """Maximum speed of each direction of each connection; None means unlimited."""
         self.passes = asyncio.Event()
-        """Cleared: nothing arrives, in neither direction; connections stay open."""
+        """While it is cleared, no bytes arrive in either direction; connections stay open."""
         self.passes.set()
         self.connections: set[Connection] = set()
 
@@ -51,14 +50,14 @@ class Link:
         return len(found)
 
     def stick(self) -> list[Connection]:
-        """Hold all bytes of the present connections, not of later ones, until `unstick`."""
+        """Hold all bytes of the existing connections until `Connection.unstick`; return these connections."""
         found = list(self.connections)
         for connection in found:
             connection.passes.clear()
         return found
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the client."""
+        """Forward one connection of the client."""
         try:
             if self.away:
                 raise ConnectionRefusedError
@@ -85,7 +84,7 @@ class Connection:
         self.passes.set()
 
     def unstick(self) -> None:
-        """Let everything held arrive."""
+        """Forward the held bytes."""
         self.passes.set()
 
     def abort(self) -> None:
@@ -95,7 +94,7 @@ class Connection:
         self.unstick()
 
     async def run(self, *directions: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-        """Until both directions are at their end."""
+        """Forward bytes until both directions have ended."""
         await asyncio.gather(*(self._pass(*direction) for direction in directions))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +105,7 @@ class Connection:
                 await self._deliver(*item, writer)
             writer.write_eof()
         except OSError:
-            if writer is not self._client:  # else it has given up what it asked for, and that arrives all the same
+            if writer is not self._client:  # if the client has closed the connection, its requests still reach the server
                 self.abort()
         finally:
             await cancel(taking)
@@ -116,12 +115,12 @@ class Connection:
         chunk = b"?"
         while chunk:
             chunk = b""
-            with contextlib.suppress(OSError):  # a reset ends the direction as its end does: what came before it is passed on
+            with contextlib.suppress(OSError):  # a reset ends this direction; earlier bytes are still forwarded
                 chunk = await reader.read(CHUNK_BYTES)
             await queue.put((now(), chunk))
 
     async def _deliver(self, came: float, chunk: bytes, writer: asyncio.StreamWriter) -> None:
-        """Once the delay is over, at the link's speed, and when nothing is held."""
+        """Write a chunk after the delay, at the speed of the link, and not while bytes are held."""
         link, now = self._link, asyncio.get_running_loop().time
         await asyncio.sleep(max(0.0, came + link.delay_s - now()))
         while chunk:
@@ -143,7 +142,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    """Close it once everything is written, if it is not closed yet."""
+    """Close a connection after all bytes are written."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -158,11 +157,11 @@ class Network:
 
     @property
     def redirections(self) -> str:
-        """What `tests/kit/redirected.py` reads: the port to dial for each address."""
+        """JSON for `tests/kit/redirected.py`: the local port for each server address."""
         return json.dumps({f"{host}:{port}": link.port for (host, port), link in self.links.items()})
 
     def heal(self) -> None:
-        """Everything passes at once again."""
+        """Remove all faults."""
         for link in self.links.values():
             link.away, link.delay_s, link.bytes_per_s = False, 0.0, None
             link.passes.set()
@@ -170,7 +169,7 @@ class Network:
                 connection.unstick()
 
     def cut(self) -> int:
-        """Reset every connection; how many there were."""
+        """Reset every connection; return the number of connections."""
         return sum(link.cut() for link in self.links.values())
 
     async def __aenter__(self) -> Self:

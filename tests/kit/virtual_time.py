@@ -1,13 +1,13 @@
-"""An event loop whose clock stands still, and jumps to the next timer when there is nothing else to do.
+"""An event loop with virtual time: when nothing else is ready, the clock jumps to the next timer.
 
-Minutes of a conversation pass at once, and the same conversation goes the same way each time.
+So a scripted conversation of minutes takes no time, and always runs in the same way.
 """
 
 import asyncio
 import selectors
 
 TICK_S = 1e-9
-"""Beyond the time of the timer, so that rounding does not leave it in the future."""
+"""The clock jumps this far beyond the timer, because rounding could leave the timer in the future."""
 
 
 class _Jump(selectors.DefaultSelector):
@@ -17,13 +17,13 @@ class _Jump(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("what is waited for will never happen")
+            raise RuntimeError("all tasks wait, but no timer is set, so nothing will ever happen")
         self.skipped += timeout + TICK_S if timeout > 0 else 0.0
         return super().select(0)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For conversations without sockets: nothing may happen from outside while it jumps."""
+    """Event loop for tests without sockets, because events from outside cannot arrive during a jump."""
 
     def __init__(self) -> None:
         self._jump = _Jump()
