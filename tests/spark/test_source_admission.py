@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.spark.source.admission import Density, Lag, admit
-from mqbridge.spark.source.tasks import split_counts
+from mqbridge.spark.source.tasks import plan_task_counts
 
 KEYS = st.tuples(st.sampled_from("ab"), st.integers(0, 9).map(str))
 SINGLE_MESSAGE_LAGS = st.dictionaries(KEYS, st.integers(0, 10**7).map(Lag), max_size=12)
@@ -50,7 +50,7 @@ def test_the_limit_of_bytes_considers_the_size_of_messages() -> None:
 @given(SINGLE_MESSAGE_LAGS, st.none() | st.integers(1, 40), st.none() | st.integers(1, 10**6))
 def test_ranges_are_split_into_enough_tasks_of_the_allowed_size(lags, min_tasks, max_task_rows) -> None:  # type: ignore[no-untyped-def]
     lags = {key: Lag(min(lag.units, 10**4)) for key, lag in lags.items()}
-    counts = split_counts(lags, min_tasks, max_task_rows)
+    counts = plan_task_counts(lags, min_tasks, max_task_rows)
     assert all(1 <= counts[key] <= max(1, lag.units) for key, lag in lags.items())
     if max_task_rows is not None:
         assert all(-(-lag.units // counts[key]) <= max_task_rows for key, lag in lags.items() if lag.units)
@@ -60,4 +60,4 @@ def test_ranges_are_split_into_enough_tasks_of_the_allowed_size(lags, min_tasks,
 
 @pytest.mark.parametrize(("min_tasks", "counts"), [(None, [1, 1]), (2, [1, 1]), (3, [2, 1]), (5, [4, 1])])
 def test_the_largest_range_is_split_first(min_tasks: int | None, counts: list[int]) -> None:
-    assert list(split_counts({("a", "0"): Lag(100), ("a", "1"): Lag(10)}, min_tasks, None).values()) == counts
+    assert list(plan_task_counts({("a", "0"): Lag(100), ("a", "1"): Lag(10)}, min_tasks, None).values()) == counts

@@ -116,7 +116,7 @@ class Streams(RuleBasedStateMachine):
         self.read: dict[PartitionKey, list[int]] = {}
         self.now = 0.0
         self.restart()
-        self.start = {key: bounds.first for key, bounds in self.state.read_bounds().items()}
+        self.start = {key: bounds.first for key, bounds in self.state.bounds_to_read().items()}
         self.state.begin(self.start, with_empty_batch=False)
 
     def restart(self) -> None:
@@ -199,7 +199,7 @@ class Streams(RuleBasedStateMachine):
             before = self.start
             self.plan(1.0)
         assert self.start == before
-        assert {key: self.start[key] for key in self.state.read_bounds()} == self.state.latest()
+        assert {key: self.start[key] for key in self.state.bounds_to_read()} == self.state.latest()
 
 
 Streams.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)

@@ -1,7 +1,7 @@
 """Divides the limits of a batch (messages, bytes) among the partitions.
 
 A unit is the smallest amount that a system counts, see `UnitRange`. Its messages and bytes are estimated from samples.
-Every lagging partition gets at least one unit, so no partition starves. The rest of the limits is shared in proportion to lag.
+Every lagging partition gets at least one unit, so none starves. The remainder of the limits is shared in proportion to lag.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ class DensityEstimator:
     ) -> dict[PartitionKey, Lag]:
         """Return the estimated content of these ranges. Raises ClusterError."""
         units = {key: count_units(parts) for key, parts in unit_ranges.items()}
-        # By topic, the partition with the most units: of two entries of a topic, the later one remains.
+        # By topic, the partition with the most units: a later entry of a topic replaces the earlier one.
         largest = {key[0]: key for key in sorted(ranges, key=lambda key: units[key]) if units[key]}
         await asyncio.gather(*(self._sample_if_old(key, *ranges[key], unit_ranges[key]) for key in largest.values()))
         return {key: Lag(count, self._samples.get(key[0], (Density(), 0.0))[0]) for key, count in units.items()}

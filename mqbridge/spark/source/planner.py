@@ -44,8 +44,10 @@ class StreamPlanner:
         self._last_end: tuple[object, Offsets] | None = None
         """The inputs and the result of the last search for an end. The same inputs give the same result."""
         self._harmless_losses: set[tuple[PartitionKey, Position]] = set()
+        """Suspected losses for which the cluster confirmed that no message was lost."""
         self._reported_losses: set[tuple[PartitionKey, LossKind, Position]] = set()
         self._last_batch_time = time.monotonic()
+        """When the last batch with messages was planned, for the maximum delay of `minOffsetsPerTrigger`."""
 
     async def freeze(self) -> None:
         """Make the current end the target, where a query with availableNow ends."""
@@ -59,7 +61,7 @@ class StreamPlanner:
             starting = self._settings.starting
             topics_with_bounds = {topic for topic, _ in self.state.bounds}
             await self.queries.describe([topic for topic in self.state.topics if topic not in topics_with_bounds])
-            offsets = await self.queries.positions(starting, self.state.read_bounds(), Start.EARLIEST)
+            offsets = await self.queries.positions(starting, self.state.bounds_to_read(), Start.EARLIEST)
             if isinstance(starting, AtTimestamp):  # a position may be after the known ends: a message arrived since
                 await self._refresh_bounds({})
             self.state.begin(offsets, with_empty_batch=_contains_latest(starting))
@@ -104,6 +106,7 @@ class StreamPlanner:
         return end
 
     async def _find_end(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Return the end of the next batch with the partitions that are known now. Computes it again only if an input changed."""
         await self._refresh(start)
         if self.state.take_empty_batch(start):
             return start
@@ -127,7 +130,7 @@ class StreamPlanner:
         if self.state.needs_bounds(now) or (self._settings.fail_on_data_loss and self.state.missing(start)):
             await self._refresh_bounds(start)
             if self._target_creator is not None:
-                self.state.deferred = await self._target_creator.create(self.state.read_bounds().keys() - start.keys())
+                self.state.deferred = await self._target_creator.create(self.state.bounds_to_read().keys() - start.keys())
 
     async def _refresh_bounds(self, start: Offsets) -> None:
         """Look up the bounds, and wait for missing partitions if they would fail the query.

@@ -74,7 +74,7 @@ class RangeReader:
     def __init__(self, rules: ReadRules, task: RangeTask, connect: Connect) -> None:
         self._rules, self._task, self._connect = rules, task, connect
         self._position = task.begin
-        """All messages before it were returned or are lost."""
+        """Where the next read begins: all messages before it were returned or are lost."""
         self._missing_since: float | None = None
         """Time of the event loop since when the partition is missing."""
 
@@ -82,7 +82,7 @@ class RangeReader:
         """Read all batches in order. Raises GapError, ClusterError.
 
         A read may end before the end of the range. Then the bounds of the partition show whether messages were lost. If they show
-        no loss, a second read confirms that no message follows.
+        no loss, a second read confirms that no message follows; with positions of several numbers, an early end is normal.
         """
         retry_timer, is_end_checked = RetryTimer(self._rules.retry_s), False
         while self._position < self._task.end:
@@ -143,7 +143,7 @@ class RangeReader:
         if bounds.next < self._task.end and (self._has_dense_positions or bounds.first < bounds.next):
             raise GapError(f"the partition ends before {format_position(self._task.end)} now")
         if not self._has_dense_positions and bounds.first == bounds.next and self._position == self._task.begin:
-            raise GapError("the partition is empty now")  # it had messages when the task was planned
+            raise GapError("the partition is empty now")  # although it had messages when the task was planned
         if self._has_dense_positions and bounds.first > self._position:
             raise GapError(f"the partition begins at {format_position(bounds.first)} now", bounds.first)
 

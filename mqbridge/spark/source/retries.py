@@ -16,9 +16,9 @@ ATTEMPT_TIMEOUT_S = 60.0
 RESTART_TIMEOUT_S = 60.0
 """How long partitions may be missing before the query fails: longer than a server restart, but a user can wait for it."""
 DELETED_TIMEOUT_S = 3600.0
-"""With failOnDataLoss=false, a partition that is missing for this time counts as deleted and is skipped.
+"""A partition that a task or failOnDataLoss=false misses for this time counts as deleted, so that its messages are a data loss.
 
-Long, because a partition that only seems deleted loses its unread messages.
+Long, because a partition that is skipped too early loses its unread messages.
 """
 
 

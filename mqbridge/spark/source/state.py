@@ -65,7 +65,7 @@ class SourceState:
 
     def freeze_target(self) -> None:
         """Make the current ends the target: nothing beyond them is read."""
-        self.target = {key: bounds.next for key, bounds in self.read_bounds().items()}
+        self.target = {key: bounds.next for key, bounds in self.bounds_to_read().items()}
 
     def extend_target(self, keys: Collection[PartitionKey]) -> None:
         """Add those of these partitions to a frozen target that exist now and are not in it."""
@@ -100,13 +100,13 @@ class SourceState:
         """Return the topics whose bounds are needed: the topics to read, and those of `start`, even if no longer listed."""
         return {*self.topics, *(topic for topic, _ in start if self._reads_topic(topic))}
 
-    def read_bounds(self) -> dict[PartitionKey, Bounds]:
+    def bounds_to_read(self) -> dict[PartitionKey, Bounds]:
         """Return the bounds of the existing partitions to read."""
         return {key: bounds for key, bounds in self.bounds.items() if self._is_read(key)}
 
     def ready_bounds(self) -> dict[PartitionKey, Bounds]:
         """Return the bounds of the existing partitions to read that are not deferred."""
-        return {key: bounds for key, bounds in self.read_bounds().items() if key not in self.deferred}
+        return {key: bounds for key, bounds in self.bounds_to_read().items() if key not in self.deferred}
 
     def missing(self, start: Offsets) -> set[PartitionKey]:
         """Return the partitions of `start` that are read but do not exist now."""
@@ -119,7 +119,7 @@ class SourceState:
     def backlog(self, start: Offsets) -> dict[PartitionKey, tuple[Position, Position]]:
         """Return the unread range of each partition up to its end or the target. Empty ranges are left out."""
         backlog = {}
-        for key, bounds in self.read_bounds().items():
+        for key, bounds in self.bounds_to_read().items():
             if key in start and start[key] < (until := self._limit(key, bounds, start[key])):
                 backlog[key] = (min(max(start[key], bounds.first), until), until)
         return backlog
@@ -147,7 +147,7 @@ class SourceState:
 
     def latest(self) -> dict[PartitionKey, Position]:
         """Return the last known end of each partition to read."""
-        return {key: bounds.next for key, bounds in self.read_bounds().items()}
+        return {key: bounds.next for key, bounds in self.bounds_to_read().items()}
 
     def _is_read(self, key: PartitionKey) -> bool:
         return self._reads_topic(key[0]) and (self.assigned is None or key in self.assigned)
@@ -156,4 +156,5 @@ class SourceState:
         return self.target is None or key in self.target
 
     def _limit(self, key: PartitionKey, bounds: Bounds, start: Position) -> Position:
+        """Return where the read of a partition ends: at its end or the target, or at `start` if it is not in the target."""
         return bounds.next if self.target is None else min(bounds.next, self.target.get(key, start))

@@ -72,12 +72,13 @@ async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: 
 
 
 async def _plan_measured_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
+    """Return the tasks of a batch, split at units. Requests estimates of messages and bytes only if the options need them."""
     unit_ranges = await queries.measure(ranges)
     if settings.max_task_rows or settings.reads_ranges:
         lags = await DensityEstimator(queries).lags(ranges, unit_ranges)
     else:
         lags = _lags_without_density(unit_ranges)
-    counts = split_counts(lags, settings.min_partitions, settings.max_task_rows)
+    counts = plan_task_counts(lags, settings.min_partitions, settings.max_task_rows)
     indexes = await _partition_indexes(queries, ranges) if settings.reads_ranges else {}
     tasks: list[RangeTask] = []
     for key, (begin, end) in sorted(ranges.items()):
@@ -87,7 +88,9 @@ async def _plan_measured_tasks(queries: ClusterQueries, settings: SourceSettings
     return tasks
 
 
-def split_counts(lags: Mapping[PartitionKey, Lag], min_tasks: int | None, max_task_rows: int | None) -> dict[PartitionKey, int]:
+def plan_task_counts(
+    lags: Mapping[PartitionKey, Lag], min_tasks: int | None, max_task_rows: int | None
+) -> dict[PartitionKey, int]:
     """Return the number of tasks for each range: at least `min_tasks` in total, each with at most `max_task_rows` messages.
 
     The range with the largest tasks gets another task first. A unit is never split, so there may be fewer tasks in total.
@@ -110,10 +113,12 @@ def split_counts(lags: Mapping[PartitionKey, Lag], min_tasks: int | None, max_ta
 
 
 def _lags_without_density(unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]) -> dict[PartitionKey, Lag]:
+    """Return the units of each range, as if each unit were one message."""
     return {key: Lag(count_units(parts)) for key, parts in unit_ranges.items()}
 
 
 async def _partition_indexes(queries: ClusterQueries, ranges: Ranges) -> dict[PartitionKey, int]:
+    """Return the index of each partition in its topic. Raises ClusterError, FATAL for a missing partition."""
     topics = await queries.describe({topic for topic, _ in ranges})
     indexes = {(topic, name): index for topic in topics for index, name in enumerate(topics[topic].partitions)}
     if missing := ranges.keys() - indexes.keys():

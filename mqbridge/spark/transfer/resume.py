@@ -99,6 +99,7 @@ async def find_stored(
     complete_after: dict[int, Position] = {}
     for index, name in names.items():
         floor = floors.get(index)
+        # True if the search from the beginning found nothing, or if the partition now begins after `since`.
         may_have_deleted = not stored[index] if floor is None else bounds[name].first > floor
         if may_have_deleted:
             complete_after[index] = stored[index].first if stored[index] else last[index]

@@ -8,7 +8,7 @@ auto     the column chooses it, or the rule if the column of the row is NULL
 column   only the column chooses it
 
 Rows without a source have no source partition. For them, the rules modulo and key use the row's key. Rows without a source
-and without a key are divided round robin.
+and without a key are divided round robin. The rules identity and table choose no partition for rows without a source.
 
 With the rule round_robin and deduplication, a hash of the position chooses the partition. Real round robin depends on the
 batches, which differ between attempts: messages would change their partition, and it would be unknown which of them are missing.

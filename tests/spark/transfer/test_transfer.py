@@ -421,7 +421,7 @@ def test_messages_that_the_target_has_deleted_count_as_stored() -> None:
         cluster = await cluster_of()
         since = {("here", "copy"): await find_ends(cluster, "copy")}
         await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
-        cluster.broker.gap("copy", 1, 6)
+        cluster.broker.delete_below("copy", 1, 6)
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(12)]), Replay(since))
         assert (counts.skipped, counts.stored) == (10, 2)
 
