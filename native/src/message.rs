@@ -135,6 +135,7 @@ pub struct Row {
 pub struct Store {
     /// Bytes that decoders made, such as unescaped texts.
     arena: Vec<u8>,
+    /// The source with the number N is at the index N - 1.
     sources: Vec<Source>,
     pub rows: Vec<Row>,
     pub pairs: Vec<Pair>,
@@ -236,6 +237,7 @@ impl<'a> Message<'a> {
         self.properties().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
+    /// Returns the index keys, in order.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &'a [u8]> + ExactSizeIterator + use<'a> {
         let store = self.store;
         let (start, end) = self.row.keys;

@@ -22,9 +22,9 @@ pub const USER_PREFIX: &[u8] = b"mqbridge.u.";
 
 /// Returns true for the names of properties that carry message fields: Python's `CARRIED_NAMES`.
 pub fn is_carried_name(name: &[u8]) -> bool {
-    name.strip_prefix(RESERVED_PREFIX).is_some_and(|rest| {
+    name.strip_prefix(RESERVED_PREFIX).is_some_and(|field| {
         matches!(
-            rest,
+            field,
             b"key"
                 | b"key.b64"
                 | b"ordering_key"

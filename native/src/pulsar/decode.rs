@@ -27,9 +27,9 @@ pub enum Kind {
     /// A batch. `count` is the number of messages that the metadata announces. `ack_set` is the bit set of the messages to
     /// deliver, as 64-bit words; empty for all messages.
     Batch { count: i64, ack_set: Vec<i64> },
-    /// Not known; this is only the default value. [`Decoder::add`] adds no message for it.
+    /// Only the default value. [`Decoder::add`] adds no message for it.
     #[default]
-    Damaged,
+    Unknown,
 }
 
 /// Decodes entries and adds their messages to `store`.
@@ -50,7 +50,7 @@ impl Decoder {
     pub fn add(&mut self, entry: &Entry) -> Result<Option<String>> {
         let size = entry.payload.len();
         match &entry.kind {
-            Kind::Damaged => Ok(None),
+            Kind::Unknown => Ok(None),
             Kind::Single(metadata) => {
                 let Ok(metadata) = Metadata::read(&MESSAGE_METADATA, &self.store, *metadata, &mut self.pairs) else {
                     // Unexpected, because protobuf has already parsed or encoded these bytes.

@@ -94,6 +94,7 @@ impl Delivered {
         let (mut has_consumer, mut has_id) = (false, false);
         while let Some(field) = reader.field().ok()? {
             match field {
+                // consumer_id, message_id, redelivery_count, consumer_epoch
                 (1, Value::Varint(value)) => (self.consumer, has_consumer) = (value, true),
                 (2, Value::Bytes(begin, end)) if !has_id => {
                     self.read_id(reader.inner(begin, end))?;
@@ -114,7 +115,7 @@ impl Delivered {
             match field {
                 (1, Value::Varint(value)) => (self.ledger, has_ledger) = (value as i64, true),
                 (2, Value::Varint(value)) => (self.entry, has_entry) = (value as i64, true),
-                (3 | 4, Value::Varint(_)) => {} // partition and batch index
+                (3 | 4, Value::Varint(_)) => {} // partition and batch_index
                 _ => return None,
             }
         }
@@ -127,6 +128,7 @@ impl Delivered {
         let (mut has_producer, mut has_sequence, mut publish_time) = (false, false, None);
         while let Some(field) = reader.field().ok()? {
             match field {
+                // producer_name, sequence_id, publish_time, properties
                 (1, Value::Bytes(..)) => has_producer = true,
                 (2, Value::Varint(_)) => has_sequence = true,
                 (3, Value::Varint(value)) => publish_time = Some(value),
@@ -136,6 +138,7 @@ impl Delivered {
                 }
                 (8, Value::Varint(0)) => {}                                    // compression: none
                 (9, Value::Varint(value)) if value <= self.size() as u64 => {} // uncompressed size
+                // num_messages_in_batch, deliver_at_time
                 (11, Value::Varint(value)) => self.count = Some(value as i32),
                 (19, Value::Varint(value)) => self.deliver_at = Some(value as i64),
                 // Compressed, or with an uncompressed size above the payload's; encrypted; a chunk.
@@ -144,6 +147,7 @@ impl Delivered {
             }
         }
         self.publish_time = publish_time.and_then(|value| i64::try_from(value).ok())?;
+        // A count for which the payload is too small is damage, which the plain code reports.
         let can_contain = |count: i32| count > 0 && count as usize <= self.size() / MIN_MESSAGE_BYTES;
         (has_producer && has_sequence && self.count.is_none_or(can_contain)).then_some(())
     }

@@ -114,7 +114,7 @@ pub fn encode<'a>(messages: impl Iterator<Item = Message<'a>>, origin: Option<&[
     encoded.entries.extend(batch);
     for entry in &mut encoded.entries {
         if entry.is_batch {
-            entry.metadata.push(0x58); // num_messages_in_batch; only now the number is known
+            entry.metadata.push(0x58); // num_messages_in_batch, written last, because the number is known only now
             write_varint(entry.indexes.len() as u64, &mut entry.metadata);
         }
     }
@@ -125,11 +125,11 @@ pub fn encode<'a>(messages: impl Iterator<Item = Message<'a>>, origin: Option<&[
 
 /// Appends the SingleMessageMetadata of a message in a batch. Like protobuf, it writes the fields in the order of their numbers.
 fn write_single(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
-    write_properties(0x0a, message, origin, scratch, out);
-    let is_base64 = write_key(0x12, message, scratch, out);
+    write_properties(0x0a, message, origin, scratch, out); // properties
+    let is_base64 = write_key(0x12, message, scratch, out); // partition_key
     out.push(0x18); // payload_size
     write_varint(message.payload().map_or(0, <[u8]>::len) as u64, out);
-    write_event_time(0x28, message, out);
+    write_event_time(0x28, message, out); // event_time
     if is_base64 {
         out.extend_from_slice(b"\x30\x01"); // partition_key_b64_encoded
     }
@@ -144,9 +144,9 @@ fn write_single(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>,
 /// Returns the MessageMetadata of an entry of one message without batch framing.
 fn single_metadata(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
-    write_properties(0x22, message, origin, scratch, &mut out);
-    let is_base64 = write_key(0x32, message, scratch, &mut out);
-    write_event_time(0x60, message, &mut out);
+    write_properties(0x22, message, origin, scratch, &mut out); // properties
+    let is_base64 = write_key(0x32, message, scratch, &mut out); // partition_key
+    write_event_time(0x60, message, &mut out); // event_time
     write_key_bytes(message, is_base64, &mut out);
     if let Some(time) = message.deliver_at() {
         out.extend_from_slice(b"\x98\x01"); // deliver_at_time
@@ -161,7 +161,7 @@ fn single_metadata(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u
 /// Returns the MessageMetadata of a batch: the keys of its first message, by which brokers dispatch the whole entry.
 fn batch_metadata(first: &Message, scratch: &mut Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
-    let is_base64 = write_key(0x32, first, scratch, &mut out);
+    let is_base64 = write_key(0x32, first, scratch, &mut out); // partition_key
     write_key_bytes(first, is_base64, &mut out);
     out
 }
@@ -231,14 +231,14 @@ fn write_properties(tag: u8, message: &Message, origin: Option<&[u8]>, scratch: 
 fn write_property(tag: u8, prefix: &[u8], name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let name_size = prefix.len() + name.len();
     let size = 2 + varint_size(name_size as u64) + name_size + varint_size(value.len() as u64) + value.len();
-    out.reserve(size + 11);
+    out.reserve(size + 11); // the tag and the longest varint
     out.push(tag);
     write_varint(size as u64, out);
-    out.push(0x0a);
+    out.push(0x0a); // key
     write_varint(name_size as u64, out);
     out.extend_from_slice(prefix);
     out.extend_from_slice(name);
-    out.push(0x12);
+    out.push(0x12); // value
     write_varint(value.len() as u64, out);
     out.extend_from_slice(value);
 }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_keep_the_limits() {
+    fn entries_stay_within_the_limits() {
         let mut store = store(&["a", "b", "c", "d", "e", "f"]);
         store.rows[2].deliver_at = Some(5);
         store.rows[4].defect = Some(store.copy(b"bad"));

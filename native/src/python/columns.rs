@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::message::{Key, Message};
 use crate::python::{Messages, catch_panic};
 
+/// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message_columns, module)?)
 }

@@ -1,6 +1,6 @@
 //! Converts a sequence of Python messages to rows of stores, so that encoders can read them.
 //!
-//! The messages are views of stores, or `Message` objects that a route's edits or another adapter made.
+//! The messages are views (`MessageView`), or `Message` objects that a route's edits or another adapter created.
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ use crate::python::columns::{NARROW, WIDE};
 use crate::python::{Messages, catch_panic};
 use crate::text::is_utf8;
 
+/// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages_of_columns, module)?)
 }

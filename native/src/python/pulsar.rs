@@ -90,6 +90,7 @@ fn pulsar_encode<'py>(
     })
 }
 
+/// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pulsar_decode, module)?)?;
     module.add_function(wrap_pyfunction!(pulsar_encode, module)?)

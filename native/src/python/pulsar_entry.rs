@@ -224,6 +224,7 @@ fn close_runs<'py>(py: Python<'py>, open_runs: &mut Vec<PulsarRun>, result: &mut
     Ok(())
 }
 
+/// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PulsarEntry>()?;
     module.add_class::<PulsarRun>()?;

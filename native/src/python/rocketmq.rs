@@ -150,6 +150,7 @@ fn fields_of<'py>(py: Python<'py>, encoded: &Encoded, request: &Request) -> PyRe
     })
 }
 
+/// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rocketmq_decode, module)?)?;
     module.add_function(wrap_pyfunction!(rocketmq_count, module)?)?;

@@ -13,6 +13,7 @@ use crate::tubemq::encode::{Encoder, MsgTimeTexts, Request};
 use crate::tubemq::pack::split_response;
 use crate::{Error, Result};
 
+/// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Pack>()?;
     module.add_class::<PackedMessage>()?;

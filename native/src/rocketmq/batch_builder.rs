@@ -41,8 +41,9 @@ pub struct Batch {
 pub struct BatchBuilder {
     max_bytes: i64,
     max_messages: i64,
-    /// Index of its first message in the list of all elements.
+    /// Index of the current batch's first message in the list of all elements.
     start: usize,
+    /// Index of the same message in the sequence that is encoded.
     first_index: usize,
     born: i64,
     size: usize,

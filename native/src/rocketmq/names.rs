@@ -62,6 +62,7 @@ fn system_kind(name: &[u8]) -> PropertyKind {
     }
 }
 
+/// Returns true for the names in Python's `IGNORED_NAMES`, except WAIT, which `system_kind` finds.
 fn is_ignored(name: &[u8]) -> bool {
     match name.len() {
         5 => name == DELAY,

@@ -51,7 +51,7 @@ pub fn keep_wanted(store: &Store, records: &mut Vec<Record>, first: i64, next: i
     if !tags.is_empty() {
         records.retain(|record| {
             let tag = tag_of(store.bytes(record.properties));
-            tag.is_some_and(|tag| tags.iter().any(|wanted| wanted.as_bytes() == tag))
+            tag.is_some_and(|tag| tags.iter().any(|wanted_tag| wanted_tag.as_bytes() == tag))
         });
     }
 }

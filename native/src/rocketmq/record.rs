@@ -7,6 +7,7 @@ use crate::{Error, Result};
 /// The magic numbers of the two layouts.
 const V1: u32 = 0xDAA3_20A7;
 const V2: u32 = 0xDAA3_20AB;
+/// Clears the sign bit of a CRC-32.
 const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
 /// Size of a record in layout V1 with IPv4 hosts whose body, topic and properties are empty.
 pub const MIN_RECORD_BYTES: usize = 91;
@@ -71,7 +72,7 @@ pub fn decode_records(
 ) -> Result<()> {
     let mut at = 0;
     let mut last_topic = (0, 0); // where the last topic is: usually all records have the same, which is then checked once
-    let mut budget = MAX_UNPACKED_BYTES;
+    let mut budget = MAX_UNPACKED_BYTES; // reduced by the bytes of each unpacked record
     while at < store.source(source).len() {
         let ParsedRecord { mut record, end, crc_mismatch, is_utf8 } =
             parse_record(store.source(source), source, at, &mut last_topic)?;

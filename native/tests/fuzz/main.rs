@@ -27,7 +27,7 @@ const BASE_MEMORY_BYTES: u64 = 64 << 10;
 /// Limit for the growth of the process's resident memory after the first quarter of a run. It finds leaks that the allocation
 /// counter cannot see.
 const MAX_RSS_GROWTH_KB: u64 = 32 << 10;
-/// How often each undamaged seed is tried before memory is measured, so that lazily made tables exist.
+/// How often each undamaged seed is tried before memory is measured, so that tables exist that are created on first use.
 const WARM_UP_ROUNDS: usize = 2;
 
 /// Returns the number in an environment variable, or the default if it is not set.
