@@ -98,7 +98,7 @@ TOPIC_OPTIONS = (
 OFFSET_OPTIONS = (
     Option(
         "startingOffsets",
-        "Where to begin: at the first stored message, behind the last one, or at a position per partition. -2 means earliest, "
+        "Where to begin: at the first stored message, after the last one, or at a position per partition. -2 means earliest, "
         "-1 means latest; partitions without a position begin at their first message. A stream uses it only without checkpoint. "
         "Default: earliest for batch reads, latest for streams.",
         Usage.READ,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LOCAL_MASTER = "local[*]"
 """Spark's master URL for all cores of this machine."""
 LOOPBACK = "127.0.0.1"
+"""Where Spark listens with a local master."""
 _STATE_STORE = "spark.sql.streaming.stateStore"
 
 DEFAULT_SETTINGS = {
@@ -26,12 +27,13 @@ DEFAULT_SETTINGS = {
     f"{_STATE_STORE}.rocksdb.boundedMemoryUsage": "true",  # all stores of a process share 500 MB; otherwise no limit
 }
 
-_QUIET_LOG = Path(__file__).with_name("log4j2.properties")
+_QUIET_LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
 def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = True, **config: object) -> "SparkSession":
     """Return the Spark session of this process, or create it, and register `format("mqbridge")`.
 
+    name    the name of the application in Spark's UI
     master  Spark's master URL. Default: the master of `spark-submit`, else all cores of this machine.
     quiet   Spark logs only errors
     config  additional settings. `driver_memory="4g"` means `spark.driver.memory`; settings with their full names need a dict:
@@ -91,7 +93,7 @@ def _local_settings(*, quiet: bool) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),  # the default of 200 is for clusters
     }
     if quiet:
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET_LOG_CONFIG.as_uri()}"
     return settings
 
 

@@ -68,6 +68,7 @@ class Pump:
             await cancel(*tasks)
 
     async def _read(self, row: RangeRow, find_cluster: FindCluster) -> AsyncGenerator[Batch, None]:
+        """Yield the batches of a range. Raises the errors of `RangeReader.batches`; ConfigError for an unknown cluster."""
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
         ref = self._source_cluster(partition.cluster)

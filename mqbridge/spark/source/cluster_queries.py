@@ -37,6 +37,7 @@ S = TypeVar("S")
 log = logging.getLogger(__name__)
 
 MAX_CONCURRENT_REQUESTS = 16
+"""Maximum number of requests for single topics or partitions that a source sends at the same time."""
 FIRST_SAMPLE_UNITS = 8
 """Number of units in the first sample of a range."""
 SAMPLE_GROWTH = 32

@@ -16,7 +16,7 @@ ATTEMPT_TIMEOUT_S = 60.0
 RESTART_TIMEOUT_S = 60.0
 """How long partitions may be missing before the query fails: longer than a server restart, but a user can wait for it."""
 DELETED_TIMEOUT_S = 3600.0
-"""A partition that a task or failOnDataLoss=false misses for this time counts as deleted, so that its messages are a data loss.
+"""A task, and a query with failOnDataLoss=false, treat a partition that is missing for this time as deleted.
 
 Long, because a partition that is skipped too early loses its unread messages.
 """

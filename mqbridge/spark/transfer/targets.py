@@ -146,7 +146,8 @@ class OpenTargets:
             return await find_stored(cluster, topic, outbound, request.source, request.first, since)
         ends = self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
         last = await outbound.resume(request.source, ends)
-        if any(position >= request.first for position in last.values()):  # the system knows the producer name
+        # An earlier job with the same producer name is still in the system's deduplication state.
+        if any(position >= request.first for position in last.values()):
             log.warning(
                 "%s: %s/%s already stores messages of this source up to position %s, sent under the producer name %r; these are "
                 "skipped. If the source topic was deleted and created again, use a new checkpoint and another jobId",
@@ -160,6 +161,7 @@ class OpenTargets:
         return StoredPositions(last)
 
     async def _find_dead_letters(self, cluster: Cluster, topic: str) -> dict[str, set[Position]]:
+        """Return the positions that have a dead letter, by the label of the refusing target. Without a replay there are none."""
         request = self._request
         if request.replay is None:
             self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)

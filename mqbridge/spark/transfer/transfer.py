@@ -71,7 +71,7 @@ class Transfer:
         self._pauses = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
 
     async def run(self, batches: AsyncIterator[Batch]) -> Counts:
-        """Store all batches, and return the counts. Their positions must ascend, except for batches of NO_SOURCE.
+        """Store all batches, and return the counts. The positions of the messages must ascend, except with NO_SOURCE.
 
         Raises the errors of the iterator; ClusterError or DeliveryError if a message cannot be stored; ConfigError for invalid
         targets. Closes everything before it returns.
