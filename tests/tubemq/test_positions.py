@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.cli.commands.consume import ConsumeRequest, _as_group, _without_group
+from mqbridge.cli.commands.consume import ConsumeRequest, _read_as_group, _read_without_group
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
@@ -38,9 +38,9 @@ async def test_consuming_from_a_lost_position_shows_all_new_messages(
         shown.extend(message.payload for message in messages)
 
     if group is None:
-        consuming = _without_group(cluster, reading, {"1:0": position}, {}, show)
+        consuming = _read_without_group(cluster, reading, {"1:0": position}, {}, show)
     else:
-        consuming = _as_group(cluster, reading, {"1:0": position}, ["1:0"], {}, None, show)  # type: ignore[arg-type]
+        consuming = _read_as_group(cluster, reading, {"1:0": position}, ["1:0"], {}, None, show)  # type: ignore[arg-type]
     task = asyncio.ensure_future(consuming)
     await until(lambda: 2 * STEP in model.broker.confirmed.values())  # it stands at the end of what there is
     store(model, *(b"new %d" % n for n in range(5)))

@@ -235,7 +235,7 @@ async def test_flow_control_by_the_master(client: Client, tubemq: TubeMQ) -> Non
     reading = await client.consumer(topic, group)
     member = reading.consumer.membership
     await until(lambda: member.flow.has_group_rules)
-    assert (member.flow.misses, member.flow.waits, member.priority) == ([(1, 0.15), (4, 0.25)], (0.05, 0.1, 0.4), 302)
+    assert (member.flow.no_data_waits, member.flow.data_waits, member.priority) == ([(1, 0.15), (4, 0.25)], (0.05, 0.1, 0.4), 302)
     limit = member.flow.limit(12 * 60, 22 << 20)
     assert limit is not None
     assert (limit.minute_bytes, limit.wait_s) == (1 << 20, 5.0)

@@ -155,11 +155,11 @@ async def test_a_changed_certificate_makes_a_new_client_and_breaks_no_call(tmp_p
     authority = Authority(tmp_path)
     tls = Tls(TlsSettings(authorities=authority.certificate))
     connections = HttpConnections(httpx.Timeout(5.0), tls)
-    async with connections._client("https") as before:
-        async with connections._client("https") as same:
+    async with connections._borrow_client("https") as before:
+        async with connections._borrow_client("https") as same:
             assert same is before
         Authority(tmp_path / "other").certificate.replace(authority.certificate)
-        async with connections._client("https") as after:
+        async with connections._borrow_client("https") as after:
             assert after is not before
         assert not before.is_closed, "its call is still under way"
     assert before.is_closed
