@@ -11,9 +11,9 @@ import org.apache.rocketmq.namesrv.NamesrvStartup;
 import org.apache.rocketmq.store.DefaultMessageStore;
 
 /**
- * Starts a name server or a broker of RocketMQ 4.9 with all ports on the loopback address: that line has no setting for it.
+ * Starts a name server or a broker of RocketMQ 4.9 with all ports on the loopback address, for which 4.9 has no setting.
  *
- * The first argument is `namesrv` or `broker`, the others are the server's own. Everything else is the server as published.
+ * The first argument is `namesrv` or `broker`, the others are those of the server. Nothing else is changed.
  */
 public class OldServers {
 

@@ -10,12 +10,11 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.ha.DefaultHAService;
 
 /**
- * Starts the RocketMQ broker with its replication port on the loopback address, and registered at once.
+ * Starts the RocketMQ broker with its replication port on the loopback address, and registers it without delay.
  *
- * The setting bindAddress covers the two ports for clients only; the third, for slaves, is opened on all interfaces, even
- * by a broker that has no slave. And the broker looks for its name servers in the background: when it has not found
- * them by the time of its first registration it leaves that out, and registers 10 s later. Everything else is the broker as
- * published.
+ * The setting bindAddress applies only to the two ports for clients. The port for slaves is opened on all interfaces, even if the
+ * broker has no slave. The broker connects to its name servers in the background. If it is not connected when it should register
+ * for the first time, it skips this and registers 10 s later. Nothing else is changed.
  */
 public class QuickBroker {
     private static final int LOOKS = 30;

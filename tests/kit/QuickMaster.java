@@ -14,14 +14,14 @@ import org.apache.inlong.tubemq.server.master.TMaster;
 import org.apache.inlong.tubemq.server.tools.MasterStartup;
 
 /**
- * Starts the TubeMQ Master with its two fixed waits cut short.
+ * Starts the TubeMQ Master without its two fixed delays.
  *
- * A Master opens a topic 30 s (wait_sub) and then 5 s (wait_pub) after the Broker has loaded it, so that consumers find a
- * new partition before producers do. The delays are constants of an enum that no setting reaches. Tests cannot wait
- * 35 s for a topic; everything else is the Master as published.
+ * After the Broker has loaded a topic, a Master permits consumers after 30 s (wait_sub) and producers another 5 s (wait_pub) later,
+ * so that consumers find a new partition before producers do. The delays are constants of an enum, without a setting, and too
+ * long for tests. Nothing else is changed.
  *
- * With -Dmqbridge.users=FILE (lines of "user password") it also verifies what clients sign, by TubeMQ's own function. The
- * published Master only demands that a name, a signature and a recent time are there: it leaves the rest to whoever runs it.
+ * With -Dmqbridge.users=FILE (lines of "user password") the Master also verifies the signatures of clients, with TubeMQ's own
+ * function. The published Master only requires a name, a signature and a recent time; operators must add the verification.
  */
 public class QuickMaster {
 

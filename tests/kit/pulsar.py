@@ -1,7 +1,7 @@
 """A real Pulsar standalone, broker and bookie 4.0.8 in one process, on loopback with temporary data.
 
-Ready means that a produce would be stored: the broker's own health check (it writes and reads a message) passes and
-the namespace public/default, made last, exists.
+The server is ready when the broker's own health check succeeds, which writes and reads a message, and when the namespace
+public/default exists, which is created last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULT_NAMESPACE = "public/default"
 
 
 def server_folder() -> Path:
-    """The unpacked server, fetched when absent (234 MiB, about 30 s)."""
+    """Return the folder of the unpacked server; download it if it is missing (234 MiB, about 30 s)."""
     return cached(f"pulsar-{VERSION}", _fetch)
 
 
@@ -49,16 +49,17 @@ def _fetch(into: Path) -> None:
 
 
 KEEPER = "judge"
-"""The subscription that is made with topics which are read back later: without any the broker deletes ledgers that are closed."""
+"""Name of the subscription that keeps the messages of a topic until they are read: without a subscription the broker deletes
+closed ledgers."""
 
 SEND_TRIES = 3
-"""A REST send right after a kill was once seen to get no answer in 30 s on a busy machine."""
+"""A REST send may time out after a kill: on a busy machine one had no response for 30 s."""
 
 
 class Pulsar(Started):
     """One standalone server; `start()` and `stop()`, or `with`. `server` is its JavaProcess.
 
-    `settings` go over those of tests/kit/pulsar_settings.py (names of standalone.conf).
+    `settings` override those of tests/kit/pulsar_settings.py (names of standalone.conf).
     """
 
     def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512) -> None:
@@ -84,7 +85,7 @@ class Pulsar(Started):
 
     @property
     def service_url(self) -> str:
-        """What clients connect to."""
+        """Service URL for clients."""
         return f"pulsar://{HOST}:{self.port}"
 
     @property
@@ -93,7 +94,7 @@ class Pulsar(Started):
         return f"http://{HOST}:{self._web_port}"
 
     def start(self) -> None:
-        """Start the server and wait until it serves."""
+        """Start the server and wait until it is ready."""
         self.server.start()
 
     def stop(self) -> None:
@@ -102,16 +103,16 @@ class Pulsar(Started):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """SIGKILL and remove the data: the fast end of a server whose data nobody needs."""
+        """Kill the server and remove its data. This is faster than `stop`."""
         self.server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def restart(self) -> None:
-        """Stop in order and start again on the same ports and data."""
+        """Stop the server with SIGTERM, and start it again with the same ports and data."""
         self.server.restart()
 
     def create_topic(self, name: str, partitions: int = 0, *, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Create a topic, partitioned if `partitions` is not 0; its full name."""
+        """Create a topic, partitioned if `partitions` is not 0; return its full name."""
         path = f"persistent/{namespace}/{name}"
         if partitions:
             self.admin("PUT", f"{path}/partitions", partitions)
@@ -120,48 +121,48 @@ class Pulsar(Started):
         return f"persistent://{namespace}/{name}"
 
     def take_topic(self, partitions: int = 0) -> str:
-        """The full name of a new topic that no one has used."""
+        """Create a new topic and return its full name."""
         return self.create_topic(f"topic_{partitions}p_{next(self._numbers):03}", partitions)
 
     def keep(self, topic: str) -> str:
-        """Let an existing topic (full name) keep its messages for whoever reads it back, as `KEEPER` or otherwise; its name.
+        """Create the subscription KEEPER of an existing topic (full name), so that it keeps its messages; return the name.
 
-        Without a subscription and without retention a broker deletes ledgers that are closed: by rollover, unload or restart.
+        Without subscription and retention a broker deletes closed ledgers. Rollover, unload and restart close ledgers.
         """
         path = f"{topic.replace('://', '/')}/subscription/{KEEPER}"
         self.admin("PUT", path, {"ledgerId": -1, "entryId": -1, "partitionIndex": -1})
         return topic
 
     def create_namespace(self, tenant: str, namespace: str) -> str:
-        """Create a namespace, and its tenant when absent; the name of both."""
+        """Create a namespace, and its tenant if it is missing; return `tenant/namespace`."""
         if tenant not in self.admin("GET", "tenants"):
             self.admin("PUT", f"tenants/{tenant}", {"allowedClusters": ["standalone"], "adminRoles": []})
         self.admin("PUT", f"namespaces/{tenant}/{namespace}")
         return f"{tenant}/{namespace}"
 
     def send(self, topic: str, text: str) -> str:
-        """Store one message over REST in an existing topic (full name); its message id as the server writes it.
+        """Store one message in an existing topic (full name) by REST; return the message id as formatted by the server.
 
-        A request that times out is sent again, so the message may be there twice.
+        A request that times out is repeated, so the message may be stored twice.
         """
         schema = {"name": "", "schema": "", "type": "STRING", "properties": {}}
         body = {"valueSchema": json.dumps(schema), "producerName": "tests", "messages": [{"payload": text}]}
         path = f"/topics/{topic.replace('://', '/')}"
         for _ in range(SEND_TRIES - 1):
             try:
-                answer = self._call("POST", path, body)
+                response = self._call("POST", path, body)
                 break
             except TimeoutError:
                 continue
         else:
-            answer = self._call("POST", path, body)
-        result = answer["messagePublishResults"][0]
+            response = self._call("POST", path, body)
+        result = response["messagePublishResults"][0]
         if result.get("errorCode"):
-            raise ClusterError(f"Pulsar refused a message for {topic}: {result}")
+            raise ClusterError(f"Pulsar rejected a message for {topic}: {result}")
         return str(result["messageId"])
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
-        """One call of the admin REST API, path below /admin/v2; the parsed answer, None if empty."""
+        """Call the admin REST API with a path below /admin/v2; return the parsed response, or None if it is empty."""
         return self._call(method, f"/admin/v2/{path}", body)
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:

@@ -1,7 +1,7 @@
-"""Two real Pulsar brokers of one cluster, with a ZooKeeper and a bookie of their own, each a process that can be killed alone.
+"""A real Pulsar cluster of two brokers, a ZooKeeper and a bookie. Each is a process that can be killed separately.
 
-All of them are in the server's archive. The brokers share what the standalone server is set up with, but load is not balanced:
-the leader gives each bundle of topics to a broker when somebody first asks for it, and it stays there until it is unloaded.
+The brokers have the settings of the standalone server. Load is not balanced: the leader assigns each bundle of topics to a broker
+at the first lookup, and it stays there until it is unloaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.kit.web import call
 CLUSTER = "two"
 BROKERS = 2
 SESSION_MS = 4000
-"""How long a killed broker owns its topics: until ZooKeeper has missed it for so long."""
+"""Timeout of a ZooKeeper session: a killed broker owns its topics until its session expires."""
 
 ZOOKEEPER_SETTINGS = {"tickTime": 1000, "clientPortAddress": HOST, "admin.enableServer": "false", "maxClientCnxns": 0}
 BOOKIE_NAMES = (
@@ -33,18 +33,18 @@ BOOKIE_NAMES = (
     "diskUsageWarnThreshold", "flushInterval", "gcWaitTime", "ledgerStorageClass", "dbStorage_writeCacheMaxSizeMb",
     "dbStorage_readAheadCacheMaxSizeMb",
 )  # fmt: skip
-"""Settings of the standalone server that concern its bookie."""
+"""Names of those settings of the standalone server that belong to its bookie."""
 
 
 class Broker:
-    """One broker: its process, and where it is reached."""
+    """Process and addresses of one broker."""
 
     def __init__(self, server: JavaProcess, port: int, web_port: int) -> None:
         self.server, self.port, self.web_port = server, port, web_port
 
     @property
     def service_url(self) -> str:
-        """What clients connect to."""
+        """Service URL for clients."""
         return f"pulsar://{HOST}:{self.port}"
 
     @property
@@ -54,12 +54,12 @@ class Broker:
 
     @property
     def id(self) -> str:
-        """Its name in the cluster, as `destinationBroker` of an unload wants it."""
+        """Name of the broker in the cluster, for the parameter `destinationBroker` of an unload."""
         return f"{HOST}:{self.web_port}"
 
 
 class PulsarCluster(Started):
-    """Started side by side where the order allows it; `brokers` may be killed and started again one by one."""
+    """The cluster. Each of `brokers` can be killed and started again separately."""
 
     def __init__(self, *, heap_mb: int = 256) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-pulsar-cluster-"))
@@ -102,11 +102,11 @@ class PulsarCluster(Started):
 
     @property
     def service_url(self) -> str:
-        """All brokers: a client begins with the first that answers."""
+        """Service URL with all brokers; a client uses the first one that responds."""
         return "pulsar://" + ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
 
     def start(self) -> None:
-        """Start everything and wait until both brokers serve."""
+        """Start all processes and wait until both brokers are ready."""
         self.zookeeper.start()
         self._set_up()
         self.bookie.start()
@@ -114,18 +114,21 @@ class PulsarCluster(Started):
             list(pool.map(lambda broker: broker.server.start(), self.brokers))
 
     def kill(self) -> None:
-        """SIGKILL all, and remove the data."""
+        """Kill all processes and remove the data."""
         for server in reversed(self.servers):
             server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def admin(self, method: str, path: str, body: Any = None, *, broker: int = 0) -> tuple[int, Any]:
-        """One call of a broker's admin REST API, path below /admin/v2; the status and the parsed answer. Follows nothing."""
+        """Call a broker's admin REST API with a path below /admin/v2; return the status and the parsed response.
+
+        Redirects are not followed.
+        """
         status, text = call(f"{self.brokers[broker].admin_url}/admin/v2/{path}", method=method, body=body)
         return status, json.loads(text) if text and status < 300 else text
 
     def _set_up(self) -> None:
-        """Write the metadata that a cluster begins with; a program of its own that ends."""
+        """Write the initial metadata of the cluster, with a program of Pulsar."""
         store = self._store
         first = self.brokers[0]
         argv = [
@@ -148,11 +151,11 @@ class PulsarCluster(Started):
             "webServicePort": web_port,
             "loadBalancerEnabled": "true",
             "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
-            # What no subscription and no retention keeps is deleted at once, not within two minutes.
+            # Messages that neither a subscription nor retention keeps are deleted at once instead of within two minutes.
             "retentionCheckIntervalInSeconds": 1,
             "loadBalancerSheddingEnabled": "false",
             "loadBalancerAutoBundleSplitEnabled": "false",
-            # Broker shutdown gives bundles back one by one; a test kills anyway.
+            # A broker releases its bundles one by one during shutdown. Tests kill it anyway.
             "brokerShutdownTimeoutMs": 5000,
         }
         server = self._process(

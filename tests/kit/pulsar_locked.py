@@ -1,14 +1,14 @@
-"""A real Pulsar standalone that requires TLS and credentials, and permits only what was granted.
+"""A real Pulsar standalone server with TLS, authentication and authorization.
 
-The plain ports are closed. One server authenticates by token, by client certificate and by password; a role is the token's `sub`,
-the certificate's common name, or the user. Roles and their rights:
+Ports without TLS are closed. The server accepts tokens, client certificates and passwords. The role of a client is the `sub` of
+the token, the common name of the certificate, or the user name. The roles are:
 
-admin       super user, the kit's own
-gateway     administrator of the tenant TENANT, and nothing beyond it
+admin       super user, used by this module
+gateway     administrator of the tenant TENANT, without other permissions
 app         may produce and consume in NAMESPACE
-producer    may only produce there
-consumer    may only consume there
-nobody      is known, and may do nothing
+producer    may only produce in NAMESPACE
+consumer    may only consume in NAMESPACE
+nobody      is authenticated, but has no permissions
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ RIGHTS = {APP: ["produce", "consume"], PRODUCER: ["produce"], CONSUMER: ["consum
 ROLES = (ADMIN, GATEWAY, *RIGHTS, NOBODY)
 PASSWORD = "open sesame"
 HASHED = "$apr1$mqbridge$GVsp8soImO5ScAXElBwpB."
-"""PASSWORD as `openssl passwd -apr1` has it."""
+"""Hash of PASSWORD, by `openssl passwd -apr1`."""
 CHECK_S = 1
-"""How often the broker looks for tokens that have expired, and for changed certificates."""
+"""Interval at which the broker checks for expired tokens and changed certificates."""
 PACKAGE = "org.apache.pulsar.broker.authentication"
 PROVIDERS = ",".join(f"{PACKAGE}.AuthenticationProvider{name}" for name in ("Token", "Tls", "Basic"))
 
 
 class LockedPulsar(Pulsar):
-    """As `Pulsar`, whose calls here are made over TLS as `admin`. `authority` signs for servers and clients."""
+    """A locked `Pulsar`. Its admin calls use TLS and the role `admin`. `authority` signs the certificates."""
 
     def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512) -> None:
         self._secret = secrets.token_bytes(32)
@@ -56,7 +56,7 @@ class LockedPulsar(Pulsar):
         self._context = ssl.create_default_context(cafile=self.authority.certificate)
 
     def _locked(self) -> dict[str, object]:
-        """Paths are relative to the server's folder, where it runs."""
+        """Return the settings. Paths are relative to the working directory of the server, its folder."""
         users = "".join(f"{role}:{HASHED}\n" for role in ROLES)
         return {
             "brokerServicePort": "",
@@ -83,7 +83,7 @@ class LockedPulsar(Pulsar):
     # --- credentials ------------------------------------------------------------------------------------------------
 
     def token(self, role: str, ends_in_s: float | None = None, *, key: bytes | None = None) -> str:
-        """A token of this role, without an end or with one; signed by another key it is not of this cluster."""
+        """Return a token for a role. It expires after `ends_in_s`, or never. With another `key` its signature is invalid."""
         claims: dict[str, object] = {"sub": role}
         if ends_in_s is not None:
             claims["exp"] = int(time.time() + ends_in_s)
@@ -91,14 +91,14 @@ class LockedPulsar(Pulsar):
         return f"{signed}.{_base64(hmac.digest(key or self._secret, signed.encode(), hashlib.sha256))}"
 
     def certificate(self, role: str, **settings: Any) -> Identity:
-        """A client certificate of this role; see `Authority.issue`."""
+        """Create a client certificate for a role; see `Authority.issue`."""
         return self.authority.issue(role, **settings)
 
     # --- the server -------------------------------------------------------------------------------------------------
 
     @property
     def service_url(self) -> str:
-        """What clients connect to."""
+        """Service URL for clients."""
         return f"pulsar+ssl://{HOST}:{self._tls_port}"
 
     @property
@@ -108,16 +108,16 @@ class LockedPulsar(Pulsar):
 
     @property
     def tls(self) -> dict[str, object]:
-        """The `tls` of a cluster's configuration."""
+        """Option `tls` of the gateway's cluster settings."""
         return {"authorities": str(self.authority.certificate)}
 
     def config(self, auth: Any, **more: object) -> dict[str, object]:
-        """A cluster's configuration, in the namespace where roles have rights."""
+        """Return cluster settings of the gateway, with NAMESPACE as the default namespace."""
         urls = {"service_url": self.service_url, "admin_url": self.admin_url, "namespace": NAMESPACE}
         return urls | {"tls": self.tls, "auth": auth} | more
 
     def config_of(self, role: str, method: str = "token", **more: object) -> dict[str, object]:
-        """Return the settings of a client that authenticates as this role by this method."""
+        """Return cluster settings of the gateway for a role and a method: token, tls or basic."""
         if method == "tls":
             own = self.certificate(role, file=f"{role}-client")
             tls = self.tls | {"certificate": str(own.certificate), "key": str(own.key)}
@@ -127,7 +127,7 @@ class LockedPulsar(Pulsar):
         return self.config({"token": self.token(role)}, **more)
 
     def start(self) -> None:
-        """Start the server, and make the tenant with its rights."""
+        """Start the server, and create the tenant, the namespace and its permissions."""
         super().start()
         if TENANT not in self.admin("GET", "tenants"):
             self.admin("PUT", f"tenants/{TENANT}", {"allowedClusters": ["standalone"], "adminRoles": [GATEWAY]})
@@ -136,7 +136,7 @@ class LockedPulsar(Pulsar):
                 self.admin("POST", f"namespaces/{NAMESPACE}/permissions/{role}", rights)
 
     def create_topic(self, name: str, partitions: int = 0, *, namespace: str = NAMESPACE) -> str:
-        """Create a topic where roles have rights; its full name."""
+        """Create a topic in NAMESPACE; return its full name."""
         return super().create_topic(name, partitions, namespace=namespace)
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
@@ -149,12 +149,12 @@ class LockedPulsar(Pulsar):
         headers = {"Authorization": f"Bearer {self.token(ADMIN)}"}
         try:
             with httpx.Client(verify=self._context, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False) as http:
-                answer = http.request(method, f"{self.admin_url}{path}", json=body)
+                response = http.request(method, f"{self.admin_url}{path}", json=body)
         except httpx.TimeoutException as error:
             raise TimeoutError(f"{method} {path}") from error
         except httpx.TransportError as error:
             raise OSError(f"{method} {path}: {error}") from error
-        return answer.status_code, answer.text
+        return response.status_code, response.text
 
     def _ready(self) -> bool:
         if not accepts(self._tls_web_port):
@@ -164,20 +164,20 @@ class LockedPulsar(Pulsar):
 
 
 def exchange(new: Identity, old: Identity) -> None:
-    """Put one certificate and its key where another one is, each file at once."""
+    """Replace the files of a certificate and its key, each file atomically."""
     for source, target in ((new.certificate, old.certificate), (new.key, old.key)):
         source.replace(target)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """As a secret's owner exchanges it: readers see the old text or the new one."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.replace(path)
+    """Replace a file: readers see either the old or the new text."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def _data(raw: bytes) -> str:
-    """A value that the server's settings hold themselves, instead of a file."""
+    """Return a data URL, which the server's settings accept instead of the path of a file."""
     return f"data:;base64,{base64.b64encode(raw).decode()}"
 
 

@@ -1,4 +1,4 @@
-"""How the Pulsar standalone server is run: its Java options, standalone.conf and log configuration."""
+"""Java options, standalone.conf and log configuration of the Pulsar standalone server."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ SETTINGS: dict[str, object] = {
     "managedLedgerDefaultWriteQuorum": 1,
     "managedLedgerDefaultAckQuorum": 1,
     "bookkeeperClientMinNumRacksPerWriteQuorum": 1,
-    # Acknowledged positions are stored once a second; with the shipped 0.1 a kill brings 10 s of messages back.
+    # Acknowledged positions are stored once per second. With the default of 0.1, a kill causes a redelivery of 10 s of messages.
     "managedLedgerDefaultMarkDeleteRateLimit": 1,
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
-    # Otherwise topics without clients disappear after a minute.
+    # Otherwise topics without clients are deleted after a minute.
     "brokerDeleteInactiveTopicsEnabled": "false",
     "numIOThreads": 2,
     "numOrderedExecutorThreads": 2,
@@ -66,17 +66,17 @@ SETTINGS: dict[str, object] = {
 
 
 def standalone_conf(port: int, web_port: int, changes: Mapping[str, object]) -> str:
-    """The text of standalone.conf."""
+    """Return the text of standalone.conf; `changes` override SETTINGS."""
     return properties_text({**SETTINGS, "brokerServicePort": port, "webServicePort": web_port, **changes})
 
 
 def properties_text(settings: Mapping[str, object]) -> str:
-    """Settings as the servers' files have them."""
+    """Return settings in the format of the servers' files."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def jvm(heap_mb: int) -> list[str]:
-    """Options of the Java machine; direct memory may grow as large as the heap."""
+    """Return the options of the JVM. Direct memory may be as large as the heap."""
     sizes = ["-Xms128m", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m", "-XX:+UseSerialGC"]
     opened = [word for package in OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
     return [*sizes, *opened, *(f"-D{name}={value}" for name, value in PROPERTIES.items())]

@@ -1,7 +1,7 @@
-"""Spark of the pyspark package on this machine: settings for tests, the JVM of a session, and programs with one of their own.
+"""Runs Spark of the pyspark package for tests: a session in this process (`SparkJvm`), or a program (`SparkProgram`).
 
-A pyspark driver is two processes, Python and a JVM, and an executor has Python workers besides. All that a program of
-`SparkProgram` starts is in one session of the kernel, by which the guard finds it.
+A pyspark driver consists of two processes, Python and a JVM, and executors have further Python workers. All processes of a
+`SparkProgram` are in one session of the kernel, so the guard can find and kill them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OUTSIDE = REPOSITORY / "tests" / "spark" / "outside"
-"""A package that is installed for Spark's Python processes: an adapter that is not ours."""
+"""Folder of a third-party adapter, which Spark's Python processes can import."""
 MASTER = "local[2]"
 HEAP = "1g"
 QUERY_DEADLINE_S = 400.0
-"""Limit for hanging queries; one takes seconds, and minutes where ten processes want the two cores."""
+"""Deadline of a query. A query takes seconds, but minutes if ten processes share the two cores."""
 END_S = 30.0
 POLL_S = 0.05
 LOG4J = """
@@ -49,11 +49,11 @@ appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 
 class SparkError(Exception):
-    """A program or a query failed or did not end in time; says which, and the end of its log."""
+    """A program or query failed or did not end in time. The text has its name and the end of its log."""
 
 
 def environment() -> dict[str, str]:
-    """What Spark's scripts and Python workers need to find: Java, this interpreter, and the modules of this checkout."""
+    """Return the environment of Spark's processes: paths of Java, this interpreter, and the modules of this checkout."""
     paths = [str(REPOSITORY), str(OUTSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "JAVA_HOME": str(java().resolve().parent.parent),
@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
 
 
 def settings(folder: Path, master: str = MASTER) -> dict[str, str]:
-    """Settings of a session for tests, small and on loopback, which writes into `folder` only."""
+    """Return the settings of a small test session, which uses loopback and writes to `folder` only."""
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J)
     scratch = folder / "scratch"
@@ -94,7 +94,7 @@ def settings(folder: Path, master: str = MASTER) -> dict[str, str]:
 
 
 class SparkJvm:
-    """The driver's JVM of this process, and its session. As a context manager it ends with it; the guard sees to the rest."""
+    """A Spark session in this process, and its JVM. A context manager closes both; the guard does so if this process dies."""
 
     def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
         from pyspark import SparkConf, SparkContext
@@ -111,7 +111,7 @@ class SparkJvm:
         self.session: SparkSession = SparkSession(SparkContext(conf=conf, gateway=self._gateway))
 
     def close(self) -> None:
-        """End the session and its JVM, by force when it does not end by itself."""
+        """Stop the session and its JVM; kill the JVM if it does not exit."""
         from pyspark import SparkContext
 
         self.session.stop()
@@ -134,15 +134,15 @@ class SparkJvm:
 
 
 def activate(session: SparkSession) -> None:
-    """Make it the session of this thread: in a thread without one, Spark does not find Python's formats for a writing."""
+    """Make this the active session of the thread. Without one, Spark does not find Python data sources for writing."""
     jvm: Any = session._jvm
     jvm.SparkSession.setActiveSession(session._jsparkSession)
 
 
 def run_available(writer: DataStreamWriter, checkpoint: Path, deadline_s: float = QUERY_DEADLINE_S) -> list[dict[str, Any]]:
-    """Run one query over all that is there, to its end; its progress reports.
+    """Run a query with the available messages, wait for its end, and return its progress reports.
 
-    The same checkpoint again is a restart: the query goes on where the last run got to.
+    A second run with the same checkpoint resumes where the first one ended.
     """
     activate(writer._spark)
     return finish(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(), deadline_s)
@@ -160,24 +160,24 @@ def finish(query: StreamingQuery, deadline_s: float = QUERY_DEADLINE_S) -> list[
 
 
 def collect_stream(frame: DataFrame, checkpoint: Path, name: str, output_mode: str = "append") -> list[Any]:
-    """Rows of a streaming DataFrame over all that is there, through the memory sink (which no restart knows of)."""
+    """Return the rows of a streaming DataFrame for the available messages. The memory sink does not survive a restart."""
     writer = frame.writeStream.format("memory").queryName(name).outputMode(output_mode)
     run_available(writer, checkpoint)
     return frame.sparkSession.table(name).collect()
 
 
 class SparkProgram:
-    """A Python program as a child process with a session of its own. As a context manager it is killed at the end.
+    """A Python program that uses Spark, as a child process. A context manager kills it at the end.
 
-    `argv` is what comes behind the interpreter. It makes its session from the environment:
-    `session_from_environment(...)`, or whatever the program does as users run it.
+    `argv` are the arguments of the Python interpreter. The program creates its Spark session with
+    `session_from_environment`, or like a program of a user.
     """
 
     def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._log = folder / "program.log"
-        self._began = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -193,15 +193,15 @@ class SparkProgram:
     @property
     def log(self) -> str:
         """The output of the program, its JVM and its workers since the start."""
-        return self._log.read_bytes()[self._began :].decode(errors="replace")
+        return self._log.read_bytes()[self._log_start :].decode(errors="replace")
 
     @property
     def running(self) -> bool:
-        """Whether the driver's Python has not ended yet."""
+        """True if the Python process of the driver runs."""
         return self._process.poll() is None
 
     def wait(self, deadline_s: float = QUERY_DEADLINE_S) -> str:
-        """Wait until it ends; its log. Raises SparkError when it fails or, after killing it, when it takes too long."""
+        """Wait for the end and return the log. Raises SparkError if the program fails, or exceeds the deadline and is killed."""
         try:
             status = self._process.wait(deadline_s)
         except subprocess.TimeoutExpired:
@@ -212,11 +212,11 @@ class SparkProgram:
         return self.log
 
     def terminate(self) -> None:
-        """SIGTERM to the driver's Python."""
+        """Send SIGTERM to the Python process of the driver."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to the driver: its Python and its JVM; returns when its workers have noticed and are gone too."""
+        """Kill the Python process and the JVM of the driver. Wait until the workers have exited, too."""
         for pid in _drivers(self._process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -234,11 +234,11 @@ class SparkProgram:
 
 
 SETTINGS = "MQBRIDGE_TEST_SPARK"
-"""Environment variable of a SparkProgram: the folder for files of its session."""
+"""Environment variable of a SparkProgram: the folder for the files of its Spark session."""
 
 
 def session_from_environment(master: str = MASTER, **extra: str) -> SparkSession:
-    """Inside a SparkProgram: a session with the settings of tests."""
+    """Return a Spark session with the settings of tests. Call this inside a SparkProgram."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
@@ -248,7 +248,7 @@ def session_from_environment(master: str = MASTER, **extra: str) -> SparkSession
 
 
 def _drivers(leader: int) -> list[int]:
-    """The Python that leads a session and the JVMs in it, its Python workers left out."""
+    """Return the leader of a kernel session and its JVMs, without Python workers."""
     return [pid for pid in members(leader) if pid == leader or _is_java(pid)]
 
 

@@ -1,6 +1,6 @@
 """A standalone Spark cluster from the pyspark package: a master and workers on loopback, one core and 1 GB each.
 
-Executors are children of their worker. What kills a worker kills them too, as when a machine is gone.
+Executors are children of their worker. Killing a worker also kills its executors, as if the machine failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKER_MEMORY = "1g"
 
 
 class SparkCluster(Started):
-    """A master and workers; `start()` and `kill()`, or `with`. Drivers name `master_url` as their master."""
+    """A master and workers; `start()` and `kill()`, or `with`. Drivers use `master_url` as their master."""
 
     def __init__(self, workers: int = 2) -> None:
         import pyspark
@@ -41,11 +41,11 @@ class SparkCluster(Started):
 
     @property
     def servers(self) -> list[JavaProcess]:
-        """The processes of the cluster, executors left out."""
+        """The processes of the cluster, without executors."""
         return [self.master, *self.workers]
 
     def start(self) -> None:
-        """Start the master, then the workers, and wait until it knows them."""
+        """Start the master, then the workers, and wait until they are registered."""
         for server in self.servers:
             server.start(wait=server is self.master)
             guard().session(server.pid)
@@ -53,22 +53,22 @@ class SparkCluster(Started):
             worker.wait_ready()
 
     def kill(self) -> None:
-        """SIGKILL all, executors included, and remove their files."""
+        """Kill all processes, including executors, and remove their files."""
         for server in self.servers:
             _kill_all(server)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill_worker(self, number: int = 0) -> None:
-        """SIGKILL a worker with its executors and their Python processes."""
+        """Kill a worker with its executors and their Python processes."""
         _kill_all(self.workers[number])
 
     def start_worker(self, number: int = 0) -> None:
-        """Start a worker that was killed, and wait until the master knows it."""
+        """Start a killed worker again, and wait until it is registered."""
         self.workers[number].start()
         guard().session(self.workers[number].pid)
 
     def executors(self, number: int) -> int:
-        """How many executors run on a worker."""
+        """Return the number of executors on a worker."""
         return sum(b"CoarseGrainedExecutorBackend" in _command(pid) for pid in members(self.workers[number].pid))
 
     def _worker(self, number: int, port: int) -> JavaProcess:
@@ -98,7 +98,7 @@ class SparkCluster(Started):
         return call(f"http://{HOST}:{self._web_port}/json/")[0] == 200
 
     def _alive(self) -> set[int]:
-        """Ports of the workers that the master knows and believes to be alive."""
+        """Return the ports of the registered workers that the master considers alive."""
         status, text = call(f"http://{HOST}:{self._web_port}/json/")
         return (
             {worker["port"] for worker in json.loads(text)["workers"] if worker["state"] == "ALIVE"} if status == 200 else set()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 
 def is_gone(servers: list[JavaProcess], folder: Path) -> bool:
-    """No process and no data left."""
+    """Return True if no process and no data are left."""
     return not any(Path(f"/proc/{server.pid}").exists() for server in servers) and not folder.exists()
 
 
@@ -30,13 +30,13 @@ def test_tubemq_serves_its_topics(tubemq: TubeMQ) -> None:
     assert tubemq.message_count(topic) == 0
 
 
-def test_tubemq_topics_are_taken_once_and_added_when_the_pool_is_empty(tubemq: TubeMQ) -> None:
+def test_tubemq_topics_are_used_once_and_added_if_the_pool_is_empty(tubemq: TubeMQ) -> None:
     names = [tubemq.take_topic(5) for _ in range(5)]
     assert len(set(names)) == 5
     assert tubemq.topics[names[-1]] == 5
 
 
-def test_tubemq_tells_why_it_refuses(tubemq: TubeMQ) -> None:
+def test_the_error_of_a_rejected_tubemq_call_names_method_and_topic(tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic()
     with pytest.raises(ClusterError, match=f"admin_add_new_topic_record.*{topic}"):
         tubemq.add_topic(topic)
@@ -49,7 +49,7 @@ def test_pulsar_stores_a_message(pulsar: Pulsar) -> None:
     assert stats["numberOfEntries"] == 2
 
 
-def test_pulsar_makes_partitions_and_namespaces(pulsar: Pulsar) -> None:
+def test_pulsar_creates_partitions_and_namespaces(pulsar: Pulsar) -> None:
     namespace = pulsar.create_namespace("kit", "made")
     topic = pulsar.create_topic("orders", 4, namespace=namespace)
     assert topic == "persistent://kit/made/orders"
@@ -138,7 +138,7 @@ def test_rocketmq_of_two_brokers_and_name_servers_keeps_its_data_over_kill_and_r
         assert is_gone(cluster.servers, cluster.folder)
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_the_error_of_a_failed_start_has_the_reason() -> None:
     wrong = Pulsar({"ledgerStorageClass": "noSuchStorage"})
     with pytest.raises(ClusterError, match=r"(?s)pulsar ended before it was ready.*noSuchStorage"), wrong:
         pass

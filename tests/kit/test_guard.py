@@ -1,4 +1,4 @@
-"""Nothing outlives its owner, not even one that is killed, and a cache entry is whole or absent."""
+"""The guard cleans up even after a killed owner, and a cache entry is either complete or absent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_guard_cleans_up_however_the_owner_ends(tmp_path: Path, mode: str, end: 
         wait_until_gone(child, folder)
 
 
-def test_a_pid_that_was_used_again_is_left_alone() -> None:
+def test_a_process_with_a_reused_pid_is_not_killed() -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         clean_up([f"pid {other.pid} 1"])
         assert other.poll() is None
@@ -65,7 +65,7 @@ def test_a_pid_that_was_used_again_is_left_alone() -> None:
         assert other.wait(LIMIT_S) == -signal.SIGKILL
 
 
-def test_cache_entry_is_made_once_for_all_who_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_create_a_cache_entry_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQBRIDGE_CACHE", str(tmp_path))
     made = []
 

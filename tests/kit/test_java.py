@@ -1,4 +1,4 @@
-"""The Java programs behave as the tests assume: RocketMQ's with both versions of its client, the bridges without loss."""
+"""The Java programs work as other tests assume: RocketMQ's with both client versions, and the bridges without loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(600)]
 BRIDGED = 20_000
 PARTITIONS = 8
 IDLE_S = 50
-"""What ends a Java consumer to which nothing comes: one that pulls before its broker knows its subscription waits for 25 s."""
+"""A Java consumer ends after this time without a message. A pull before the broker knows the subscription waits for 25 s."""
 PROPERTIES = {f"p{number}": f"value {number} of {{n}}" for number in range(5)}
 DIRECTIONS = [
     ("tubemq", "pulsar"),

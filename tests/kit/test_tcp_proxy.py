@@ -1,4 +1,4 @@
-"""The proxy between a client and an echo server."""
+"""The faults of the TCP proxy, between clients and an echo server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 class Echo:
-    """What a server heard, all connections together; and its clients, which say it through the link."""
+    """An echo server and its clients, which connect through `link`. `heard` has the received bytes of all connections."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -27,7 +27,7 @@ class Echo:
         self.clients: list[asyncio.StreamWriter] = []
         self.link: Link
 
-    async def hear(self, text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect_and_send(self, text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.link.port)
         self.clients.append(writer)
         writer.write(text)
@@ -69,9 +69,9 @@ async def until_heard(served: Echo, text: bytes) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_bytes_pass_both_ways_and_the_end_too() -> None:
+async def test_bytes_and_ends_of_both_directions_are_forwarded() -> None:
     async with echo() as (served, _):
-        reader, writer = await served.hear(b"hello")
+        reader, writer = await served.connect_and_send(b"hello")
         assert await reader.readexactly(5) == b"hello"
         writer.write_eof()
         assert await reader.read() == b""
@@ -80,60 +80,60 @@ async def test_bytes_pass_both_ways_and_the_end_too() -> None:
 
 async def test_a_cut_resets_every_connection() -> None:
     async with echo() as (served, link):
-        reader, _writer = await served.hear(b"hello")
+        reader, _writer = await served.connect_and_send(b"hello")
         await reader.readexactly(5)
         assert link.cut() == 1
         with pytest.raises(ConnectionResetError):
             await reader.read()
 
 
-async def test_a_server_that_is_away_takes_no_connection_until_it_is_back() -> None:
+async def test_an_unreachable_server_accepts_no_connections() -> None:
     async with echo() as (served, link):
         link.away = True
-        reader, _writer = await served.hear(b"lost")
+        reader, _writer = await served.connect_and_send(b"lost")
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         link.away = False
-        reader, _writer = await served.hear(b"back")
+        reader, _writer = await served.connect_and_send(b"back")
         assert await reader.readexactly(4) == b"back"
         assert served.heard == b"back"
 
 
-async def test_what_a_client_gave_up_comes_late_and_after_what_it_said_since() -> None:
+async def test_bytes_of_a_closed_connection_arrive_after_those_of_a_later_one() -> None:
     async with echo() as (served, link):
-        reader, writer = await served.hear(b"first.")
+        reader, writer = await served.connect_and_send(b"first.")
         await reader.readexactly(6)
         stuck = link.stick()
         writer.write(b"late.")
         await writer.drain()
         writer.transport.abort()
-        reader, _writer = await served.hear(b"again.")
+        reader, _writer = await served.connect_and_send(b"again.")
         assert await reader.readexactly(6) == b"again."
         for connection in stuck:
             connection.unstick()
         await until_heard(served, b"first.again.late.")
 
 
-async def test_what_a_client_gave_up_comes_late_although_an_answer_finds_nobody() -> None:
+async def test_bytes_of_a_closed_connection_arrive_although_responses_cannot_be_delivered() -> None:
     async with echo() as (served, link):
         link.delay_s = 0.2
-        _reader, writer = await served.hear(b"first.")
-        await until_heard(served, b"first.")  # its answer is on its way
+        _reader, writer = await served.connect_and_send(b"first.")
+        await until_heard(served, b"first.")  # the response is delayed by the link
         stuck = link.stick()
         link.delay_s = 0.0
         for _ in range(20):
             writer.write(b"late.")
-            await asyncio.sleep(0.02)  # each a piece of its own, and the answer waits by then
+            await asyncio.sleep(0.02)  # so that each is a chunk of its own, and the response is due
         writer.transport.abort()
         for connection in stuck:
             connection.unstick()
         await until_heard(served, b"first." + 20 * b"late.")
 
 
-async def test_a_held_link_holds_new_connections_too_and_loses_nothing() -> None:
+async def test_a_held_link_also_holds_new_connections_and_loses_nothing() -> None:
     async with echo() as (served, link):
         link.passes.clear()
-        reader, _writer = await served.hear(b"held")
+        reader, _writer = await served.connect_and_send(b"held")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.2)
         assert served.heard == b""
@@ -141,9 +141,9 @@ async def test_a_held_link_holds_new_connections_too_and_loses_nothing() -> None
         assert await asyncio.wait_for(reader.readexactly(4), PATIENCE_S) == b"held"
 
 
-async def test_slow_and_delayed_links_bring_everything() -> None:
+async def test_slow_and_delayed_links_deliver_everything() -> None:
     async with echo() as (served, link):
         link.bytes_per_s, link.delay_s = 20_000, 0.05
         text = bytes(range(250)) * 20
-        reader, _writer = await served.hear(text)
+        reader, _writer = await served.connect_and_send(text)
         assert await asyncio.wait_for(reader.readexactly(len(text)), PATIENCE_S) == text

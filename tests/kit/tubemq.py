@@ -1,8 +1,8 @@
 """A real TubeMQ cluster, Master and Broker 2.4.0, on loopback with temporary data.
 
-Ready means that a send would be stored: the Master says of every topic that it accepts publish and subscribe, and the
-Broker's port accepts a connection. Topics exist before the Broker starts (`topics`, and a pool of unused ones for
-`take_topic`) or are added later, which takes the Broker three heartbeats (1.3 s).
+The cluster is ready when the Master reports that every topic accepts publish and subscribe, and when the Broker accepts
+connections. Topics are created before the Broker starts (`topics`, and a pool of unused topics for `take_topic`), or added
+later, which takes three heartbeats of the Broker (1.3 s).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MASTER_JVM = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=
 MASTER_MAIN = str(Path(__file__).with_name("QuickMaster.java"))
 BROKER_JVM = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g"]
 BROKER_MAIN = "org.apache.inlong.tubemq.server.tools.BrokerStartup"
-# Unused topics made at the start: partitions -> count.
+# Number of unused topics created at the start, by number of partitions.
 POOL = {1: 8, 3: 8, 8: 8}
-# How many take_topic adds at once when the pool has none left.
+# Number of topics that `take_topic` creates at once when the pool is empty.
 REFILL = 4
-# The Broker looks for caches to write every 10 s and passes over one that it made, or wrote, less than 4 s ago. When the last
-# message came does not count: a cache may be written between two sends, and a get from the file then ends between them.
+# Every 10 s the Broker writes its caches to files, except caches that it created or wrote less than 4 s ago. The time of the last
+# message does not matter: a cache may be written between two sends, and a get from the file then ends between the two messages.
 STORED_TIMEOUT_S = 60.0
 INDEX_ENTRY_BYTES = 28
 
@@ -40,9 +40,9 @@ INDEX_ENTRY_BYTES = 28
 class TubeMQ(Started):
     """Master and Broker; `start()` and `stop()`, or `with`.
 
-    `master` and `broker` are JavaProcess objects: start, stop, kill, freeze and restart each by itself.
-    As shipped (`memory_store=True`) a message is acknowledged when it is in the Broker's memory, where a kill loses it
-    for 14 s at most; `wait_stored` waits for the file. With False the Broker writes each message to its file first.
+    `master` and `broker` are JavaProcess objects; they can be started, stopped, killed, frozen and restarted separately.
+    By default (`memory_store=True`) the Broker acknowledges a message when it is in memory. For up to 14 s a kill can then lose
+    it; `wait_stored` waits until it is in a file. With False the Broker writes each message to a file first.
     `store_settings` are parameters of admin_add_broker_configure. `locks` and `users` are those of `tubemq_locked`.
     """
 
@@ -81,12 +81,12 @@ class TubeMQ(Started):
 
     @property
     def masters(self) -> str:
-        """What clients take as master addresses, HOST:PORT."""
+        """Master addresses for clients, HOST:PORT."""
         return f"{HOST}:{self._settings.master}"
 
     @property
     def keys(self) -> dict[str, Any]:
-        """What clients need besides: the options `tls` and `auth`. Nothing, where everybody is let in."""
+        """Further options of clients, `tls` and `auth`; empty for a cluster that is not locked."""
         return {}
 
     @property
@@ -96,50 +96,50 @@ class TubeMQ(Started):
 
     @property
     def admin_url(self) -> str:
-        """The Master's admin API."""
+        """URL of the Master's admin API."""
         return self._admin.master_url
 
     @property
     def broker_admin_url(self) -> str:
-        """The Broker's admin API."""
+        """URL of the Broker's admin API."""
         return self._admin.broker_url
 
     @property
     def topics(self) -> dict[str, int]:
-        """All topics and their number of partitions, the pool included."""
+        """All topics, including the pool, with their number of partitions."""
         return dict(self._topics)
 
     def start(self) -> None:
-        """Start both servers with all topics and wait until they serve."""
+        """Start both servers with all topics, and wait until they are ready."""
         self.master.start()
         self._admin.add_broker(self._store_settings)
         self._admin.add_topics(self._topics)
         self.broker.start()
 
     def stop(self) -> None:
-        """Stop both servers in order, the Broker first (it sleeps 4 s and more), and remove the data."""
+        """Stop both servers with SIGTERM, the Broker first (it needs 4 s or more), and remove the data."""
         self.broker.stop()
         self.master.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """SIGKILL both and remove the data: the fast end of a cluster whose data nobody needs."""
+        """Kill both servers and remove the data. This is faster than `stop`."""
         self.broker.kill()
         self.master.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def restart(self) -> None:
-        """Stop both in order and start them again on the same ports and data."""
+        """Stop both servers with SIGTERM, and start them again with the same ports and data."""
         self.broker.stop()
         self.master.restart()
         self.broker.start()
 
     def add_topic(self, name: str, partitions: int = 1) -> None:
-        """Add a topic and wait until it serves."""
+        """Add a topic and wait until it accepts messages."""
         self.add_topics({name: partitions})
 
     def add_topics(self, topics: Mapping[str, int]) -> None:
-        """Add topics (name -> partitions) at once and wait until all serve."""
+        """Add topics (name -> partitions) at once, and wait until all accept messages."""
         with self._lock:
             self._admin.add_topics(topics)
             self._admin.reload()
@@ -147,7 +147,7 @@ class TubeMQ(Started):
         self.broker.wait_until(lambda: self._serves(topics), f"serving {', '.join(topics)}")
 
     def take_topic(self, partitions: int = 1) -> str:
-        """The name of a topic that no one has used."""
+        """Return the name of an unused topic."""
         with self._lock:
             names = self._pool.setdefault(partitions, [])
             if not names:
@@ -156,28 +156,28 @@ class TubeMQ(Started):
             return names.pop()
 
     def message_count(self, topic: str) -> int:
-        """How many messages the Broker was ever sent for a topic, as far as it has them in memory or files."""
+        """Return the number of messages that the Broker has ever accepted for a topic, from the end of its index."""
         return self._admin.index_bytes(topic) // INDEX_ENTRY_BYTES
 
     def wait_stored(self, topic: str) -> None:
-        """Wait until all that the Broker acknowledged for a topic is in its files, where a kill does not reach it."""
+        """Wait until all acknowledged messages of a topic are in files, so that a kill cannot lose them."""
         self.broker.wait_until(
             lambda: self._filed_bytes(topic) == self._admin.index_bytes(topic), f"storing {topic}", STORED_TIMEOUT_S
         )
 
     def admin(self, method: str, **parameters: object) -> dict[str, Any]:
-        """Call the Master's admin API, with the token. Raises ClusterError if the call or one of its entries is refused."""
+        """Call the Master's admin API, with the token. Raises ClusterError if the call or one of its entries is rejected."""
         return self._admin.master(method, **parameters)
 
     def broker_admin(self, method: str, **parameters: object) -> dict[str, Any]:
-        """One call of the Broker's admin API; ClusterError when it is refused."""
+        """Call the Broker's admin API. Raises ClusterError if the call is rejected."""
         return self._admin.broker(method, **parameters)
 
     def _fresh_names(self, partitions: int, count: int) -> list[str]:
         return [f"pool_{partitions}p_{number:03}" for number in itertools.islice(self._numbers, count)]
 
     def _master_ready(self) -> bool:
-        """The Master leads its group, and a Broker that runs has its topics open again."""
+        """Return True if the Master is the leader and, if the Broker runs, its topics accept messages again."""
         return self._admin.leads() and (not self.broker.running or self._broker_ready())
 
     def _broker_ready(self) -> bool:
@@ -187,7 +187,7 @@ class TubeMQ(Started):
         return self._admin.settled() and self._admin.open_topics().issuperset(topics)
 
     def _filed_bytes(self, topic: str) -> int:
-        """Bytes of index in the files of a topic; a file is named by the offset of its first byte."""
+        """Return the end offset of a topic's index files. The name of a file is the offset of its first byte."""
         stores = self._settings.store.glob(f"{topic}-*/index")
         last = (max(store.glob("*.index"), default=None) for store in stores)
         return sum(int(file.stem) + file.stat().st_size for file in last if file)

@@ -1,4 +1,4 @@
-"""The admin APIs of the TubeMQ Master and Broker, as far as tests need them."""
+"""Calls of the admin APIs of the TubeMQ Master and Broker that tests need."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tests.kit.process import HOST, ClusterError
 from tests.kit.tubemq_settings import BROKER_ID, TOKEN, Settings
 from tests.kit.web import call
 
-# The least that the Master takes: a cache of 2 MB or 1024 messages that is full goes to the file at once, and one that
-# was made or written 4 s ago at the Broker's next look (every 10 s), whenever its last message came. A store takes two
-# caches, 4 MB of direct memory. Refusals with 419 are part of it: 51 of 100,000 sends of 1 KB by 8 threads, 3 with the
-# shipped 3 MB or 10 K, none with memory_store=False.
+# The minimum that the Master accepts. A full cache (2 MB or 1024 messages) is written to the file at once. Other caches are
+# written at the Broker's next check (every 10 s) if they were created or written at least 4 s ago. A store has two caches, which
+# use 4 MB of direct memory. Small caches cause rejections with 419: 51 of 100,000 sends of 1 KB by 8 threads, compared to 3 with
+# the default of 3 MB or 10 K messages, and none with memory_store=False.
 STORE_SETTINGS: Mapping[str, object] = {
     "memCacheMsgSizeInMB": 2,
     "memCacheMsgCntInK": 1,
     "memCacheFlushIntvl": 4000,
     "unflushInterval": 1000,
 }
-# The Master takes at most 100 records in one call.
+# The Master accepts at most 100 records per call.
 TOPICS_PER_CALL = 50
 
 
 class Admin:
-    """Calls of both servers; ClusterError when one, or an entry of its answer, is refused, OSError when nobody answers."""
+    """Admin calls. They raise ClusterError if a call or an entry of the response is rejected, OSError if there is no response."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -34,15 +34,15 @@ class Admin:
         self.broker_url = f"http://{HOST}:{settings.broker_web}/broker.htm"
 
     def master(self, method: str, **parameters: object) -> dict[str, Any]:
-        """One call of the Master."""
+        """Call the Master."""
         return _checked(self.master_url, method, {**parameters, "confModAuthToken": TOKEN})
 
     def broker(self, method: str, **parameters: object) -> dict[str, Any]:
-        """One call of the Broker."""
+        """Call the Broker."""
         return _checked(self.broker_url, method, parameters)
 
     def add_broker(self, store_settings: Mapping[str, object]) -> None:
-        """Make the Broker known and put it online; it must not have started."""
+        """Register the Broker at the Master and put it online. Call this before the Broker starts."""
         self.master(
             "admin_add_broker_configure",
             brokerId=BROKER_ID,
@@ -56,7 +56,7 @@ class Admin:
         self.master("admin_online_broker_configure", brokerId=BROKER_ID, modifyUser="tests")
 
     def add_topics(self, topics: Mapping[str, int]) -> None:
-        """Configure topics, name -> partitions; a Broker that runs learns of them by `reload`."""
+        """Configure topics (name -> partitions). A running Broker needs a `reload` to create them."""
         for partitions in set(topics.values()):
             names = [name for name, count in topics.items() if count == partitions]
             for first in range(0, len(names), TOPICS_PER_CALL):
@@ -69,40 +69,40 @@ class Admin:
                 )
 
     def reload(self) -> None:
-        """Hand the changed configuration to the Broker."""
+        """Let the Master send the changed configuration to the Broker."""
         self.master("admin_reload_broker_configure", brokerId=BROKER_ID, modifyUser="tests")
 
     def leads(self) -> bool:
-        """Whether the Master leads its group, which it must before it takes any other call."""
+        """Return True if the Master leads its group. It accepts other calls only then."""
         group = self.master("admin_query_master_group_info")
         return any(node["statusInfo"]["nodeStatus"] == "MASTER" for node in group["data"])
 
     def settled(self) -> bool:
-        """Whether the Broker is registered and the Master has gone through all steps of its configuration."""
+        """Return True if the Broker is registered and the Master has completed its configuration."""
         status = self.master("admin_query_broker_run_status", brokerId=BROKER_ID)["data"]
         return bool(status) and (status[0]["runStatus"], status[0]["subStatus"]) == ("running", "idle")
 
     def open_topics(self) -> set[str]:
-        """The topics that accept publish and subscribe."""
+        """Return the topics that accept publish and subscribe."""
         deployed = self.master("admin_query_topic_deploy_info")["data"]
         return {t["topicName"] for t in deployed if t["isSrvAcceptPublish"] and t["isSrvAcceptSubscribe"]}
 
     def index_bytes(self, topic: str) -> int:
-        """Bytes of index that the Broker has handed out for a topic, all stores; 0 before the first send.
+        """Return the sum of the end offsets of all stores of a topic, in bytes of index; 0 before the first send.
 
-        The offsets of a store's partitions are those of the store: one index file serves them all.
+        All partitions of a store share one index, so they have the same end offset.
         """
-        answer = self.broker("admin_query_broker_all_store_info", topicName=topic)
-        stores = [store for entry in answer["dataSet"] for store in entry["storeInfo"]]
+        response = self.broker("admin_query_broker_all_store_info", topicName=topic)
+        stores = [store for entry in response["dataSet"] for store in entry["storeInfo"]]
         return sum(int(store["partitionInfo"][0]["maxOffset"]) for store in stores)
 
 
 def _checked(url: str, method: str, parameters: Mapping[str, object]) -> dict[str, Any]:
     status, text = call(f"{url}?{urlencode({'method': method, **parameters})}")
     if status != 200:
-        raise ClusterError(f"{method} {dict(parameters)} was answered with HTTP {status}: {text[:500]}")
-    answer: dict[str, Any] = json.loads(text)
-    refused = [entry for entry in answer.get("data", []) if entry.get("success") is False]
-    if not answer["result"] or refused:
-        raise ClusterError(f"{method} {dict(parameters)} was refused: {refused or text[:500]}")
-    return answer
+        raise ClusterError(f"{method} {dict(parameters)} failed with HTTP {status}: {text[:500]}")
+    response: dict[str, Any] = json.loads(text)
+    rejected = [entry for entry in response.get("data", []) if entry.get("success") is False]
+    if not response["result"] or rejected:
+        raise ClusterError(f"{method} {dict(parameters)} was rejected: {rejected or text[:500]}")
+    return response

@@ -1,8 +1,8 @@
 """The jars of the TubeMQ server from Maven Central.
 
-Version 2.4.0 is the newest published server. Its parent POM is not published, so a stand-in of five lines is put into a
-file:// repository; its own dependencies cannot all be resolved, so they are named here. tubemq-client and tubemq-core
-1.13.0 are the newest and serve the server as well.
+Version 2.4.0 is the newest published server. Its parent POM is not published, so a substitute of five lines is written into a
+file:// repository. Not all of its declared dependencies can be resolved, so they are listed here. tubemq-client and tubemq-core
+1.13.0 are the newest versions and work with the server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.kit.maven import cached, copy_dependencies
 
 VERSION = "2.4.0"
-# In this order: with an older servlet-api before it the Master's web server ends in an AbstractMethodError.
+# The order matters: if an older servlet-api comes first, the Master's web server fails with an AbstractMethodError.
 DEPENDENCIES = [
     "javax.servlet:javax.servlet-api:4.0.1",
     "org.apache.inlong:tubemq-server:2.4.0",
@@ -31,7 +31,7 @@ DEPENDENCIES = [
     "org.springframework:spring-context:5.3.27",
     "javax.annotation:javax.annotation-api:1.3.2",
 ]
-# 15 MB that come with tubemq-client and that nothing calls.
+# 15 MB that tubemq-client depends on, but that are not used.
 EXCLUDED = """
 <exclusions><exclusion><groupId>io.opentelemetry.javaagent</groupId><artifactId>*</artifactId></exclusion></exclusions>
 """
@@ -45,7 +45,7 @@ PARENT_POM = f"""<project>
 
 
 def server_jars() -> Path:
-    """The folder with the server's jars, fetched when absent (26 MB, about 15 s)."""
+    """Return the folder with the server's jars; download them if they are missing (26 MB, about 15 s)."""
     return cached(f"tubemq-server-{VERSION}", _fetch)
 
 

@@ -1,10 +1,10 @@
-"""A real TubeMQ cluster that lets nobody in without a certificate, credentials and, at its Broker, the Master's token.
+"""A real TubeMQ cluster that requires client certificates, credentials and, at its Broker, the Master's visit token.
 
-TLS is that of the published servers, which works in two-way mode only: `identity` is the client's certificate. The servers keep
-their ports without TLS open beside those with it. The Broker itself speaks to the Master without TLS: it has no setting for more.
+TLS of the published servers works only as mutual TLS; `identity` is the client certificate. The servers also keep their ports
+without TLS open. The Broker itself connects to the Master without TLS, because it has no setting for TLS.
 
-The published Master demands credentials and looks only at their time; here it verifies the signature too (`QuickMaster`). The
-published Broker demands that a token is there. A topic may be closed to all groups but those that are listed: `authorize`.
+The published Master requires credentials but only checks their time; here it also verifies the signature (`QuickMaster`). The
+published Broker requires a token. With `authorize`, only listed groups may consume a topic.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from tests.kit.tubemq_settings import Locks
 
 USER, PASSWORD = "bridge", "open-sesame"
 VISITOR, VISITOR_PASSWORD = "broker", "made-for-the-broker"
-"""What the Broker itself is let in with."""
+"""Credentials of the Broker at the Master."""
 TOKEN_PERIOD_MS, TOKEN_GRACE_MS = 180_000, 60_000
-"""The least that the servers take: tokens change every 144 s, and the Broker checks them from 60 s after it registered."""
+"""The minimum that the servers accept. Tokens change every 144 s; the Broker checks them from 60 s after its registration on."""
 
 
 class LockedTubeMQ(TubeMQ):
-    """`masters` are the ports with TLS, `open_masters` those without. `users` is a file of lines of user and password.
+    """A locked `TubeMQ`. `masters` has the port with TLS, `open_masters` the port without TLS.
 
-    With `authenticates=False` it has TLS and nothing else, and official clients may use the ports without.
+    `users` is a file with a user and a password per line. With `authenticates=False` the cluster only has TLS, and official
+    clients can use the ports without TLS.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class LockedTubeMQ(TubeMQ):
 
     @property
     def masters(self) -> str:
-        """The Master's port with TLS."""
+        """Address of the Master's port with TLS."""
         return f"{HOST}:{self._settings.master_tls}"
 
     @property
     def open_masters(self) -> str:
-        """The Master's port without."""
+        """Address of the Master's port without TLS."""
         return f"{HOST}:{self._settings.master}"
 
     @property
@@ -71,20 +72,20 @@ class LockedTubeMQ(TubeMQ):
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The certificate that servers ask for, and the user."""
+        """Options `tls` and `auth` of clients: the client certificate, and the user."""
         identity = self.identity
         files = {"authorities": self.authority.certificate, "certificate": identity.certificate, "key": identity.key}
         tls = {"tls": {name: str(path) for name, path in files.items()}}
         return tls | ({"auth": {"user": USER, "password": PASSWORD}} if self._authenticates else {})
 
     def set_users(self, passwords: Mapping[str, str]) -> None:
-        """Whom the Master knows from now on."""
-        fresh = self.users.with_suffix(".new")
-        fresh.write_text("".join(f"{user} {password}\n" for user, password in passwords.items()))
-        fresh.replace(self.users)
+        """Set the users that the Master accepts, with their passwords."""
+        new = self.users.with_suffix(".new")
+        new.write_text("".join(f"{user} {password}\n" for user, password in passwords.items()))
+        new.replace(self.users)
 
     def authorize(self, topic: str, *groups: str) -> None:
-        """From now on only these groups may consume the topic."""
+        """Permit only these groups to consume the topic, from now on."""
         self.admin("admin_set_topic_authorize_control", topicName=topic, isEnable="true", createUser="tests")
         for group in groups:
             self.admin("admin_add_authorized_consumergroup_info", topicName=topic, groupName=group, createUser="tests")
@@ -101,7 +102,7 @@ class LockedTubeMQ(TubeMQ):
 
 
 def checking_tokens(**settings: Any) -> TubeMQ:
-    """A cluster that is open but for its Broker, which takes the Master's visit tokens only: as far as official clients can."""
+    """Return a cluster without TLS and users whose Broker requires visit tokens, which official clients support."""
     checked = f"startVisitTokenCheck=true\nvisitTokenValidPeriodMs={TOKEN_PERIOD_MS}"
     return TubeMQ(locks=Locks(master=checked, broker=f"visitTokenCheckInValidTimeMs={TOKEN_GRACE_MS}", tls=""), **settings)
 

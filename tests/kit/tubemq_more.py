@@ -1,6 +1,6 @@
-"""More servers for a TubeMQ cluster of the kit: a Broker that joins while it runs, and Masters that stand by.
+"""Further servers for a TubeMQ cluster of the kit: a Broker that joins a running cluster, and standby Masters.
 
-Both take the settings of the cluster's first server and change what must differ: ids, ports, folders.
+They use the settings of the cluster's first Broker or Master, with other ids, ports and folders.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from tests.kit.tubemq_admin import STORE_SETTINGS
 from tests.kit.tubemq_settings import TLS_PORT
 
 SECOND_HOST = "127.0.0.2"
-"""A Master knows Brokers by their addresses: one for each."""
+"""Address of the second Broker. A Master identifies Brokers by their addresses, so each needs its own."""
 
 
 def _changed(text: str, **values: object) -> str:
-    """Settings with other values; each must be there already."""
+    """Return the text of a settings file with other values. Each name must already be in the file."""
     for name, value in values.items():
-        text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
-        assert found, f"the settings have no {name}"
+        text, replaced = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
+        assert replaced, f"the settings have no {name}"
     return text
 
 
 class SecondBroker:
-    """A Broker (id 2) of a cluster that runs; `start` makes it known, puts it online and waits until it is registered."""
+    """A second Broker of a running cluster, with id `number`."""
 
     def __init__(self, cluster: TubeMQ, number: int = 2) -> None:
         self.id, self._cluster = number, cluster
@@ -45,7 +45,7 @@ class SecondBroker:
         self.process = JavaProcess(f"tubemq-broker{number}", argv, cluster.folder, self._ready)
 
     def start(self) -> None:
-        """Join the cluster."""
+        """Register the Broker at the Master, put it online, start it, and wait until it is ready."""
         self._cluster.admin(
             "admin_add_broker_configure",
             brokerId=self.id,
@@ -60,7 +60,7 @@ class SecondBroker:
         self.process.start()
 
     def add_topic(self, topic: str, partitions: int) -> None:
-        """Deploy a topic here too, and wait until it may be written and read."""
+        """Deploy a topic on this Broker too, and wait until it accepts messages."""
         self._cluster.admin(
             "admin_add_new_topic_record", topicName=topic, brokerId=self.id, numPartitions=partitions, createUser="tests"
         )
@@ -73,7 +73,7 @@ class SecondBroker:
         self._cluster.admin("admin_reload_broker_configure", brokerId=self.id, modifyUser="tests")
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the Broker."""
         self.process.kill()
 
     def _ready(self) -> bool:
@@ -81,9 +81,9 @@ class SecondBroker:
         return accepts(self.port) and bool(status) and (status[0]["runStatus"], status[0]["subStatus"]) == ("running", "idle")
 
     def _serves(self, topic: str) -> bool:
-        found = self._cluster.admin("admin_query_topic_info", topicName=topic)["data"]
-        places = [place for entry in found for place in entry["topicInfo"] if place["brokerId"] == self.id]
-        return self._ready() and bool(places) and places[0]["runInfo"]["acceptPublish"] is True
+        entries = self._cluster.admin("admin_query_topic_info", topicName=topic)["data"]
+        infos = [info for entry in entries for info in entry["topicInfo"] if info["brokerId"] == self.id]
+        return self._ready() and bool(infos) and infos[0]["runInfo"]["acceptPublish"] is True
 
 
 class StandbyMasters:
@@ -119,11 +119,11 @@ class StandbyMasters:
         broker.write_text(_changed(broker.read_text(), masterAddressList=",".join(self.addresses)))
 
     def start(self) -> None:
-        """Start both; the first Master must run."""
+        """Start both Masters. The first Master must already run."""
         for process in self.processes:
             process.start()
 
     def kill(self) -> None:
-        """End both at once."""
+        """Kill both Masters."""
         for process in self.processes:
             process.kill()

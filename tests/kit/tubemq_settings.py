@@ -1,4 +1,4 @@
-"""The files that the TubeMQ servers read: settings, web templates, log configuration."""
+"""Settings, web templates and log configuration of the TubeMQ servers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.kit.process import HOST, free_ports
 
 BROKER_ID = 1
-TOKEN = "mqbridge"  # confModAuthToken: needed by the calls that change something
-# Above the 13 s heartbeat of a Java client left at its defaults. The Broker's own lease cannot be shorter than 20 s,
-# so a smaller value would not hand over a dead consumer's partitions any sooner.
+TOKEN = "mqbridge"  # confModAuthToken: required by admin calls that change the configuration
+# Longer than 13 s, the default heartbeat interval of Java clients. A smaller value would not release the partitions of a dead
+# consumer earlier, because the Broker's own lease is at least 20 s.
 CONSUMER_TIMEOUT_MS = 15_000
 CONSUMER_LEASE_MS = 20_000
-# A Broker that is back sooner than this after a kill finds its topics still open.
+# If a killed Broker returns within this time, its topics stay open.
 BROKER_TIMEOUT_MS = 25_000
 BALANCE_MS = 2_000
 BROKER_HEARTBEAT_MS = 500
@@ -23,26 +23,26 @@ LOG4J = """<Configuration>
   <Loggers><Root level="info"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
-# The admin servlet shows each answer through a template of this name; this one shows the answer and nothing else.
+# The admin servlet formats each response with these templates; ours contain only the response.
 TEMPLATES = ["templates/screen/webapi.vm", "templates/layout/webapi.vm"]
 
 
-# The Broker reports this TLS port with TLS off as well, and the Master compares it; nobody listens on it then.
+# The Broker reports this TLS port even without TLS, and the Master compares it. Without TLS, nothing listens on it.
 TLS_PORT = 8124
 
 
 @dataclass(frozen=True)
 class Locks:
-    """What a locked cluster has besides: settings of both servers' own sections, and of their TLS."""
+    """Additional settings of a locked cluster: those of the section of each server, and TLS settings."""
 
     master: str
     broker: str
     tls: str
-    """Settings of [tlsSetting] but for the port; blank where there is no TLS."""
+    """Settings of [tlsSetting] without the port; empty without TLS."""
 
 
 class Settings:
-    """Ports and files of one cluster in its folder; both stay the same for its whole life."""
+    """Ports and settings files of one cluster. They do not change during its lifetime."""
 
     def __init__(self, folder: Path, *, memory_store: bool, locks: Locks | None = None) -> None:
         ports = free_ports(7)
@@ -64,7 +64,7 @@ class Settings:
             template.write_text("$!sb")
 
     def _master(self, folder: Path, metadata: int, metrics: int) -> str:
-        """The metadata lie in the embedded store (meta_bdb), a replication group of one."""
+        """Return the settings of the Master. Its metadata is in the embedded store (meta_bdb), a group of one node."""
         return f"""[master]
 hostName={HOST}
 port={self.master}
@@ -87,7 +87,7 @@ metaDataPath={folder}/metadata
 {_metrics(metrics)}"""
 
     def _broker(self, folder: Path, memory_store: bool, metrics: int) -> str:
-        """Ten seconds is the least that the Broker takes for logFlush...: it looks that often for caches to write."""
+        """Return the settings of the Broker. 10 s is the minimum of logFlush…DurMs, the interval for writing caches."""
         return f"""[broker]
 brokerId={BROKER_ID}
 hostName={HOST}
@@ -112,5 +112,5 @@ enableMemStore={str(memory_store).lower()}
 
 
 def _metrics(port: int) -> str:
-    """Switched off, both servers would still open this listener, and both on port 9081."""
+    """Return the settings of the metrics listener. Even if it is disabled, a server opens it, by default on port 9081."""
     return f"[prometheus]\npromEnable=true\npromHttpPort={port}\n"
