@@ -90,6 +90,7 @@ def decode_pairs(blob: bytes | None) -> tuple[Pair, ...]:
 
 
 def _split_blob(blob: bytes) -> tuple[_Names, tuple[bytes, ...]]:
+    """Return the names and the encoded values of a blob. Raises ValueError."""
     try:
         size, offset = blob[1], 2
         if size > 0x7F:
@@ -105,6 +106,7 @@ def _split_blob(blob: bytes) -> tuple[_Names, tuple[bytes, ...]]:
 
 
 def _read_lengths(blob: bytes, offset: int, count: int) -> tuple[Sequence[int], int]:
+    """Return the `count` lengths that begin at `offset`, and the offset after them. Raises ValueError for an unknown kind."""
     if blob[0] == NARROW:
         return blob[offset : offset + count], offset + count
     if blob[0] == WIDE:
@@ -121,6 +123,7 @@ def _slice(data: bytes, offset: int, lengths: Sequence[int]) -> tuple[bytes, ...
 
 
 def _decode_names(field: bytes) -> _Names:
+    """Decode the field names of a blob, without its leading size. Raises ValueError, RemoteProtocolError."""
     count, offset = decode_varint(field, 0)
     if count > len(field):
         raise ValueError(f"the field of names has {len(field)} bytes, too few for {count} names")

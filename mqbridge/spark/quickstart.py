@@ -18,6 +18,7 @@ FIRST_ORDER_S = 1_769_860_800
 """2026-01-31 12:00 UTC, the time of the first order."""
 DURATION_MINUTES = 10
 MEMORY_TABLE = "orders_per_minute"
+"""The in-memory table to which the query writes the orders per minute."""
 
 OnStep = Callable[[str], None]
 """A callback that receives the name of each step when the step begins."""
@@ -25,7 +26,7 @@ OnStep = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A completed step, with its duration."""
+    """A completed step, with the number of its messages and its duration."""
 
     name: str
     messages: int

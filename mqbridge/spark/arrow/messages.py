@@ -38,7 +38,7 @@ class SourceRun:
 
 
 class MessageDecoder:
-    """Reads messages from record batches of one schema. Raises ConfigError for columns that cannot be read."""
+    """Converts record batches of one schema to messages. Raises ConfigError for columns that cannot be read."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = MessageColumns(schema)

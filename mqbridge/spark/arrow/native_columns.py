@@ -87,10 +87,12 @@ def _buffers(array: pa.Array) -> tuple[Any, ...]:
 
 
 def _validity(array: pa.Array) -> bytes | None:
+    """Return the validity bitmap of an array; None if the array has no NULL."""
     bitmap = array.buffers()[0] if array.null_count else None
     return None if bitmap is None else bitmap.to_pybytes()
 
 
 def _offset_bytes(offsets: pa.Array) -> bytes:
+    """Return the buffer of an array of 32-bit offsets; of a slice, only the bytes of the slice."""
     data: bytes = offsets.buffers()[1].slice(4 * offsets.offset, 4 * len(offsets)).to_pybytes()
     return data

@@ -20,7 +20,7 @@ class Counts:
     filtered: int = 0
     """Messages that the filter excluded."""
     looped: int = 0
-    """Messages that loop prevention dropped."""
+    """Messages that loop prevention dropped. A message counts once per target."""
     by_target: dict[str, int] = field(default_factory=dict)
     """By target (`cluster/topic`), the messages that were stored, skipped or refused."""
 

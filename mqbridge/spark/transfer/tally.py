@@ -13,6 +13,8 @@ from mqbridge.spark.transfer.counts import Counts
 
 @dataclass(slots=True)
 class _BatchCounts:
+    """The counts of one batch that is not acknowledged yet."""
+
     to_targets: Counter[str] = field(default_factory=Counter)
     """Messages for each target, by its label."""
     skipped: Counter[str] = field(default_factory=Counter)
