@@ -16,6 +16,8 @@ from mqbridge.memory.broker import delete_broker
 
 @dataclass(frozen=True)
 class Answer:
+    """The exit code and the output of a command."""
+
     code: int
     out: str
     err: str
@@ -30,9 +32,9 @@ Invoke = Callable[..., Answer]
 
 @pytest.fixture
 def invoke() -> Iterator[Invoke]:
-    """Runs a command in this process; an exception that is not an exit fails the test."""
+    """Return a function that runs a command in this process; an exception other than SystemExit fails the test."""
     root = logging.getLogger()
-    level, collecting = root.level, gc.get_threshold()
+    level, gc_thresholds = root.level, gc.get_threshold()
 
     def run(*arguments: object, stdin: bytes = b"") -> Answer:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
@@ -41,15 +43,15 @@ def invoke() -> Iterator[Invoke]:
         return Answer(result.exit_code, result.stdout, result.stderr)
 
     yield run
-    for handler in [one for one in root.handlers if one.name == HANDLER_NAME]:
+    for handler in [handler for handler in root.handlers if handler.name == HANDLER_NAME]:
         root.removeHandler(handler)
     root.setLevel(level)
-    gc.set_threshold(*collecting)
+    gc.set_threshold(*gc_thresholds)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration between two embedded logs."""
+    """Write a configuration with a route between two embedded logs; return its path."""
     file = tmp_path / "f.yaml"
     file.write_text(f"""\
 clusters:
@@ -67,10 +69,10 @@ http: {{enabled: false}}
 
 @pytest.fixture(params=["log", "memory"])
 def orders(request: pytest.FixtureRequest, tmp_path: Path, invoke: Invoke) -> Iterator[list[Any]]:
-    """Options that name a cluster, with a topic `orders` of three partitions in it."""
+    """Return options that name a cluster, of each system in turn; it has a topic `orders` with three partitions."""
     file = tmp_path / "one.yaml"
-    where = f"path: '{tmp_path}/orders.db'" if request.param == "log" else f"broker: '{tmp_path}'"
-    file.write_text(f"clusters: {{only: {{system: {request.param}, {where}}}}}")
+    address = f"path: '{tmp_path}/orders.db'" if request.param == "log" else f"broker: '{tmp_path}'"
+    file.write_text(f"clusters: {{only: {{system: {request.param}, {address}}}}}")
     options: list[Any] = ["-F", file]
     assert invoke("topics", "orders", "--create", 3, *options).code == 0
     yield options

@@ -1,4 +1,4 @@
-"""A secret is driven through every output: none shows it."""
+"""No output shows a secret: commands, errors, tracebacks, the running gateway, and the configuration object."""
 
 import json
 import os
@@ -24,9 +24,12 @@ CANARY = "canary-7e3f"
 
 
 def clusters(folder: Path, form: str) -> dict[str, Any]:
-    """One cluster of each system, with every option that holds a secret; nothing listens at their addresses."""
+    """Return one cluster of each system with all options for secrets; no server listens at their addresses.
+
+    `form` is how the secrets are given: as text, by file, by command, or by substitution.
+    """
     pulsar, admin, rocket, tube = free_ports(4)
-    mine = Authority(folder / "ours").issue("mine", password=f"{CANARY}-key")
+    certificate = Authority(folder / "authority").issue("gateway", password=f"{CANARY}-key")
 
     def secret(name: str) -> Any:
         value = f"{CANARY}-{name}"
@@ -34,12 +37,17 @@ def clusters(folder: Path, form: str) -> dict[str, Any]:
         sources = {
             "text": value,
             "file": {"file": str(folder / name)},
-            "put in": f"${{file:{folder / name}}}",
+            "substituted": f"${{file:{folder / name}}}",
             "command": {"command": ["sh", "-c", f"echo complaint {value} >&2; cat {folder / name}"]},
         }
         return sources[form]
 
-    tls = {"certificate": str(mine.certificate), "key": str(mine.key), "key_password": secret("key"), "verify": "none"}
+    tls = {
+        "certificate": str(certificate.certificate),
+        "key": str(certificate.key),
+        "key_password": secret("key"),
+        "verify": "none",
+    }
     return {
         "pulsar": {
             "system": "pulsar",
@@ -75,7 +83,7 @@ ROUTES = [
 ]
 
 
-@pytest.fixture(params=["text", "command", *(pytest.param(form, marks=pytest.mark.thorough) for form in ("file", "put in"))])
+@pytest.fixture(params=["text", "command", *(pytest.param(form, marks=pytest.mark.thorough) for form in ("file", "substituted"))])
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "gateway.yaml"
     (port,) = free_ports(1)
@@ -87,7 +95,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def output_of(*arguments: object) -> str:
-    """Everything that a command prints, including tracebacks."""
+    """Run a command that fails with an expected error; return all its output, including tracebacks."""
     command = [sys.executable, "-m", "mqbridge", "--debug", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode not in {0, 1}, done.stdout + done.stderr
@@ -102,23 +110,23 @@ def test_commands_do_not_show_a_secret(file: Path) -> None:
         ["peek", "t", "-F", file, "-b", "rocket"],
         ["run", file, "--fail-fast"],
     ):
-        said = output_of(*command)
-        assert "cannot be reached" in said
-        assert CANARY not in said, command
+        output = output_of(*command)
+        assert "cannot be reached" in output
+        assert CANARY not in output, command
 
 
-@pytest.mark.parametrize("file", ["text", "put in"], indirect=True)
+@pytest.mark.parametrize("file", ["text", "substituted"], indirect=True)
 def test_errors_in_a_configuration_do_not_show_a_secret(file: Path, invoke: Invoke) -> None:
-    whole = yaml.safe_load(file.read_text())
-    for cluster, body in whole["clusters"].items():
+    valid = yaml.safe_load(file.read_text())
+    for cluster, body in valid["clusters"].items():
         for group in ("auth", "tls"):
             for given in ({**body[group], "unknown": body[group]}, [body[group]], CANARY):
-                wrong = {**whole["clusters"], cluster: {**body, group: given}}
-                file.write_text(yaml.safe_dump({**whole, "clusters": wrong}))
+                wrong = {**valid["clusters"], cluster: {**body, group: given}}
+                file.write_text(yaml.safe_dump({**valid, "clusters": wrong}))
                 for command in (["check", file], ["check", file, "-J"]):
-                    told = invoke(*command)
-                    assert told.code == 2
-                    assert CANARY not in told.out + told.err
+                    answer = invoke(*command)
+                    assert answer.code == 2
+                    assert CANARY not in answer.out + answer.err
 
 
 def test_tracebacks_do_not_show_a_secret(tmp_path: Path) -> None:
@@ -126,9 +134,9 @@ def test_tracebacks_do_not_show_a_secret(tmp_path: Path) -> None:
     file.write_text(
         f"clusters: {{p: {{system: pulsar, service_url: 'pulsar://h', auth: {{token: [{CANARY}], user: {CANARY}}}}}}}"
     )
-    said = output_of("check", file)
-    assert "Traceback" in said
-    assert CANARY not in said
+    output = output_of("check", file)
+    assert "Traceback" in output
+    assert CANARY not in output
 
 
 @pytest.fixture
@@ -139,24 +147,24 @@ def gateway(file: Path, tmp_path: Path) -> Iterator[GatewayProcess]:
 
 def test_a_running_gateway_does_not_show_a_secret(file: Path, gateway: GatewayProcess) -> None:
     listen = yaml.safe_load(file.read_text())["http"]["listen"]
-    said: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     deadline = time.monotonic() + 60
-    while not said and time.monotonic() < deadline:
+    while not outputs and time.monotonic() < deadline:
         try:
             for path in ("/metrics", "/routes", "/health", "/health/ready", "/health/live"):
-                said[path] = httpx.get(f"http://{listen}{path}", timeout=30).text
+                outputs[path] = httpx.get(f"http://{listen}{path}", timeout=30).text
         except httpx.TransportError:
-            said.clear()
+            outputs.clear()
             time.sleep(0.05)
-    said["/reload"] = httpx.post(f"http://{listen}/reload", timeout=60).text
-    said["ps"] = Path(f"/proc/{gateway.process.pid}/cmdline").read_text()
-    assert "cannot be reached" in said["/health/ready"]
+    outputs["/reload"] = httpx.post(f"http://{listen}/reload", timeout=60).text
+    outputs["ps"] = Path(f"/proc/{gateway.process.pid}/cmdline").read_text()
+    assert "cannot be reached" in outputs["/health/ready"]
     gateway.process.terminate()
     gateway.process.wait(60)
-    said["log"] = gateway.log
-    assert "cannot be reached" in said["log"]
-    assert "tls.verify is `none`" in said["log"]
-    assert [place for place, text in said.items() if CANARY in text] == []
+    outputs["log"] = gateway.log
+    assert "cannot be reached" in outputs["log"]
+    assert "tls.verify is `none`" in outputs["log"]
+    assert [name for name, text in outputs.items() if CANARY in text] == []
 
 
 def test_the_configuration_object_does_not_show_a_secret(file: Path) -> None:
@@ -168,7 +176,7 @@ def test_the_configuration_object_does_not_show_a_secret(file: Path) -> None:
             repr(cluster.settings.model_dump()),
             json.dumps(cluster.settings.model_dump(mode="json")),
         ]
-        assert [one for one in shown if CANARY in one] == [], name
+        assert [text for text in shown if CANARY in text] == [], name
 
 
 @pytest.mark.parametrize(
@@ -181,11 +189,11 @@ def test_the_configuration_object_does_not_show_a_secret(file: Path) -> None:
         (f"tubemq://h:1?auth.user=u&auth.password={CANARY}", "auth.password"),
     ],
 )
-def test_a_secret_in_a_url_is_refused(url: str, secret: str, invoke: Invoke) -> None:
-    told = invoke("topics", "--at", url)
-    assert told.code == 2
-    assert f"contains the secret {secret}" in told.err
-    assert "use a profile in" in told.err
+def test_a_secret_in_a_url_is_rejected(url: str, secret: str, invoke: Invoke) -> None:
+    answer = invoke("topics", "--at", url)
+    assert answer.code == 2
+    assert f"contains the secret {secret}" in answer.err
+    assert "use a profile in" in answer.err
     for wrong in (f"{url}&unknown=1", f"{url}{'&'}{url.partition('?')[2]}"):
         assert CANARY not in invoke("topics", "--at", wrong).err
-    assert CANARY not in told.err
+    assert CANARY not in answer.err

@@ -7,7 +7,7 @@ from mqbridge.delivery.counters import Counters, declared_totals
 from mqbridge.gateway.run_result import RouteResult, RunResult
 
 
-def test_the_closing_line_shows_every_total_that_has_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_line_shows_every_total_that_has_a_label(capsys: pytest.CaptureFixture[str]) -> None:
     counters = Counters(received=1000, stored=7, dead=1, filtered=2, looped=3, gaps=4, acknowledged=998)
     report(RunResult([RouteResult("r", counters), RouteResult("idle", Counters())], 2.0))
     assert capsys.readouterr().err.splitlines() == [
@@ -16,11 +16,11 @@ def test_the_closing_line_shows_every_total_that_has_a_word(capsys: pytest.Captu
     ]
 
 
-def test_every_total_is_in_the_outcome() -> None:
+def test_every_total_is_in_the_json_result() -> None:
     assert {total.name for total in declared_totals()} <= RouteResult("r", Counters()).as_json().keys()
 
 
-def test_the_closing_line_shows_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_has_its_own_summary_line(capsys: pytest.CaptureFixture[str]) -> None:
     counters = Counters(received=200, returned=200)
     report(RunResult([RouteResult("r", counters)], 2.0, {"b": "cannot be reached for 12 s: nobody there"}))
     assert capsys.readouterr().err.splitlines() == [

@@ -19,7 +19,7 @@ from tests.patience import SERVER_PATIENCE_S
 pytestmark = pytest.mark.cluster
 
 CONFIG = Path(__file__).parents[2] / "config"
-THERE, BACK = CONFIG / "tubemq-to-pulsar.yaml", CONFIG / "pulsar-to-tubemq.yaml"
+TO_PULSAR, TO_TUBEMQ = CONFIG / "tubemq-to-pulsar.yaml", CONFIG / "pulsar-to-tubemq.yaml"
 COUNT = 500
 
 Configure = Callable[..., None]
@@ -27,7 +27,7 @@ Configure = Callable[..., None]
 
 @pytest.fixture
 def configure(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
-    """Sets the variables that the examples read."""
+    """Return a function that sets the environment variables which the example configurations read."""
 
     def configure(**names: str) -> None:
         addresses = {"TUBEMQ_MASTERS": tubemq.masters, "PULSAR_URL": pulsar.service_url, "PULSAR_ADMIN_URL": pulsar.admin_url}
@@ -49,32 +49,32 @@ def test_messages_return_unchanged_from_tubemq_to_pulsar_and_back(
     configure(SOURCE_TOPIC=source, TARGET_TOPIC=copy, GROUP="cli-there")
     stdin = b"".join(b"key-%d:payload %d\n" % (number % 7, number) for number in range(COUNT))
     sent = invoke(
-        "produce", "-t", source, "-K", ":", "-T", "paid", "-H", "lang=de", "-F", THERE, "-b", "tube", "--json", stdin=stdin
+        "produce", "-t", source, "-K", ":", "-T", "paid", "-H", "lang=de", "-F", TO_PULSAR, "-b", "tube", "--json", stdin=stdin
     )
     assert (sent.code, sent.json["stored"], sent.json["refused"]) == (0, COUNT, 0)
 
-    looked = invoke("check", THERE, "--connect", "--json")
+    looked = invoke("check", TO_PULSAR, "--connect", "--json")
     assert (looked.code, looked.json["routes"][0]["topics"]) == (0, [{"topic": source, "partitions": 3, "targets": [copy]}])
-    ran = invoke("run", THERE, "--until-idle", 3, "--json")
+    ran = invoke("run", TO_PULSAR, "--until-idle", 3, "--json")
     assert (ran.code, ran.json["routes"][0]["acknowledged"]) == (0, COUNT)
 
-    got = messages(invoke("consume", "-t", copy, "-F", THERE, "-b", "pulsar", "-e", "--json").out)
+    got = messages(invoke("consume", "-t", copy, "-F", TO_PULSAR, "-b", "pulsar", "-e", "--json").out)
     assert sorted(one["payload"] for one in got) == sorted(f"payload {number}" for number in range(COUNT))
     assert {(one["key"], one["msg_type"]) for one in got} == {(f"key-{number}", "paid") for number in range(7)}
     assert all(["lang", "de"] in one["properties"] for one in got)
 
     configure(SOURCE_TOPIC=copy, TARGET_TOPIC=back, GROUP="cli-back")
-    returned = invoke("run", BACK, "--until-idle", 3, "--json")
+    returned = invoke("run", TO_TUBEMQ, "--until-idle", 3, "--json")
     assert (returned.code, returned.json["routes"][0]["acknowledged"]) == (0, COUNT)
-    rows = invoke("groups", copy, "-G", "cli-back", "-F", BACK, "-b", "pulsar", "--json").json
+    rows = invoke("groups", copy, "-G", "cli-back", "-F", TO_TUBEMQ, "-b", "pulsar", "--json").json
     assert [row["at_end"] for row in rows] == [True] * 3
-    home = messages(invoke("consume", "-t", back, "-F", BACK, "-b", "tube", "-e", "--json").out)
+    home = messages(invoke("consume", "-t", back, "-F", TO_TUBEMQ, "-b", "tube", "-e", "--json").out)
     assert sorted((one["payload"], one["key"]) for one in home) == sorted((one["payload"], one["key"]) for one in got)
 
 
-def test_an_unreachable_cluster_ends_with_3(invoke: Invoke, configure: Configure) -> None:
+def test_an_unreachable_cluster_has_exit_code_3(invoke: Invoke, configure: Configure) -> None:
     configure(TUBEMQ_MASTERS="127.0.0.1:1", PULSAR_URL="pulsar://127.0.0.1:1")
-    answer = invoke("run", THERE, "--until-idle", 1)
+    answer = invoke("run", TO_PULSAR, "--until-idle", 1)
     assert answer.code == 3
     assert answer.err.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in answer.err
@@ -82,7 +82,7 @@ def test_an_unreachable_cluster_ends_with_3(invoke: Invoke, configure: Configure
 
 def test_a_missing_topic_is_reported(invoke: Invoke, configure: Configure) -> None:
     configure(SOURCE_TOPIC="never-made")
-    answer = invoke("check", THERE, "--connect", "--json")
+    answer = invoke("check", TO_PULSAR, "--connect", "--json")
     assert answer.code == 3
     assert [one["reachable"] for one in answer.json["clusters"]] == [True, True]
     assert "never-made" in answer.json["routes"][0]["error"]
@@ -92,7 +92,7 @@ def test_a_missing_topic_is_reported(invoke: Invoke, configure: Configure) -> No
 
 
 class Terminal:
-    """The commands on one cluster and topic."""
+    """Runs commands on one cluster, given by its URL, and one topic."""
 
     def __init__(self, invoke: Invoke, url: str, topic: str) -> None:
         self._invoke, self._url, self.topic = invoke, url, topic
@@ -110,15 +110,15 @@ class Terminal:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that becomes true later: a TubeMQ Broker lists an offset when it writes it down, every 5 s."""
+    """Wait until the condition is true. A TubeMQ Broker, for example, reports an offset only after writing it, every 5 s."""
     limit = time.monotonic() + SERVER_PATIENCE_S
     while not condition():
-        assert time.monotonic() < limit, "it never showed"
+        assert time.monotonic() < limit, "the condition never became true"
         time.sleep(0.2)
 
 
 def run_six_commands(at: Terminal) -> None:
-    """Produce, peek, consume as a group, see it, and move it back: on one partition, so that all is in order."""
+    """Run topics, produce, peek, consume, groups and offsets. The topic has one partition, so the order is known."""
     topic = at.topic
     form = ["-K", ":", "-T", "paid", "-H", "lang=de", "--event-time", "@1700000000123"]
     stored = at("produce", "-t", topic, *form, "--json", stdin=b"k:0\nk:1\nk:2\nk:3\nk:4\n").json
@@ -137,7 +137,7 @@ def run_six_commands(at: Terminal) -> None:
     third = messages(at("peek", topic, "--first", "-c", 3, "--json").out)[2]["position"]
     assert messages(at("peek", topic, "-o", third, "-c", 1, "--json").out)[0]["payload"] == "2"
     assert "property lang" in at("peek", topic).out
-    assert at("groups", topic, "--json").json == [], "a look left a group behind"
+    assert at("groups", topic, "--json").json == [], "peek left a group behind"
 
     assert [one["payload"] for one in at.consumed("-G", "billing")] == ["0", "1", "2", "3", "4"]
     until(lambda: [(one["at_end"], one["lag"]) for one in at.offsets()["partitions"]] == [(True, 0)])
@@ -156,8 +156,8 @@ def run_six_commands(at: Terminal) -> None:
     assert [one["payload"] for one in at.consumed("-G", "billing", "-o", third)] == ["2", "3", "4"]
 
 
-def times(at: Terminal) -> None:
-    """Positions by time, where the system supports them."""
+def check_positions_by_time(at: Terminal) -> None:
+    """Peek and move a group by time, on a system that supports it."""
     assert len(messages(at("peek", at.topic, "-o", "now-1h", "--json").out)) == 5
     assert at("peek", at.topic, "-o", "now", "--json").out == ""
     moved = at("offsets", at.topic, "-G", "billing", "--reset", "now-1h", "--dry-run", "--json").json
@@ -188,7 +188,7 @@ def test_six_commands_on_pulsar(invoke: Invoke, pulsar: Pulsar) -> None:
     at = Terminal(invoke, f"{pulsar.service_url}?admin={pulsar.admin_url}", f"cli-{uuid4().hex[:8]}")
     at("topics", at.topic, "--create", 1)
     run_six_commands(at)
-    times(at)
+    check_positions_by_time(at)
     check_delayed_delivery(Terminal(invoke, f"{pulsar.service_url}?admin={pulsar.admin_url}", pulsar.take_topic()))
 
 
@@ -197,12 +197,12 @@ def test_six_commands_on_rocketmq(invoke: Invoke, rocketmq: RocketMQ) -> None:
     at = Terminal(invoke, url, f"cli_{uuid4().hex[:8]}")
     at("topics", at.topic, "--create", 1)
     run_six_commands(at)
-    times(at)
+    check_positions_by_time(at)
     assert at.consumed("-T", "paid", "-c", 1)[0]["msg_type"] == "paid"
     check_delayed_delivery(Terminal(invoke, url, rocketmq.take_topic(1)))
 
 
-# --- what is refused before anything is made ------------------------------------------------------------------------------
+# --- configurations that are rejected before anything is created ----------------------------------------------------------
 
 
 SYSTEMS = ("tubemq", "pulsar", "rocketmq")
@@ -219,10 +219,10 @@ def test_the_port_of_another_system_is_recognized(
     others += [url.removeprefix("http://").removesuffix("/webapi.htm") for url in pages.values()]
     quick = {"tubemq": "?request_timeout=2s", "pulsar": "?connect_timeout=2s", "rocketmq": "?request_timeout=2s"}[client]
     for port in others:
-        told = invoke("topics", "--at", f"{client}://{port}{quick}")
-        assert told.code == 3
-        assert f"{port} can be reached, but does not answer as a " in told.err
-        assert "Is it the port of another system" in told.err
+        answer = invoke("topics", "--at", f"{client}://{port}{quick}")
+        assert answer.code == 3
+        assert f"{port} can be reached, but does not answer as a " in answer.err
+        assert "Is it the port of another system" in answer.err
 
 
 def test_tubemq_topics_are_created_by_url(invoke: Invoke, tubemq: TubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +240,8 @@ def test_tubemq_topics_are_created_by_url(invoke: Invoke, tubemq: TubeMQ, monkey
     assert len(invoke("topics", name, "--json", "--at", admin).json[0]["partitions"]) == 3
 
 
-class Refusals:
-    """Configurations between an embedded log and a real cluster that the cluster cannot carry out."""
+class RejectedConfigurations:
+    """Writes configurations between an embedded log and a real cluster, which that cluster rejects."""
 
     def __init__(self, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, folder: Path) -> None:
         self.name = f"refused_{uuid4().hex[:8]}"
@@ -250,7 +250,10 @@ class Refusals:
     def write(
         self, cluster: dict[str, object], *, source: str | None = None, target: str | None = None, group: str = "g"
     ) -> Path:
-        """To the cluster, or from its topic `source` into the log."""
+        """Write a configuration with a route from the log to the cluster, or with `source` from this topic to the log.
+
+        Another route, between topics of the log, stands before it.
+        """
         here, there = {"cluster": "log", "topic": "orders"}, {"cluster": "real", "topic": target or self.name}
         if source is not None:
             here, there = {"cluster": "real", "topic": source}, {"cluster": "log", "topic": self.name}
@@ -275,88 +278,93 @@ class Refusals:
         return {"system": "rocketmq", "name_servers": self._rocketmq.name_server}
 
 
-def _tubemq_without_admin(made: Refusals) -> Path:
-    return made.write(made.tube())
+def _tubemq_without_admin(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.tube())
 
 
-def _tubemq_with_a_wrong_admin_url(made: Refusals) -> Path:
-    return made.write(made.tube(admin_url="http://127.0.0.1:1", admin_token=TOKEN))
+def _tubemq_with_a_wrong_admin_url(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.tube(admin_url="http://127.0.0.1:1", admin_token=TOKEN))
 
 
-def _tubemq_with_another_page_as_admin_url(made: Refusals) -> Path:
-    return made.write(made.tube(admin_url=made._pulsar.admin_url, admin_token=TOKEN))
+def _tubemq_with_another_page_as_admin_url(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.tube(admin_url=writer._pulsar.admin_url, admin_token=TOKEN))
 
 
-def _tubemq_with_a_wrong_token(made: Refusals) -> Path:
-    return made.write(made.tube(admin_url=made._tubemq.admin_url, admin_token="wrong"))
+def _tubemq_with_a_wrong_token(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.tube(admin_url=writer._tubemq.admin_url, admin_token="wrong"))
 
 
-def _tubemq_with_a_name_that_is_none(made: Refusals) -> Path:
-    return made.write(made.tube(admin_url=made._tubemq.admin_url, admin_token=TOKEN), target="with-dashes")
+def _tubemq_with_an_invalid_topic_name(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.tube(admin_url=writer._tubemq.admin_url, admin_token=TOKEN), target="with-dashes")
 
 
-def _pulsar_without_admin(made: Refusals) -> Path:
-    return made.write(made.pulse())
+def _pulsar_without_admin(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.pulse())
 
 
-def _pulsar_with_a_wrong_admin_url(made: Refusals) -> Path:
-    return made.write(made.pulse(admin_url="http://127.0.0.1:1"))
+def _pulsar_with_a_wrong_admin_url(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.pulse(admin_url="http://127.0.0.1:1"))
 
 
-def _pulsar_with_another_page_as_admin_url(made: Refusals) -> Path:
-    return made.write(made.pulse(admin_url=made._tubemq.admin_url.removesuffix("/webapi.htm")))
+def _pulsar_with_another_page_as_admin_url(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.pulse(admin_url=writer._tubemq.admin_url.removesuffix("/webapi.htm")))
 
 
-def _pulsar_without_the_namespace(made: Refusals) -> Path:
-    return made.write(made.pulse(admin_url=made._pulsar.admin_url), target=f"persistent://public/{made.name}/t")
+def _pulsar_without_the_namespace(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.pulse(admin_url=writer._pulsar.admin_url), target=f"persistent://public/{writer.name}/t")
 
 
-def _pulsar_with_a_topic_that_cannot_grow(made: Refusals) -> Path:
-    return made.write(made.pulse(admin_url=made._pulsar.admin_url), target=made._pulsar.take_topic())
+def _pulsar_with_a_topic_that_cannot_grow(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.pulse(admin_url=writer._pulsar.admin_url), target=writer._pulsar.take_topic())
 
 
-def _pulsar_with_a_group_that_is_not_made(made: Refusals) -> Path:
-    namespace = made._pulsar.create_namespace("refusing", made.name)
-    made._pulsar.admin("POST", f"namespaces/{namespace}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
-    topic = made._pulsar.create_topic("t", 1, namespace=namespace)
-    return made.write(made.pulse(admin_url=made._pulsar.admin_url), source=topic)
+def _pulsar_with_a_group_that_cannot_be_created(writer: RejectedConfigurations) -> Path:
+    namespace = writer._pulsar.create_namespace("refusing", writer.name)
+    writer._pulsar.admin("POST", f"namespaces/{namespace}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    topic = writer._pulsar.create_topic("t", 1, namespace=namespace)
+    return writer.write(writer.pulse(admin_url=writer._pulsar.admin_url), source=topic)
 
 
-def _rocketmq_with_a_name_that_is_none(made: Refusals) -> Path:
-    return made.write(made.rocket(), target="with.dots")
+def _rocketmq_with_an_invalid_topic_name(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.rocket(), target="with.dots")
 
 
-def _rocketmq_with_a_group_that_is_none(made: Refusals) -> Path:
-    return made.write(made.rocket(), source=made._rocketmq.take_topic(1), group="with.dots")
+def _rocketmq_with_an_invalid_group_name(writer: RejectedConfigurations) -> Path:
+    return writer.write(writer.rocket(), source=writer._rocketmq.take_topic(1), group="with.dots")
 
 
-REFUSED = {
+REJECTED = {
     _tubemq_without_admin: "set admin_url",
     _tubemq_with_a_wrong_admin_url: "127.0.0.1:1",
     _tubemq_with_another_page_as_admin_url: "not a TubeMQ response",
     _tubemq_with_a_wrong_token: "unauthorized",
-    _tubemq_with_a_name_that_is_none: "'with-dashes' cannot be a topic of TubeMQ",
+    _tubemq_with_an_invalid_topic_name: "'with-dashes' cannot be a topic of TubeMQ",
     _pulsar_without_admin: "set admin_url of cluster 'real'",
     _pulsar_with_a_wrong_admin_url: "http://127.0.0.1:1 cannot be reached",
     _pulsar_with_another_page_as_admin_url: "like Pulsar's REST interface",
     _pulsar_without_the_namespace: "Namespace",
     _pulsar_with_a_topic_that_cannot_grow: "is unpartitioned and cannot get 3",
-    _pulsar_with_a_group_that_is_not_made: "has no subscription 'g'",
-    _rocketmq_with_a_name_that_is_none: "'with.dots' cannot be a topic",
-    _rocketmq_with_a_group_that_is_none: "'with.dots' cannot be a group",
+    _pulsar_with_a_group_that_cannot_be_created: "has no subscription 'g'",
+    _rocketmq_with_an_invalid_topic_name: "'with.dots' cannot be a topic",
+    _rocketmq_with_an_invalid_group_name: "'with.dots' cannot be a group",
 }
 
 
-@pytest.mark.parametrize("cause", REFUSED, ids=lambda cause: cause.__name__.removeprefix("_"))
-def test_check_refuses_the_same_as_run_and_leaves_nothing_behind(
-    invoke: Invoke, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, tmp_path: Path, cause: Callable[[Refusals], Path]
+@pytest.mark.parametrize("cause", REJECTED, ids=lambda cause: cause.__name__.removeprefix("_"))
+def test_check_rejects_the_same_as_run_and_creates_nothing(
+    invoke: Invoke,
+    tubemq: TubeMQ,
+    pulsar: Pulsar,
+    rocketmq: RocketMQ,
+    tmp_path: Path,
+    cause: Callable[[RejectedConfigurations], Path],
 ) -> None:
-    """On the real system, with the same error; even the route before it has not created its topic."""
+    """`check` and `run` report the same error, and the valid first route has not created its topic either."""
     assert invoke("topics", "orders", "--create", 3, "--at", f"log://{tmp_path}/log.db").code == 0
-    file = cause(Refusals(tubemq, pulsar, rocketmq, tmp_path))
+    file = cause(RejectedConfigurations(tubemq, pulsar, rocketmq, tmp_path))
     checked = invoke("check", file, "--connect", "--json")
     problem = checked.json["routes"][1]["error"]
-    assert (checked.code != 0, REFUSED[cause] in problem) == (True, True), problem
+    assert (checked.code != 0, REJECTED[cause] in problem) == (True, True), problem
     ran = invoke("run", file, "--fail-fast")
     assert ran.code in (2, 3)
     assert problem in ran.err

@@ -22,7 +22,7 @@ COMMANDS = ["quickstart", "run", "check", "explain", "schema", "topics", "groups
 
 @pytest.fixture
 def orders(config: Path, invoke: Invoke) -> list[Any]:
-    """Options that name the source, with a topic of three partitions in it."""
+    """Return options that name the source cluster; it has a topic `orders` with three partitions."""
     options = ["-F", config, "-b", "source"]
     assert invoke("topics", "orders", "--create", 3, *options).code == 0
     return options
@@ -56,7 +56,7 @@ def test_the_schema_is_json(invoke: Invoke) -> None:
     assert invoke("schema").json["title"] == "mqbridge configuration"
 
 
-def test_a_good_configuration(invoke: Invoke, config: Path) -> None:
+def test_a_valid_configuration_has_no_problems(invoke: Invoke, config: Path) -> None:
     answer = invoke("check", config)
     expected = [native.notice] * (native.compiled is None) + [f"{config}: no problems (2 clusters, 1 route)"]
     assert (answer.code, answer.err.splitlines()) == (0, expected)
@@ -66,7 +66,7 @@ def test_a_good_configuration(invoke: Invoke, config: Path) -> None:
     assert answer["routes"][0]["from"] == {"cluster": "source", "topics": ["orders"], "group": "g"}
 
 
-def test_a_wrong_configuration(invoke: Invoke, config: Path) -> None:
+def test_check_reports_all_problems_with_their_lines(invoke: Invoke, config: Path) -> None:
     config.write_text(config.read_text().replace("cluster: target", "cluster: tagret").replace("name: copy", "nmae: copy"))
     answer = invoke("check", config)
     assert (answer.code, answer.out) == (2, "")
@@ -104,7 +104,7 @@ def test_check_reports_a_missing_topic(invoke: Invoke, config: Path) -> None:
 
 
 def test_check_reports_a_missing_state_folder(invoke: Invoke, config: Path, orders: list[Any], tmp_path: Path) -> None:
-    """`run` creates no folders: state under a misspelt path would be lost."""
+    """`run` creates no folders, because checkpoints under a misspelt path would be lost."""
     config.write_text(config.read_text().replace(f"{tmp_path}/state.db", f"{tmp_path}/nosuch/dir/x.db"))
     assert invoke("check", config).code == 0
     for command in (["check", config, "--connect"], ["run", config, "--until-idle", 0]):
@@ -138,14 +138,14 @@ def test_topics_are_created_listed_and_described(invoke: Invoke, orders: list[An
     assert invoke("topics", *orders, "--create", 3).code == 2
 
 
-def test_lines_become_messages_and_come_back(invoke: Invoke, orders: list[Any]) -> None:
+def test_produced_lines_are_consumed_as_messages(invoke: Invoke, orders: list[Any]) -> None:
     sent = invoke("produce", "-t", "orders", *orders, "--json", stdin="a\nb\n\nüber".encode())
     assert sent.json["stored"] == 4
     got = lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
     assert [one["payload"] for one in got] == ["a", "b", "", "über"]
 
 
-def test_every_field_that_can_be_produced(invoke: Invoke, orders: list[Any]) -> None:
+def test_fields_of_the_command_line_are_produced(invoke: Invoke, orders: list[Any]) -> None:
     form = ["-K", ":", "-H", "a=1", "-H", "a=b=c", "-T", "paid", "--attributes", "x=y", "-p", 1, "-Z"]
     assert invoke("produce", "-t", "orders", *orders, *form, stdin=b"k:v:w\nnull:\nplain\n").code == 0
     got = lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
@@ -154,7 +154,7 @@ def test_every_field_that_can_be_produced(invoke: Invoke, orders: list[Any]) -> 
     assert {(one["partition"], one["msg_type"], one["attributes"]) for one in got} == {("1", "paid", "x=y")}
 
 
-def test_files_are_whole_messages_or_lines(invoke: Invoke, orders: list[Any], tmp_path: Path) -> None:
+def test_a_file_is_one_message_or_one_message_per_line(invoke: Invoke, orders: list[Any], tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"\x00\xff\n2")
     (tmp_path / "two").write_bytes(b"x\ny\n")
     invoke("produce", "-t", "orders", "-p", 0, *orders, tmp_path / "one", tmp_path / "two")
@@ -174,7 +174,7 @@ def test_messages_of_one_key_stay_together(invoke: Invoke, orders: list[Any]) ->
         assert numbers == sorted(numbers)
 
 
-def test_a_refused_message_ends_with_4(invoke: Invoke, config: Path) -> None:
+def test_a_refused_message_has_exit_code_4(invoke: Invoke, config: Path) -> None:
     target = ["-F", config, "-b", "target"]
     invoke("topics", "small", "--create", 1, *target)
     answer = invoke("produce", "-t", "small", *target, stdin=b"ok\n" + b"x" * 2000 + b"\n")
@@ -194,7 +194,7 @@ def test_consuming_without_a_group_moves_none(invoke: Invoke, orders: list[Any])
 def test_consuming_as_a_group_acknowledges_completely_shown_batches(invoke: Invoke, orders: list[Any]) -> None:
     invoke("produce", "-t", "orders", "-p", 0, *orders, stdin=b"1\n2\n3\n")
     assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-c", 2, "-f", "%s", *orders).out == "12"
-    # The batch of three was shown in part: it comes again.
+    # Only a part of the batch of three was shown, so the whole batch is delivered again.
     assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-f", "%s", *orders).out == "123"
     assert invoke("consume", "-t", "orders", "-G", "g", "-e", "-f", "%s", *orders).out == ""
     rows = {row["partition"]: row for row in invoke("groups", "orders", "-G", "g", "--json", *orders).json}
@@ -218,7 +218,7 @@ def test_consume_starts_at_a_position(invoke: Invoke, orders: list[Any]) -> None
     assert invoke("consume", "-t", "orders", "-o", "end", "-e", *orders).out == ""
 
 
-def test_a_topic_that_is_written_to_is_read_to_where_it_ended_at_the_start(
+def test_reading_ends_at_the_end_that_the_topic_had_at_the_start(
     invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = LogCluster.read
@@ -226,7 +226,7 @@ def test_a_topic_that_is_written_to_is_read_to_where_it_ended_at_the_start(
     async def growing(
         cluster: LogCluster, topic: str, partition: str, begin: Position, end: Position | None = None
     ) -> AsyncGenerator[Batch, None]:
-        """For every batch that is read, another one is written."""
+        """Read as usual, and write another message after every batch."""
         async with aclosing(original(cluster, topic, partition, begin, end)) as batches:
             async for batch in batches:
                 outbound = await cluster.outbound(OutboundSpec(topic))
@@ -261,7 +261,7 @@ def test_wrong_options_are_reported_with_a_hint(invoke: Invoke, orders: list[Any
     assert expected in answer.err
 
 
-def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
+def test_settings_for_consuming_require_a_group(invoke: Invoke) -> None:
     answer = invoke("consume", "-t", "orders", "-X", "sql=a > 1", "--at", "rocketmq://127.0.0.1:1")
     assert (answer.code, answer.err) == (2, "error: -X sets how a member of a group consumes. Name the group with -G\n")
 
@@ -277,7 +277,7 @@ def test_settings_of_a_member_need_a_group(invoke: Invoke) -> None:
         (["--at", "nonsense"], "is not a URL, and there is no file with profiles"),
     ],
 )
-def test_the_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], expected: str) -> None:
+def test_exactly_one_cluster_must_be_named(invoke: Invoke, config: Path, options: list[str], expected: str) -> None:
     answer = invoke("topics", *(str(config) if option == "CONFIG" else option for option in options))
     assert answer.code == 2
     assert expected in answer.err
@@ -296,7 +296,7 @@ def test_a_cluster_by_url(invoke: Invoke, config: Path, tmp_path: Path, monkeypa
     assert (tmp_path / "url.db").exists()
 
 
-def test_a_url_that_the_system_cannot_use(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_url_is_reported(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_adapters()["log"].cluster_model
 
     def from_url(url: str) -> Any:
@@ -326,7 +326,7 @@ def test_run_until_idle(invoke: Invoke, config: Path, orders: list[Any]) -> None
     assert sorted(map(int, got.out.split())) == list(range(300))
 
 
-def test_run_stops_at_what_the_target_refuses(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+def test_run_stops_at_a_message_that_the_target_rejects(invoke: Invoke, config: Path, orders: list[Any]) -> None:
     invoke("produce", "-t", "orders", *orders, stdin=b"x" * 2000)
     answer = invoke("run", config, "--until-idle", 0.3)
     assert answer.code == 4

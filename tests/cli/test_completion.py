@@ -1,4 +1,4 @@
-"""The shell's completion, through the protocol that the installed scripts speak."""
+"""Shell completion, tested through the environment variables that the installed scripts set."""
 
 import os
 import shutil
@@ -111,7 +111,7 @@ def test_other_shells(profiles: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_calls_the_protocol(shell: str) -> None:
+def test_the_script_of_each_shell_asks_the_program_for_completions(shell: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "_MQBRIDGE_COMPLETE": f"source_{shell}"},
@@ -125,7 +125,7 @@ def test_the_script_of_each_shell_calls_the_protocol(shell: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_with_the_shown_script(profiles: Path, tmp_path: Path) -> None:
+def test_bash_completes_with_the_printed_script(profiles: Path, tmp_path: Path) -> None:
     program = tmp_path / "mqbridge"
     program.write_text(f"#!{sys.executable}\nimport sys\nfrom mqbridge.cli.main import main\nsys.argv[0] = 'mqbridge'\nmain()\n")
     program.chmod(0o755)

@@ -26,7 +26,7 @@ def test_every_error_has_its_code(error: Exception, code: int) -> None:
     assert exit_code(error) == code
 
 
-def test_the_codes_are_those_of_the_help() -> None:
+def test_the_help_lists_every_exit_code() -> None:
     codes = (
         exit_codes.OK,
         exit_codes.UNEXPECTED,

@@ -1,4 +1,4 @@
-"""`mqbridge explain` of directions, and of messages in an embedded log."""
+"""`mqbridge explain`: the fields of two systems, and messages of an embedded log."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def test_it_has_help_with_examples(invoke: Invoke) -> None:
     assert "mqbridge explain tubemq pulsar" in answer.out
 
 
-def test_explain_lists_every_field_of_a_direction(invoke: Invoke) -> None:
+def test_explain_lists_every_field_of_the_source_system(invoke: Invoke) -> None:
     rows = invoke("explain", "rocketmq", "pulsar", "--json").json["fields"]
     by_source = {row["source"]: row for row in rows}
     assert by_source["TAGS"]["target"] == "property $msgType$, mqbridge.msg_type"
@@ -28,13 +28,13 @@ def test_explain_lists_every_field_of_a_direction(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["tubemq"], ["tubemq", "pulsar", "log"], ["tubemq", "plusar"]])
-def test_wrong_names_are_refused(invoke: Invoke, names: list[str]) -> None:
+def test_wrong_names_are_rejected(invoke: Invoke, names: list[str]) -> None:
     answer = invoke("explain", *names)
     assert answer.code == 2
     assert answer.err
 
 
-def test_an_unknown_system_is_answered_with_the_nearest(invoke: Invoke) -> None:
+def test_an_unknown_system_is_reported_with_the_nearest_name(invoke: Invoke) -> None:
     assert "pulsar" in invoke("explain", "tubemq", "plusar").err
 
 
@@ -47,13 +47,13 @@ def orders(config: Path, invoke: Invoke) -> list[Any]:
 
 
 @pytest.mark.parametrize("target", sorted(load_adapters()))
-def test_a_message_in_every_system(invoke: Invoke, orders: list[Any], target: str) -> None:
+def test_a_message_is_explained_for_every_system(invoke: Invoke, orders: list[Any], target: str) -> None:
     answer = invoke("explain", *orders, "orders", target, "--json")
     assert answer.code == 0, answer.err
-    said = answer.json
-    assert (said["message"]["payload"], said["message"]["position"]) == ("first", "0")
-    assert "first" in [row.get("value") for row in said["written"] if row["field"] == "payload"]
-    origin = [row for row in said["written"] if row["field"] == "origin"]
+    explained = answer.json
+    assert (explained["message"]["payload"], explained["message"]["position"]) == ("first", "0")
+    assert "first" in [row.get("value") for row in explained["written"] if row["field"] == "payload"]
+    origin = [row for row in explained["written"] if row["field"] == "origin"]
     assert [row["value"] for row in origin] == ["source|orders|0|0"]
     shown = invoke("explain", *orders, "orders", target)
     assert shown.code == 0
@@ -89,6 +89,6 @@ def test_a_message_of_a_real_pulsar(invoke: Invoke, pulsar: Pulsar) -> None:
     written = {row["native"]: row["value"] for row in answer.json["written"]}
     assert (written["BODY"], written["__SHARDINGKEY"], written["a"]) == ("first", "k", "1")
     shown = [orjson.loads(line) for line in invoke("consume", "-t", topic, *at, "-e", "--json").out.splitlines()]
-    place = next(one["position"] for one in shown if one["payload"] == "second")
-    second = invoke("explain", "--message", pulsar.service_url, topic, "tubemq", "--json", "-o", place)
-    assert (second.json["message"]["payload"], second.json["message"]["position"]) == ("second", place)
+    position = next(one["position"] for one in shown if one["payload"] == "second")
+    second = invoke("explain", "--message", pulsar.service_url, topic, "tubemq", "--json", "-o", position)
+    assert (second.json["message"]["payload"], second.json["message"]["position"]) == ("second", position)

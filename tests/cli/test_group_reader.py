@@ -1,4 +1,4 @@
-"""Reading as a member of a group, against lanes that behave as real lanes rarely do."""
+"""Reading as a member of a group, with scripted lanes for cases that real lanes rarely show."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ BOTH, ONE = frozenset(NAMES), frozenset({"a:0"})
 
 
 class Lane:
-    """Delivers its script: payloads as batches with a message per byte, exceptions raised as they are."""
+    """A lane with a script: a bytes item is delivered as a batch with one message per byte, an exception is raised."""
 
-    def __init__(self, index: int, *given: bytes | Exception, caught_up: bool = False) -> None:
+    def __init__(self, index: int, *script: bytes | Exception, caught_up: bool = False) -> None:
         self.partition = Partition("c", "t", NAMES[index], index)
         self.revoked = asyncio.Event()
-        self.given = list(given)
+        self.remaining = list(script)
         self.acknowledged: list[bytes] = []
         self.rejected: list[bytes] = []
         self.sought: list[Position] = []
@@ -33,17 +33,17 @@ class Lane:
 
     @property
     def caught_up(self) -> bool:
-        return self._caught_up and not self.given
+        return self._caught_up and not self.remaining
 
     async def receive(self) -> Batch:
-        if not self.given:
+        if not self.remaining:
             await asyncio.Event().wait()
-        given = self.given.pop(0)
-        if isinstance(given, Exception):
-            raise given
-        first, self._next = self._next, self._next + len(given)
-        messages = [Message(bytes([byte]), position=(first + at,)) for at, byte in enumerate(given)]
-        return Batch(self.partition, messages, count=len(messages), size=1, first=(first,), next=(self._next,), handle=given)
+        item = self.remaining.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        first, self._next = self._next, self._next + len(item)
+        messages = [Message(bytes([byte]), position=(first + at,)) for at, byte in enumerate(item)]
+        return Batch(self.partition, messages, count=len(messages), size=1, first=(first,), next=(self._next,), handle=item)
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         assert indexes is None
@@ -57,7 +57,7 @@ class Lane:
         (self._next,) = position
 
     async def release(self, deadline: float | None = None) -> None:
-        raise AssertionError("the inbound's close releases lanes")
+        raise AssertionError("the reader must not release lanes: closing the inbound does")
 
 
 class Inbound:
@@ -76,7 +76,7 @@ class Inbound:
         await asyncio.Event().wait()
 
     async def close(self, deadline: float | None = None) -> None:
-        raise AssertionError("the one who opened it closes it")
+        raise AssertionError("the reader must not close the inbound: its opener does")
 
 
 async def run(inbound: Inbound, partitions: frozenset[str] = BOTH, **reading: Any) -> list[bytes]:
@@ -89,8 +89,8 @@ async def run(inbound: Inbound, partitions: frozenset[str] = BOTH, **reading: An
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is noticed at once."""
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the time limits for silent and for missing lanes."""
     monkeypatch.setattr(group_reader, "SILENCE_S", 0.01)
     monkeypatch.setattr(group_reader, "MORE_LANES_S", 0.05)
 
@@ -99,26 +99,25 @@ async def test_every_partition_is_read_to_its_end() -> None:
     lanes = Lane(0, b"xy", b"z", b"later"), Lane(1, b"q")
     shown = await run(Inbound(*lanes), ends={"a:0": (3,), "b:0": (1,)}, stop_at_end=True)
     assert sorted(shown) == [b"q", b"x", b"y", b"z"]
-    assert (lanes[0].acknowledged, lanes[0].given) == ([b"xy", b"z"], [b"later"])
+    assert (lanes[0].acknowledged, lanes[0].remaining) == ([b"xy", b"z"], [b"later"])
 
 
 async def test_a_lane_that_begins_at_its_end_is_not_read() -> None:
     lanes = Lane(0, b"later"), Lane(1, b"later")
     ends = {"a:0": (3,), "b:0": (7,)}
     assert await run(Inbound(*lanes), ends=ends, committed={"a:0": (3,)}, begin={"b:0": (7,)}, stop_at_end=True) == []
-    assert (lanes[0].given, lanes[1].given, lanes[1].sought) == ([b"later"], [b"later"], [(7,)])
+    assert (lanes[0].remaining, lanes[1].remaining, lanes[1].sought) == ([b"later"], [b"later"], [(7,)])
 
 
-@pytest.mark.usefixtures("soon")
-async def test_messages_that_are_never_delivered_are_not_waited_for() -> None:
-    """The last messages may be filtered by the broker: the lane says that it is caught up before the end was seen."""
+@pytest.mark.usefixtures("short_limits")
+async def test_reading_ends_if_a_silent_lane_is_caught_up() -> None:
+    """The broker may filter the last messages: then the lane is caught up although no batch reaches the end."""
     lane = Lane(0, b"x", caught_up=True)
     assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, stop_at_end=True) == [b"x"]
 
 
-@pytest.mark.usefixtures("soon")
-async def test_a_lane_that_is_caught_up_does_not_hold_up_the_end() -> None:
-    """It is asked again and again, while another member holds the other partition."""
+@pytest.mark.usefixtures("short_limits")
+async def test_a_caught_up_lane_does_not_delay_the_end_while_another_member_has_the_other_partition() -> None:
     lane = Lane(0, b"x", caught_up=True)
     assert await run(Inbound(lane), ends={"a:0": (9,), "b:0": (9,)}, stop_at_end=True) == [b"x"]
 
@@ -132,33 +131,33 @@ async def test_a_batch_that_is_shown_in_part_is_rejected() -> None:
 async def test_lanes_of_other_partitions_are_ignored() -> None:
     other = Lane(1, b"x")
     assert await run(Inbound(other, Lane(0, b"y")), ONE, ends={"a:0": (1,)}, stop_at_end=True) == [b"y"]
-    assert other.given == [b"x"]
+    assert other.remaining == [b"x"]
 
 
-@pytest.mark.usefixtures("soon")
-async def test_partitions_that_others_hold_are_not_waited_for() -> None:
+@pytest.mark.usefixtures("short_limits")
+async def test_reading_ends_without_partitions_of_other_members() -> None:
     assert await run(Inbound(Lane(0, b"x")), ends={"a:0": (1,), "b:0": (1,)}, stop_at_end=True) == [b"x"]
 
 
-@pytest.mark.usefixtures("soon")
-async def test_a_slow_assignment_of_partitions_is_waited_for() -> None:
+@pytest.mark.usefixtures("short_limits")
+async def test_reading_waits_for_a_slow_first_assignment() -> None:
     assigned = asyncio.Event()
     asyncio.get_running_loop().call_later(0.3, assigned.set)
     assert await run(Inbound(Lane(0, b"x"), after=assigned), ends={"a:0": (1,)}, stop_at_end=True) == [b"x"]
 
 
-async def test_reading_ends_if_other_members_hold_every_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_ends_if_other_members_have_every_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_reader, "FIRST_LANE_S", 0.05)
     assert await run(Inbound(), stop_at_end=True) == []
 
 
-async def test_a_lane_that_is_revoked_and_returns_is_moved_only_once() -> None:
+async def test_a_partition_that_is_assigned_again_is_not_moved_again() -> None:
     lanes = Lane(0, LaneRevoked("taken")), Lane(0, b"xyz")
     assert await run(Inbound(*lanes), ONE, begin={"a:0": (0,)}, ends={"a:0": (3,)}, stop_at_end=True) == [b"x", b"y", b"z"]
     assert (lanes[0].sought, lanes[1].sought) == ([(0,)], [])
 
 
-async def test_messages_of_other_types_are_acknowledged_unseen() -> None:
+async def test_messages_of_other_types_are_acknowledged_but_not_shown() -> None:
     lane = Lane(0, b"x")
     assert await run(Inbound(lane), ONE, ends={"a:0": (1,)}, stop_at_end=True, msg_types=frozenset({"paid"})) == []
     assert lane.acknowledged == [b"x"]
@@ -168,7 +167,7 @@ async def test_messages_of_other_types_are_acknowledged_unseen() -> None:
 async def test_an_error_of_a_lane_ends_the_reading(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(type(error)):
         await run(Inbound(Lane(0, b"x", error)))
-    assert not caplog.records  # told by the command, not logged as a bug
+    assert not caplog.records  # the command prints the error: it is not logged as a bug
 
 
 async def test_an_error_of_the_inbound_ends_the_reading() -> None:
@@ -180,11 +179,11 @@ async def test_waiting_for_the_first_partition_prints_a_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(group_reader, "NOTE_AFTER_S", 0.0)
-    told = "waiting for the group's first partition; groups of some systems take half a minute\n"
+    note = "waiting for the group's first partition; groups of some systems take half a minute\n"
     waiting = asyncio.ensure_future(run(Inbound()))
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not (err := capsys.readouterr().err):
             await asyncio.sleep(0.001)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert err == told
+    assert err == note

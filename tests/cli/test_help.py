@@ -31,13 +31,13 @@ def command_at(path: tuple[str, ...]) -> Any:
 
 def examples(text: str) -> list[list[str]]:
     """Return the arguments of every `mqbridge …` in the indented lines of a help text."""
-    found: list[list[str]] = []
+    commands: list[list[str]] = []
     for line in re.findall(r"^    (\S.*)$", text, re.MULTILINE):
         words = shlex.split(line)
         for start in [index for index, word in enumerate(words) if word == "mqbridge" and _starts_command(words[:index])]:
             end = next((index for index in range(start, len(words)) if words[index] in OPERATORS), len(words))
-            found.append(words[start + 1 : end])
-    return found
+            commands.append(words[start + 1 : end])
+    return commands
 
 
 def _starts_command(before: list[str]) -> bool:
@@ -45,7 +45,7 @@ def _starts_command(before: list[str]) -> bool:
 
 
 def parse(arguments: list[str]) -> None:
-    """Parse as the program does, down to the subcommand; raises a usage error, and runs nothing."""
+    """Parse arguments as the program does, including those of the subcommand, but run nothing. Raises the usage error."""
     command = get_command(app)
     context = command.make_context("mqbridge", list(arguments))
     while isinstance(context.command, LazyGroup):
@@ -68,7 +68,7 @@ def test_help_begins_with_an_example_and_every_example_parses(path: tuple[str, .
 
 
 @pytest.mark.parametrize("arguments", [["peek", "orders", "--nosuch"], ["peek"], ["spark", "mirror", "x.yaml"]])
-def test_an_example_with_a_wrong_option_would_fail(arguments: list[str]) -> None:
+def test_parse_rejects_an_example_with_wrong_arguments(arguments: list[str]) -> None:
     with pytest.raises(Exception, match=r"(?i)no such option|missing"):
         parse(arguments)
 

@@ -6,7 +6,7 @@ from mqbridge.cli.output.message_format import as_json, compile_format
 from mqbridge.errors import ConfigError
 from mqbridge.message import Message, Partition
 
-PLACE = Partition("c", "orders", "b1:2", 2)
+PARTITION = Partition("c", "orders", "b1:2", 2)
 MESSAGE = Message(
     "größer".encode(),
     (("a", "1"), ("a", "2")),
@@ -32,35 +32,35 @@ MESSAGE = Message(
     ],
 )
 def test_formats(text: str, expected: str) -> None:
-    assert compile_format(text)(PLACE, MESSAGE) == expected.encode()
+    assert compile_format(text)(PARTITION, MESSAGE) == expected.encode()
 
 
-def test_what_a_message_has_not_is_empty() -> None:
-    assert compile_format("%k|%s|%S|%K|%T|%g|%a|%h")(PLACE, Message(None)) == b"||-1|-1||||"
+def test_missing_fields_are_formatted_as_empty() -> None:
+    assert compile_format("%k|%s|%S|%K|%T|%g|%a|%h")(PARTITION, Message(None)) == b"||-1|-1||||"
 
 
 def test_a_payload_is_written_byte_for_byte() -> None:
     payload = bytes(range(256))
-    assert compile_format("%s")(PLACE, Message(payload)) == payload
+    assert compile_format("%s")(PARTITION, Message(payload)) == payload
 
 
 @pytest.mark.parametrize("text", ["%q", r"\q", "%s %é"])
-def test_unknown_tokens_are_refused(text: str) -> None:
+def test_unknown_tokens_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="Known: "):
         compile_format(text)
 
 
 @given(st.text(alphabet="%\\tpoksSKThga\nx4é "))
-def test_any_format_works_or_is_refused(text: str) -> None:
+def test_any_format_works_or_is_rejected(text: str) -> None:
     try:
         write = compile_format(text)
     except ConfigError:
         return
-    assert isinstance(write(PLACE, MESSAGE), bytes)
+    assert isinstance(write(PARTITION, MESSAGE), bytes)
 
 
-def test_json_has_what_the_message_has() -> None:
-    assert as_json(PLACE, MESSAGE) == {
+def test_json_has_every_field_with_a_value() -> None:
+    assert as_json(PARTITION, MESSAGE) == {
         "topic": "orders",
         "partition": "b1:2",
         "position": "12:3",
@@ -74,8 +74,8 @@ def test_json_has_what_the_message_has() -> None:
     }
 
 
-def test_json_tells_tombstones_empty_and_binary_apart() -> None:
-    assert as_json(PLACE, Message(None))["payload"] is None
-    assert as_json(PLACE, Message(b""))["payload"] == ""
-    assert as_json(PLACE, Message(b"\xff", key=b"\xfe"))["payload_base64"] == "/w=="
-    assert as_json(PLACE, Message(b"\xff", key=b"\xfe"))["key_base64"] == "/g=="
+def test_json_distinguishes_null_empty_and_binary_payloads() -> None:
+    assert as_json(PARTITION, Message(None))["payload"] is None
+    assert as_json(PARTITION, Message(b""))["payload"] == ""
+    assert as_json(PARTITION, Message(b"\xff", key=b"\xfe"))["payload_base64"] == "/w=="
+    assert as_json(PARTITION, Message(b"\xff", key=b"\xfe"))["key_base64"] == "/g=="

@@ -1,4 +1,4 @@
-"""Where partitions and groups are, and moving groups."""
+"""`mqbridge offsets`: the bounds of partitions, positions of groups, and moving groups."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from tests.cli.conftest import Invoke
 
 @pytest.fixture
 def filled(invoke: Invoke, orders: list[Any]) -> list[Any]:
-    """Five messages in partition 0, three in 1, none in 2; group `g` has read all of 0 and of 1."""
+    """Store five messages in partition 0 and three in partition 1; group `g` reads all of them. Return the cluster's options."""
     for partition, count in ((0, 5), (1, 3)):
         stdin = b"".join(b"%d-%d\n" % (partition, number) for number in range(count))
         invoke("produce", "-t", "orders", "-p", partition, *orders, stdin=stdin)
@@ -22,8 +22,8 @@ def filled(invoke: Invoke, orders: list[Any]) -> list[Any]:
 
 
 def committed(invoke: Invoke, orders: list[Any], group: str = "g") -> dict[str, Any]:
-    expected = invoke("offsets", "orders", "-G", group, "--json", *orders).json
-    return {one["partition"]: one["committed"] for one in expected["partitions"]}
+    answer = invoke("offsets", "orders", "-G", group, "--json", *orders).json
+    return {one["partition"]: one["committed"] for one in answer["partitions"]}
 
 
 def consumed(invoke: Invoke, orders: list[Any], *options: object) -> list[str]:
@@ -31,9 +31,9 @@ def consumed(invoke: Invoke, orders: list[Any], *options: object) -> list[str]:
 
 
 def test_offsets_show_the_bounds(invoke: Invoke, filled: list[Any]) -> None:
-    expected = invoke("offsets", "orders", "--json", *filled).json
-    assert (expected["topic"], expected["messages"]) == ("orders", 8)
-    assert expected["partitions"][0] == {"partition": "0", "first": "0", "next": "5", "messages": 5}
+    answer = invoke("offsets", "orders", "--json", *filled).json
+    assert (answer["topic"], answer["messages"]) == ("orders", 8)
+    assert answer["partitions"][0] == {"partition": "0", "first": "0", "next": "5", "messages": 5}
     table = [line.split() for line in invoke("offsets", "orders", *filled).out.splitlines()]
     assert table == [
         ["partition", "first", "next", "messages"],
@@ -46,9 +46,9 @@ def test_offsets_show_the_bounds(invoke: Invoke, filled: list[Any]) -> None:
 
 def test_offsets_show_a_group(invoke: Invoke, filled: list[Any]) -> None:
     invoke("produce", "-t", "orders", "-p", 1, *filled, stdin=b"more\nmore\n")
-    expected = invoke("offsets", "orders", "-G", "g", "--json", *filled).json
-    assert (expected["group"], expected["lag"], expected["lag_unit"]) == ("g", 2, "messages")
-    assert expected["partitions"][1] == {
+    answer = invoke("offsets", "orders", "-G", "g", "--json", *filled).json
+    assert (answer["group"], answer["lag"], answer["lag_unit"]) == ("g", 2, "messages")
+    assert answer["partitions"][1] == {
         "partition": "1",
         "first": "0",
         "next": "5",
@@ -57,8 +57,8 @@ def test_offsets_show_a_group(invoke: Invoke, filled: list[Any]) -> None:
         "lag": 2,
         "at_end": False,
     }
-    one = invoke("offsets", "orders", "-G", "g", "-p", 1, *filled)
-    assert [line.split() for line in one.out.splitlines()][1:] == [["1", "0", "5", "5", "3", "2"]]
+    single = invoke("offsets", "orders", "-G", "g", "-p", 1, *filled)
+    assert [line.split() for line in single.out.splitlines()][1:] == [["1", "0", "5", "5", "3", "2"]]
     nobody = invoke("offsets", "orders", "-G", "nobody", *filled)
     assert (nobody.code, nobody.err) == (0, "group nobody has no position in orders\n")
 
@@ -100,7 +100,7 @@ def test_a_group_is_moved_to_a_time(invoke: Invoke, filled: list[Any]) -> None:
     consumed(invoke, filled)
     answer = invoke("offsets", "orders", "-G", "g", "--reset", f"@{between}", "--yes", *filled)
     if answer.code == 3:
-        assert "use earliest, latest or a position" in answer.err  # the memory keeps no times
+        assert "use earliest, latest or a position" in answer.err  # the system `memory` stores no times
     else:
         assert consumed(invoke, filled) == ["late"]
 

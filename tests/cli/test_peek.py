@@ -1,4 +1,4 @@
-"""`mqbridge peek`: which messages it shows, how it prints them, and that no group moves."""
+"""`mqbridge peek`: the messages that it selects, how it prints them, and that it moves no group."""
 
 import time
 from typing import Any
@@ -55,7 +55,7 @@ def test_peek_from_a_time_on(invoke: Invoke, orders: list[Any]) -> None:
     fill(invoke, orders, 0, b"after")
     answer = invoke("peek", "orders", "-o", f"@{between}", "--json", *orders)
     if answer.code == 3:
-        assert "does not say what it stored when" in answer.err  # the memory keeps no times
+        assert "does not store the time of messages" in answer.err  # the system `memory` stores no times
     else:
         assert [one["payload"] for one in lines(answer.out)] == ["after"]
 
@@ -70,7 +70,7 @@ def test_peek_moves_no_group_and_leaves_none_behind(invoke: Invoke, orders: list
     assert {row["group"] for row in before} == {"g"}
 
 
-def test_how_messages_are_shown(invoke: Invoke, orders: list[Any], tmp_path: Any) -> None:
+def test_messages_are_printed_with_escaped_control_characters(invoke: Invoke, orders: list[Any], tmp_path: Any) -> None:
     form = ["-k", "customer\x1b[31m", "-T", "paid", "-H", "lang=de\x07", "--event-time", "@1700000000123"]
     for name, payload in {
         "json": b'{"a":[1,{"b":1.10}]}',
@@ -86,7 +86,7 @@ def test_how_messages_are_shown(invoke: Invoke, orders: list[Any], tmp_path: Any
     assert "\x1b" not in answer.out
     assert "\x07" not in answer.out
     shown = answer.out
-    for said in (
+    for expected in (
         "orders [0] 0 2023-11-14 22:13:20.123Z",
         "customer\\x1b[31m",
         "property lang  de\\x07",
@@ -98,7 +98,7 @@ def test_how_messages_are_shown(invoke: Invoke, orders: list[Any], tmp_path: Any
         "    hi\n    you",
         "tombstone",
     ):
-        assert said in shown, said
+        assert expected in shown, expected
 
 
 def test_long_payloads_are_cut(invoke: Invoke, orders: list[Any]) -> None:
@@ -121,7 +121,7 @@ def test_peeked_messages_can_be_produced_again(invoke: Invoke, orders: list[Any]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["--first", "-n", 2], 2, "exclude each other"),
         (["-n", 2, "-c", 2], 2, "exclude each other"),
@@ -134,11 +134,11 @@ def test_peeked_messages_can_be_produced_again(invoke: Invoke, orders: list[Any]
     ],
 )
 def test_wrong_options_are_reported_with_a_hint(
-    invoke: Invoke, orders: list[Any], arguments: list[object], code: int, said: str
+    invoke: Invoke, orders: list[Any], arguments: list[object], code: int, expected: str
 ) -> None:
     answer = invoke("peek", "orders", *arguments, *orders)
     assert (answer.code, answer.out) == (code, "")
-    assert said in answer.err
+    assert expected in answer.err
 
 
 def test_an_empty_and_a_missing_topic(invoke: Invoke, orders: list[Any]) -> None:
@@ -149,35 +149,37 @@ def test_an_empty_and_a_missing_topic(invoke: Invoke, orders: list[Any]) -> None
     assert "`mqbridge topics` lists them" in missing.err
 
 
-def seen(of: str, *times: int | None) -> tuple[Partition, list[Message]]:
-    place = Partition("c", "t", of, 0)
-    return place, [Message(f"{of}{at}".encode(), publish_time=time) for at, time in enumerate(times)]
+def messages_with_times(partition: str, *times: int | None) -> tuple[Partition, list[Message]]:
+    """Return a partition and one message for each time; payloads are the partition's name and a number: `a0`, `a1`."""
+    return Partition("c", "t", partition, 0), [
+        Message(f"{partition}{number}".encode(), publish_time=time) for number, time in enumerate(times)
+    ]
 
 
-def payloads(collected: MessageSelection) -> list[str]:
-    return [(message.payload or b"").decode() for _, message in collected.select()]
+def payloads(selection: MessageSelection) -> list[str]:
+    return [(message.payload or b"").decode() for _, message in selection.select()]
 
 
-def test_the_newest_are_chosen_by_time_and_partitions_keep_their_order() -> None:
+def test_messages_are_selected_by_time_and_partitions_keep_their_order() -> None:
     newest = MessageSelection(3, newest=True)
-    newest.add(*seen("a", 10, 50, 20))
-    newest.add(*seen("b", 30, 40))
-    assert payloads(newest) == ["a2", "b0", "b1"]  # a1 says 50, but a2 came after it and says 20
+    newest.add(*messages_with_times("a", 10, 50, 20))
+    newest.add(*messages_with_times("b", 30, 40))
+    assert payloads(newest) == ["a2", "b0", "b1"]  # a1 has the latest time, but a2 is the newest message of its partition
     oldest = MessageSelection(3, newest=False)
-    oldest.add(*seen("a", 10, 50, 20))
-    oldest.add(*seen("b", 30, 40))
+    oldest.add(*messages_with_times("a", 10, 50, 20))
+    oldest.add(*messages_with_times("b", 30, 40))
     assert payloads(oldest) == ["a0", "b0", "b1"]
 
 
 def test_without_times_messages_are_taken_from_each_partition_in_turn() -> None:
     newest = MessageSelection(3, newest=True)
-    newest.add(*seen("a", None, None, None))
-    newest.add(*seen("b", 5, None))
+    newest.add(*messages_with_times("a", None, None, None))
+    newest.add(*messages_with_times("b", 5, None))
     assert sorted(payloads(newest)) == ["a1", "a2", "b1"]
 
 
-def test_the_held_payloads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_collected_payloads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preview, "MAX_HELD_BYTES", 10)
-    collected = MessageSelection(5, newest=True)
+    selection = MessageSelection(5, newest=True)
     with pytest.raises(ClusterError, match="ask for fewer"):
-        collected.add(Partition("c", "t", "0", 0), [Message(b"x" * 6), Message(b"x" * 6)])
+        selection.add(Partition("c", "t", "0", 0), [Message(b"x" * 6), Message(b"x" * 6)])

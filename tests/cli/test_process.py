@@ -46,7 +46,7 @@ def call(*arguments: object, stdin: str | None = None, **environ: str) -> tuple[
 def wait_for(path: Path) -> None:
     limit = time.monotonic() + SERVER_PATIENCE_S
     while not path.exists():
-        assert time.monotonic() < limit, f"{path} never came"
+        assert time.monotonic() < limit, f"{path} was never created"
         time.sleep(0.05)
 
 
@@ -56,14 +56,14 @@ def test_no_colours_in_a_pipe(config: Path) -> None:
         assert "\x1b" not in out + err
 
 
-def test_an_expected_error_is_one_line_and_2(tmp_path: Path) -> None:
+def test_an_expected_error_is_one_line_with_exit_code_2(tmp_path: Path) -> None:
     code, out, err = call("run", tmp_path / "none.yaml")
     assert (code, out) == (2, "")
     problem = "the configuration cannot be read: No such file or directory. Check the path and its permissions"
     assert err == f"error: {tmp_path}/none.yaml: {problem}\n"
 
 
-def test_a_wrong_option_is_2() -> None:
+def test_a_wrong_option_has_exit_code_2() -> None:
     code, _, err = call("run", "--nonsense")
     assert code == 2
     assert "nonsense" in err
@@ -78,27 +78,27 @@ def orders(config: Path) -> list[object]:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["check", "none.yaml"], ["run", "none.yaml"]], ids=" ".join)
 def test_ctrl_c_before_a_command_starts_is_quiet(arguments: list[str]) -> None:
-    """At whatever import it comes: the interpreter calls back at each one."""
+    """The program interrupts itself at its 3rd, 50th or 300th import."""
     program = (
         "import builtins, os, signal, sys\n"
         "sys.argv[1:] = {arguments!r}\n"
-        "plain, left = builtins.__import__, {left}\n"
+        "original, remaining = builtins.__import__, {count}\n"
         "def counted(name, *rest):\n"
-        "    global left\n"
-        "    left -= 1\n"
-        "    if left == 0:\n"
+        "    global remaining\n"
+        "    remaining -= 1\n"
+        "    if remaining == 0:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return plain(name, *rest)\n"
+        "    return original(name, *rest)\n"
         "from mqbridge.cli.main import main\n"
         "builtins.__import__ = counted\n"
         "main()\n"
     )
-    for left in (3, 50, 300):
-        code = program.format(arguments=arguments, left=left)
+    for count in (3, 50, 300):
+        code = program.format(arguments=arguments, count=count)
         done = subprocess.run(
             [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=SERVER_PATIENCE_S
         )
-        assert (done.returncode, done.stderr) == (130, ""), left
+        assert (done.returncode, done.stderr) == (130, ""), count
 
 
 def test_a_closed_pipe_is_not_an_error(orders: list[object]) -> None:
@@ -145,10 +145,10 @@ def test_an_interrupted_produce_counts_what_it_sent(orders: list[object], number
     process = start("produce", "-t", "orders", *orders, "--json")
     assert process.stdin is not None
     process.stdin.write("1\n2\n3\n")
-    process.stdin.flush()  # and stays open: there is no end to wait for
+    process.stdin.flush()  # standard input stays open, so that the command does not end by itself
     limit = time.monotonic() + SERVER_PATIENCE_S
     while call("consume", "-t", "orders", "-e", *orders)[1] != "1\n2\n3\n":
-        assert time.monotonic() < limit, "what was written never arrived"
+        assert time.monotonic() < limit, "the messages never arrived"
     process.send_signal(number)
     assert process.wait(SERVER_PATIENCE_S) == 130
     assert process.stdout is not None
@@ -218,30 +218,31 @@ def json_lines(err: str) -> list[dict[str, object]]:
     return found
 
 
-def told(err: str, text: str) -> list[dict[str, object]]:
+def lines_with(err: str, text: str) -> list[dict[str, object]]:
+    """Return the log lines whose message contains this text."""
     return [one for one in json_lines(err) if text in str(one["message"])]
 
 
 def test_a_json_log_is_all_json(config: Path, orders: list[object]) -> None:
-    """From the first line to the last, notes for people included."""
+    """Every line is JSON, also the notes for people."""
     config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}") + "log: {format: json}\n")
     call("produce", "-t", "orders", *orders, stdin="x" * 2000)
     code, _, err = call("run", config, "--until-idle", "0.2")
     assert code == 4
-    assert [one["level"] for one in told(err, "route copy stopped: ")] == ["error"]
-    assert told(err, "route copy: 1 received, ")
-    assert json_lines(err)[0]["message"] == told(err, "starts: configuration")[0]["message"]
+    assert [one["level"] for one in lines_with(err, "route copy stopped: ")] == ["error"]
+    assert lines_with(err, "route copy: 1 received, ")
+    assert json_lines(err)[0]["message"] == lines_with(err, "starts: configuration")[0]["message"]
 
 
 def test_problems_are_json_if_the_configuration_asks_for_it(config: Path) -> None:
     config.write_text(config.read_text().replace("cluster: target", "cluster: tagret") + "log: {format: json}\n")
     code, _, err = call("run", config)
     assert code == 2
-    assert [one["level"] for one in told(err, "there is no cluster 'tagret'")] == ["error"]
+    assert [one["level"] for one in lines_with(err, "there is no cluster 'tagret'")] == ["error"]
     config.write_text(config.read_text().replace("cluster: tagret", "cluster: target"))
     code, _, err = call("run", config, "--fail-fast")
     assert code == 3
-    assert [one["level"] for one in told(err, "the topic 'orders' does not exist")] == ["error"]
+    assert [one["level"] for one in lines_with(err, "the topic 'orders' does not exist")] == ["error"]
 
 
 def test_draining_is_logged_as_json(config: Path, orders: list[object], tmp_path: Path) -> None:
@@ -280,13 +281,13 @@ def test_warnings_and_uncaught_exceptions_are_json() -> None:
 
 
 def test_the_web_server_has_no_log_of_its_own(config: Path, orders: list[object]) -> None:
-    """A request that breaks the protocol makes it warn."""
+    """An invalid request makes the web server log a warning, which must be a line of our log."""
     config.write_text(config.read_text().replace("{enabled: false}", "{listen: '127.0.0.1:0'}") + "log: {format: json}\n")
     process = start("run", config)
     assert process.stderr is not None
     first = process.stderr.readline()
     host, _, port = str(json.loads(first)["message"]).rpartition("http://")[2].partition(":")
-    assert int(port) > 0  # the one that was taken, not the one that was asked for
+    assert int(port) > 0  # the actual port, not the configured port 0
     lines = [first]
     while not any("Invalid HTTP request" in line for line in lines):
         with socket.create_connection((host, int(port))) as connection:
@@ -340,12 +341,12 @@ def test_debug_logs_nothing_of_the_http_library() -> None:
     assert not {name for name in loggers if name.startswith("http")}
 
 
-# --- a cluster that is not there ----------------------------------------------------------------------------------------
+# --- unreachable clusters -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def absent(config: Path) -> Path:
-    """A configuration with a cluster whose name server is not there."""
+def unreachable(config: Path) -> Path:
+    """A configuration whose target cluster has no reachable name server."""
     text = config.read_text().replace("{cluster: target,", "{cluster: absent,")
     config.write_text(text.replace("clusters:\n", "clusters:\n  absent: {system: rocketmq, name_servers: '127.0.0.1:1'}\n"))
     return config
@@ -353,13 +354,13 @@ def absent(config: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_waiting_for_a_cluster_ends_run_at_once(
-    absent: Path, orders: list[object], number: signal.Signals
+    unreachable: Path, orders: list[object], number: signal.Signals
 ) -> None:
-    process = start("run", absent)
+    process = start("run", unreachable)
     assert process.stderr is not None
     waiting = "cluster absent cannot be reached, trying again "
     while waiting not in (line := process.stderr.readline()):
-        assert line, "it ended"
+        assert line, "the process has ended"
     assert "127.0.0.1:1" in line
     process.send_signal(number)
     code, _, err = finish(process)
@@ -367,14 +368,14 @@ def test_a_signal_while_waiting_for_a_cluster_ends_run_at_once(
 
 
 @pytest.mark.parametrize("options", [["--fail-fast"], ["--until-idle", "1"]], ids=" ".join)
-def test_fail_fast_ends_run_if_a_cluster_is_unreachable(absent: Path, orders: list[object], options: list[str]) -> None:
-    code, _, err = call("run", absent, *options)
+def test_fail_fast_ends_run_if_a_cluster_is_unreachable(unreachable: Path, orders: list[object], options: list[str]) -> None:
+    code, _, err = call("run", unreachable, *options)
     assert code == 3
     assert "error: no name server can be reached: 127.0.0.1:1 " in err
 
 
 def test_the_second_signal_prints_the_batches_in_flight(config: Path, orders: list[object], tmp_path: Path) -> None:
-    """Another process writes to the target's file, so batches sent there stay in flight."""
+    """A transaction of this test locks the target's file, so that the sent batches stay in flight."""
     (port,) = free_ports(1)
     config.write_text(config.read_text().replace("{enabled: false}", f"{{listen: '127.0.0.1:{port}'}}"))
     process = start("run", config)
@@ -396,7 +397,7 @@ def test_the_second_signal_prints_the_batches_in_flight(config: Path, orders: li
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         while "draining" not in (line := process.stderr.readline()):
-            assert line, "it ended"
+            assert line, "the process has ended"
         process.send_signal(signal.SIGTERM)
         code, _, err = finish(process)
     assert code == 130

@@ -13,14 +13,14 @@ from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke, lines
 
 
-def got(invoke: Invoke, orders: list[Any]) -> list[Any]:
+def consume_all(invoke: Invoke, orders: list[Any]) -> list[Any]:
     return lines(invoke("consume", "-t", "orders", *orders, "-e", "--json").out)
 
 
 def test_every_field(invoke: Invoke, orders: list[Any]) -> None:
     form = ["--ordering-key", "o", "--index-key", "i", "--index-key", "j", "--event-time", "2023-11-14T22:13:20.123Z", "-k", "k"]
     assert invoke("produce", "-t", "orders", *form, *orders, stdin=b"x").code == 0
-    (one,) = got(invoke, orders)
+    (one,) = consume_all(invoke, orders)
     assert {name: one[name] for name in ("ordering_key", "keys", "event_time", "key")} == {
         "ordering_key": "o",
         "keys": ["i", "j"],
@@ -32,14 +32,14 @@ def test_every_field(invoke: Invoke, orders: list[Any]) -> None:
 
 
 def test_an_ordering_key_keeps_messages_together(invoke: Invoke, orders: list[Any]) -> None:
-    for turn in range(6):
-        invoke("produce", "-t", "orders", "--ordering-key", "same", *orders, stdin=b"%d" % turn)
-    assert len({one["partition"] for one in got(invoke, orders)}) == 1
+    for number in range(6):
+        invoke("produce", "-t", "orders", "--ordering-key", "same", *orders, stdin=b"%d" % number)
+    assert len({one["partition"] for one in consume_all(invoke, orders)}) == 1
 
 
 def test_partition_by_name(invoke: Invoke, orders: list[Any]) -> None:
     assert invoke("produce", "-t", "orders", "-p", "2", *orders, stdin=b"x").code == 0
-    assert [one["partition"] for one in got(invoke, orders)] == ["2"]
+    assert [one["partition"] for one in consume_all(invoke, orders)] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_partition_by_name(invoke: Invoke, orders: list[Any]) -> None:
 )
 def test_other_delimiters(invoke: Invoke, orders: list[Any], delimiter: str, stdin: bytes) -> None:
     assert invoke("produce", "-t", "orders", "-p", 0, "-D", delimiter, *orders, stdin=stdin).code == 0
-    assert [one.get("payload", one.get("payload_base64")) for one in got(invoke, orders)] == ["a\nb", "/w=="]
+    assert [one.get("payload", one.get("payload_base64")) for one in consume_all(invoke, orders)] == ["a\nb", "/w=="]
 
 
 def test_standard_input_as_one_message(invoke: Invoke, orders: list[Any]) -> None:
@@ -74,7 +74,7 @@ def test_json_lines(invoke: Invoke, orders: list[Any]) -> None:
     ]
     stdin = b"\n".join(orjson.dumps(one) for one in objects) + b"\n\n"
     assert invoke("produce", "-t", "orders", "-p", 1, "-T", "paid", "--from-json", *orders, stdin=stdin).code == 0
-    found = got(invoke, orders)
+    found = consume_all(invoke, orders)
     assert [one.get("payload", one.get("payload_base64")) for one in found] == ["plain", None, "AP8=", "x"]
     assert {one["msg_type"] for one in found} == {"paid"}
     assert (found[1]["key"], found[2]["key_base64"]) == ("gone", "/w==")
@@ -104,11 +104,11 @@ def test_wrong_json_is_reported_with_the_count_stored_before(
     assert "0 messages were stored in orders before the error" in answer.err
 
 
-def test_deliver_at_is_refused_by_a_system_without_delays(invoke: Invoke, orders: list[Any]) -> None:
+def test_deliver_at_is_rejected_by_a_system_without_delays(invoke: Invoke, orders: list[Any]) -> None:
     answer = invoke("produce", "-t", "orders", "--deliver-at", "now+30s", *orders, stdin=b"x")
     assert answer.code == 2
     assert "cannot delay messages. Send them without --deliver-at" in answer.err
-    assert got(invoke, orders) == []
+    assert consume_all(invoke, orders) == []
 
 
 @pytest.mark.parametrize(
@@ -139,18 +139,20 @@ def test_settings_are_checked_by_their_system(invoke: Invoke) -> None:
 def test_a_rate_limits_sending(invoke: Invoke, orders: list[Any]) -> None:
     began = time.monotonic()
     assert invoke("produce", "-t", "orders", "--rate", 200, "-n", 60, *orders, stdin=b"x").code == 0
-    assert len(got(invoke, orders)) == 60
-    assert time.monotonic() - began > 0.2  # at the least: a lower bound holds however busy the machine is
+    assert len(consume_all(invoke, orders)) == 60
+    assert (
+        time.monotonic() - began > 0.2
+    )  # 60 messages at 200 per second take about 0.3 s; on a busy machine it only takes longer
 
 
 def test_consume_filters_by_message_type(invoke: Invoke, orders: list[Any]) -> None:
-    for kind in ("paid", "sent", "lost"):
-        invoke("produce", "-t", "orders", "-T", kind, *orders, stdin=kind.encode())
+    for msg_type in ("paid", "sent", "lost"):
+        invoke("produce", "-t", "orders", "-T", msg_type, *orders, stdin=msg_type.encode())
     out = invoke("consume", "-t", "orders", "-T", "paid", "-T", "lost", "-e", *orders).out
     assert sorted(out.split()) == ["lost", "paid"]
 
 
-def test_a_record_that_is_too_large_is_refused(
+def test_a_record_that_is_too_large_is_rejected(
     invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(read_input, "MAX_RECORD_BYTES", 100)
@@ -161,9 +163,9 @@ def test_a_record_that_is_too_large_is_refused(
     assert (line.code, "is larger than 100 bytes. Set the text between records with -D" in line.err) == (2, True)
 
 
-def test_an_object_overrides_the_command_line() -> None:
-    form = MessageTemplate(key="k", msg_type="t", from_json=True)
-    message = form.make_message(b'{"payload": "x", "key": "other"}')
+def test_fields_of_a_json_object_override_the_command_line() -> None:
+    template = MessageTemplate(key="k", msg_type="t", from_json=True)
+    message = template.make_message(b'{"payload": "x", "key": "other"}')
     assert (message.payload, message.key, message.msg_type) == (b"x", "other", "t")
     with pytest.raises(ConfigError):
-        form.make_message(b'{"defect": "x"}')
+        template.make_message(b'{"defect": "x"}')

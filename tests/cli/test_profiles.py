@@ -1,4 +1,4 @@
-"""`--at NAME`: a cluster of the user's own configuration; and no secret on the command line."""
+"""`--at NAME` names a cluster in the user's own configuration; passwords in URLs are rejected and not shown."""
 
 from pathlib import Path
 
@@ -30,21 +30,21 @@ def test_a_profile_is_a_cluster(profiles: Path, invoke: Invoke) -> None:
     assert "orders" not in invoke("topics", "--at", "lab").out
 
 
-def test_a_missing_profile_is_reported_with_the_nearest(profiles: Path, invoke: Invoke) -> None:
-    told = invoke("topics", "--at", "prd")
-    assert told.code == 2
-    assert f"'prd' is neither a URL nor a cluster of {profiles}. Did you mean 'prod'?" in told.err
+def test_a_missing_profile_is_reported_with_the_nearest_name(profiles: Path, invoke: Invoke) -> None:
+    answer = invoke("topics", "--at", "prd")
+    assert answer.code == 2
+    assert f"'prd' is neither a URL nor a cluster of {profiles}. Did you mean 'prod'?" in answer.err
     profiles.unlink()
-    told = invoke("topics", "--at", "prod")
-    assert told.code == 2
-    assert f"define the cluster under this name in {profiles}" in told.err
+    answer = invoke("topics", "--at", "prod")
+    assert answer.code == 2
+    assert f"define the cluster under this name in {profiles}" in answer.err
 
 
 def test_an_error_in_the_file_has_its_line(profiles: Path, invoke: Invoke) -> None:
     profiles.write_text("clusters:\n  prod: {system: log, paht: x}\n")
-    told = invoke("topics", "--at", "prod")
-    assert told.code == 2
-    assert f"{profiles}:2: clusters.prod.paht: there is no such key here. Did you mean 'path'?" in told.err
+    answer = invoke("topics", "--at", "prod")
+    assert answer.code == 2
+    assert f"{profiles}:2: clusters.prod.paht: there is no such key here. Did you mean 'path'?" in answer.err
 
 
 def test_the_shell_completes_profiles(profiles: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_shell_completes_profiles(profiles: Path) -> None:
     assert completed_profiles("pr") == []
 
 
-def test_the_environment_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MQBRIDGE_PROFILES", str(tmp_path / "mine.yaml"))
     assert profiles_file() == tmp_path / "mine.yaml"
 
@@ -81,8 +81,8 @@ def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
         f"pulsar://a:1?admin=http://me:{CANARY}@a:2",
     ],
 )
-def test_a_password_in_an_address_is_refused_without_being_shown(url: str, invoke: Invoke) -> None:
-    told = invoke("topics", "--at", url)
-    assert told.code == 2
-    assert CANARY not in told.out + told.err
-    assert ".file" not in told.err  # addresses are no secrets with a source
+def test_a_password_in_an_address_is_rejected_and_not_shown(url: str, invoke: Invoke) -> None:
+    answer = invoke("topics", "--at", url)
+    assert answer.code == 2
+    assert CANARY not in answer.out + answer.err
+    assert ".file" not in answer.err  # the hint must not propose NAME.file=PATH: an address cannot have a source

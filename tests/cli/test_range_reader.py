@@ -1,4 +1,4 @@
-"""Reading partitions side by side without a group: exact at both ends, whatever is written meanwhile."""
+"""Reading ranges of partitions without a group: both ends are exact, even while messages are written."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,14 +21,14 @@ TOPIC = "orders"
 
 @pytest_asyncio.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """Batches of two messages, three partitions."""
+    """A cluster with a topic of three partitions; it delivers batches of two messages. Fails if a task is still running."""
     cluster = ADAPTER.make_cluster("reader-test", ADAPTER.cluster_model(batch_messages=2))
     await cluster.create(TOPIC, 3)
     before = asyncio.all_tasks()
     yield cluster
     delete_broker("reader-test")
-    left = [task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()]
-    assert left == [], "a task outlives the reading"
+    remaining = [task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()]
+    assert remaining == [], "a task is still running after the test"
 
 
 async def store(cluster: Cluster, partition: int, *payloads: bytes, msg_type: str | None = None) -> None:
@@ -62,7 +62,7 @@ async def test_a_range_keeps_its_end_while_more_is_written(cluster: Cluster) -> 
     assert found == [b"a", b"b", b"c"]
 
 
-async def test_without_an_end_a_partition_is_followed(cluster: Cluster) -> None:
+async def test_without_an_end_new_messages_are_read(cluster: Cluster) -> None:
     await store(cluster, 0, b"a")
     async with aclosing(read(cluster, TOPIC, {"0": Range((0,)), "1": Range((0,))})) as chunks:
         assert [message.payload for message in (await anext(chunks))[1]] == [b"a"]
@@ -107,4 +107,4 @@ async def test_an_error_in_one_partition_closes_the_others(cluster: Cluster, cap
     with pytest.raises(ClusterError, match="gone"):
         await payloads(failing, {"1": Range((0,)), "0": Range((0,))})
     assert sorted(closed) == ["0", "1"]
-    assert not caplog.records  # told by the command, not logged as a bug
+    assert not caplog.records  # the command prints the error: it is not logged as a bug

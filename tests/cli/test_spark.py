@@ -1,4 +1,4 @@
-"""`mqbridge spark`: refusals before Spark starts, and the report at the end."""
+"""`mqbridge spark`: errors that are reported before Spark starts, and the report at the end."""
 
 import importlib.util
 from pathlib import Path
@@ -19,9 +19,11 @@ def test_the_group_lists_its_commands(invoke: Invoke) -> None:
     assert "mqbridge spark mirror config/" in answer.out
 
 
-def test_without_pyspark_it_says_what_to_install(invoke: Invoke, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "pyspark" else found(name, *more))
+def test_a_missing_pyspark_is_reported_with_what_to_install(
+    invoke: Invoke, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "pyspark" else find_spec(name, *more))
     answer = invoke("spark", "mirror", config, "--checkpoint", config.parent / "m")
     assert answer.code == 2
     assert "pip install 'mqbridge[spark]'" in answer.err
@@ -34,7 +36,7 @@ pytest.importorskip("pyspark")
     ("version", "problem"),
     [("", "contains no bin/java"), ('openjdk version "11.0.2"', "is Java 11"), ('java version "1.8.0_2"', "is Java 8")],
 )
-def test_without_a_new_java_it_says_what_to_install(
+def test_a_missing_or_old_java_is_reported_with_what_to_install(
     invoke: Invoke, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, problem: str
 ) -> None:
     if version:
@@ -70,20 +72,20 @@ def _java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--metrics", "8098"], "is not an address"),
     ],
 )
-def test_wrong_options_are_refused(invoke: Invoke, config: Path, arguments: list[str], problem: str) -> None:
+def test_wrong_options_are_rejected(invoke: Invoke, config: Path, arguments: list[str], problem: str) -> None:
     answer = invoke("spark", "mirror", config, "--checkpoint", config.parent / "m", *arguments)
     assert answer.code == 2
     assert problem in answer.err
 
 
 @pytest.mark.usefixtures("_java")
-def test_a_configuration_that_the_gateway_refuses_is_refused_before_spark_starts(invoke: Invoke, config: Path) -> None:
+def test_a_configuration_that_the_gateway_rejects_is_rejected_before_spark_starts(invoke: Invoke, config: Path) -> None:
     answer = invoke("spark", "mirror", config, "--checkpoint", config.parent / "m")
     assert answer.code == 3
     assert "the topic 'orders' does not exist in cluster 'source'" in answer.err
 
 
-def test_the_closing_line_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_line_is_like_that_of_run(capsys: pytest.CaptureFixture[str]) -> None:
     from mqbridge.spark.mirror.progress import RouteProgress
 
     one, two = RouteProgress("r", 0.0), RouteProgress("idle", 0.0, error="no")
@@ -130,7 +132,7 @@ def test_source_and_sink_get_the_options_of_the_route(tmp_path: Path) -> None:
     assert parse_options(sink_options(route, tmp_path / "c.yaml", "m/r"), Usage.WRITE)["checkpointLocation"] == "m/r"
 
 
-def test_the_quickstart_refuses_a_folder_that_is_not_empty(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_quickstart_rejects_a_folder_that_is_not_empty(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     answer = invoke("spark", "quickstart", "--keep", tmp_path)
     assert answer.code == 2

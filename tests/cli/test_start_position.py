@@ -42,22 +42,22 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "distance_ms"), [("now", 0), ("now-15m", -900_000), ("now+1h30m", 5_400_000), ("now-250ms", -250)]
+    ("text", "offset_ms"), [("now", 0), ("now-15m", -900_000), ("now+1h30m", 5_400_000), ("now-250ms", -250)]
 )
-def test_times_from_now(text: str, distance_ms: int) -> None:
+def test_times_from_now(text: str, offset_ms: int) -> None:
     before = time.time_ns() // 1_000_000
-    found = parse_timestamp(text) - distance_ms
-    assert before <= found <= time.time_ns() // 1_000_000
+    now = parse_timestamp(text) - offset_ms
+    assert before <= now <= time.time_ns() // 1_000_000
 
 
 @pytest.mark.parametrize("text", ["", "noon", "now*5m", "now-5", "now-", "@", "@x", "12:", "1 2", "2023-13-01"])
-def test_an_invalid_start_position_is_refused(text: str) -> None:
+def test_an_invalid_start_position_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a position\. Use earliest"):
         parse_start_position(text, "-o")
 
 
 @given(st.text(alphabet="now+-@0123456789:TZ.hms ", max_size=20))
-def test_any_text_is_a_start_position_or_refused(text: str) -> None:
+def test_any_text_is_a_start_position_or_rejected(text: str) -> None:
     with contextlib.suppress(ConfigError):
         assert parse_start_position(text, "-o") is not None
 
@@ -65,7 +65,7 @@ def test_any_text_is_a_start_position_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("ms", "text"), [(1_700_000_000_123, "2023-11-14 22:13:20.123Z"), (0, "1970-01-01 00:00:00.000Z"), (10**18, f"@{10**18}")]
 )
-def test_times_are_shown(ms: int, text: str) -> None:
+def test_times_are_formatted_in_utc(ms: int, text: str) -> None:
     assert format_timestamp(ms) == text
 
 

@@ -1,4 +1,4 @@
-"""Modules that a command does not load: help, completion and small commands start fast."""
+"""Help, completion and small commands start fast, because they do not load modules that they do not need."""
 
 import os
 import re
@@ -35,7 +35,7 @@ main()
 """
 
 
-def loaded(*arguments: str, environment: Mapping[str, str] | None = None) -> set[str]:
+def loaded_modules(*arguments: str, environment: Mapping[str, str] | None = None) -> set[str]:
     """Run the program in a fresh interpreter; return the modules loaded at its end."""
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
@@ -49,12 +49,12 @@ def loaded(*arguments: str, environment: Mapping[str, str] | None = None) -> set
 
 
 def test_the_version_loads_only_the_command_line() -> None:
-    modules = loaded("--version")
+    modules = loaded_modules("--version")
     assert modules.isdisjoint({*UNUSED_BY_HELP, "pydantic", "asyncio", "rich"})
 
 
 def test_the_list_of_commands_imports_no_command() -> None:
-    modules = loaded("--help")
+    modules = loaded_modules("--help")
     assert modules.isdisjoint({*UNUSED_BY_HELP, "pydantic", "asyncio"})
     assert not [name for name in modules if name.startswith("mqbridge.cli.commands.")]
 
@@ -65,7 +65,7 @@ def test_the_list_of_commands_imports_no_command() -> None:
     ids=" ".join,
 )
 def test_help_loads_no_server_client_or_configuration(arguments: tuple[str, ...]) -> None:
-    assert loaded(*arguments, "--help").isdisjoint(UNUSED_BY_HELP)
+    assert loaded_modules(*arguments, "--help").isdisjoint(UNUSED_BY_HELP)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_a_command_without_the_gateway_loads_no_server(
 ) -> None:
     if arguments[-1] == "--at":
         url = f"log://{tmp_path_factory.mktemp('startup')}/orders.db"
-        loaded("topics", "orders", "--create", "1", "--at", url)
+        loaded_modules("topics", "orders", "--create", "1", "--at", url)
         arguments = (*arguments, url)
-    assert loaded(*arguments).isdisjoint({*SERVERS, "pyspark", "pyarrow", "mqbridge.gateway", "mqbridge.spark"})
+    assert loaded_modules(*arguments).isdisjoint({*SERVERS, "pyspark", "pyarrow", "mqbridge.gateway", "mqbridge.spark"})
 
 
 @pytest.mark.parametrize("arguments", [("schema",), ("explain", "tubemq", "pulsar"), ("check", "config/tubemq-to-rocketmq.yaml")])
 def test_a_command_that_opens_no_connection_loads_no_client(arguments: tuple[str, ...]) -> None:
-    modules = loaded(*arguments)
+    modules = loaded_modules(*arguments)
     assert modules.isdisjoint({"httpx", "cryptography"})
     assert not [name for name in modules if re.fullmatch(r"mqbridge\.\w+\.client\.connection(_pool)?", name)]
 
@@ -99,7 +99,7 @@ def test_a_command_that_opens_no_connection_loads_no_client(arguments: tuple[str
     "words", ["mqbridge ", "mqbridge pe", "mqbridge consume --", "mqbridge consume --at ", "mqbridge spark "]
 )
 def test_completion_loads_no_server_client_or_configuration(words: str) -> None:
-    modules = loaded(
+    modules = loaded_modules(
         environment={
             "_MQBRIDGE_COMPLETE": "complete_bash",
             "COMP_WORDS": words,
@@ -111,7 +111,7 @@ def test_completion_loads_no_server_client_or_configuration(words: str) -> None:
 
 
 def test_check_loads_only_the_adapters_of_the_configuration(config: Path) -> None:
-    modules = loaded("check", str(config))
+    modules = loaded_modules("check", str(config))
     systems = {name.split(".")[1] for name in modules if re.fullmatch(r"mqbridge\.\w+\.adapter\.config", name)}
     assert systems == {"log"}
     assert modules.isdisjoint({"uvicorn", "starlette", "google.protobuf"})

@@ -1,4 +1,4 @@
-"""Clusters that are named by a URL on the command line."""
+"""Clusters that a URL on the command line names."""
 
 import asyncio
 import contextlib
@@ -59,16 +59,16 @@ def test_a_problem_in_a_url_is_reported(url: str, problem: str) -> None:
 
 
 def test_every_setting_of_a_system_with_urls_can_be_given() -> None:
-    """The test takes the names from the model, so that none is forgotten."""
-    own = {"pulsar": "service_url", "tubemq": "masters", "rocketmq": "name_servers", "log": "path"}
-    for system, address in own.items():
+    """The names come from the model, so that a new setting is tested too."""
+    address_fields = {"pulsar": "service_url", "tubemq": "masters", "rocketmq": "name_servers", "log": "path"}
+    for system, address in address_fields.items():
         model = load_adapters()[system].cluster_model
         with pytest.raises(ConfigError) as raised:
             choose(None, None, f"{system}://x?zzzzzzzzzz=1")
         assert all(name in str(raised.value) for name in model.model_fields.keys() - {address})
 
 
-class _NotPulsar(BaseHTTPRequestHandler):
+class _HtmlPage(BaseHTTPRequestHandler):
     code = 200
 
     def do_GET(self) -> None:
@@ -78,12 +78,14 @@ class _NotPulsar(BaseHTTPRequestHandler):
         self.wfile.write(b"<html>another page</html>")
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @contextmanager
 def other_page(port: int, code: int) -> Iterator[None]:
-    class Page(_NotPulsar):
+    """Run a web server at this port that answers every request with this status and an HTML page."""
+
+    class Page(_HtmlPage):
         pass
 
     Page.code = code
@@ -98,7 +100,7 @@ def other_page(port: int, code: int) -> Iterator[None]:
 @pytest.mark.parametrize("code", [None, 200, 404])
 @pytest.mark.parametrize("guessed", [True, False])
 def test_a_guessed_admin_address_is_named_as_a_guess(code: int | None, guessed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no server or another server at the address; an address from the user is not called a guess."""
+    """`code` is the status that another web server returns at the address; with None there is no server."""
     from mqbridge.errors import ClusterError
     from mqbridge.pulsar.adapter.cluster import Pulsar
     from mqbridge.pulsar.adapter.config import PulsarCluster
@@ -107,7 +109,7 @@ def test_a_guessed_admin_address_is_named_as_a_guess(code: int | None, guessed: 
     monkeypatch.setattr("mqbridge.pulsar.adapter.config.ADMIN_PORT", port)
     config = PulsarCluster.from_url("pulsar://127.0.0.1" + ("" if guessed else f"?admin=http://127.0.0.1:{port}"))
 
-    async def ask() -> None:
+    async def list_topics() -> None:
         cluster = Pulsar("p", config)
         try:
             await cluster.topics()
@@ -115,17 +117,17 @@ def test_a_guessed_admin_address_is_named_as_a_guess(code: int | None, guessed: 
             await cluster.close()
 
     with nullcontext() if code is None else other_page(port, code), pytest.raises(ClusterError) as raised:
-        asyncio.run(ask())
+        asyncio.run(list_topics())
     assert ("is a guess" in str(raised.value)) is guessed
     assert ("give the right one with ?admin=http://HOST:PORT" in str(raised.value)) is guessed
 
 
 @pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b""], ids=["http", "tls", "closed"]
+    "response", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b""], ids=["http", "tls", "closed"]
 )
 @pytest.mark.parametrize("system", ["pulsar", "tubemq", "rocketmq"])
 def test_another_server_at_the_port_is_reported(
-    system: str, answer: bytes, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    system: str, response: bytes, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Responses of web servers, TLS servers, and servers that only close the connection, to a client of another protocol."""
     monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
@@ -134,8 +136,8 @@ def test_another_server_at_the_port_is_reported(
     def serve(loop: asyncio.AbstractEventLoop) -> None:
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError):
-                await reader.read(1 << 16)  # all of it: what is left unread would reset the connection
-                writer.write(answer)
+                await reader.read(1 << 16)  # the whole request: closing with unread bytes would reset the connection
+                writer.write(response)
                 writer.close()
                 await writer.wait_closed()
 
@@ -143,7 +145,7 @@ def test_another_server_at_the_port_is_reported(
             async with await asyncio.start_server(talk, "127.0.0.1", port):
                 started.set()
                 await stop.wait()
-                for _ in range(3):  # turns in which what is connected by now is accepted: a server that closes meanwhile loses it
+                for _ in range(3):  # let the loop accept pending connections before the server closes, or they would be lost
                     await asyncio.sleep(0)
                 while others := asyncio.all_tasks() - {asyncio.current_task()}:
                     await asyncio.wait(others)
@@ -155,11 +157,11 @@ def test_another_server_at_the_port_is_reported(
     thread.start()
     started.wait()
     try:
-        told = invoke("topics", "--at", f"{system}://127.0.0.1:{port}")
+        answer = invoke("topics", "--at", f"{system}://127.0.0.1:{port}")
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
-    assert told.code == 3
-    assert f"127.0.0.1:{port} can be reached, but does not answer as a " in told.err
-    assert "Is it the port of another system" in told.err
+    assert answer.code == 3
+    assert f"127.0.0.1:{port} can be reached, but does not answer as a " in answer.err
+    assert "Is it the port of another system" in answer.err

@@ -20,7 +20,7 @@ class FakeCluster(BaseModel):
 
 
 class FakeInbound(BaseModel):
-    """Options for consuming from it."""
+    """Options for consuming from the fake system."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,7 +28,7 @@ class FakeInbound(BaseModel):
 
 
 class FakeOutbound(BaseModel):
-    """Options for producing to it."""
+    """Options for producing to the fake system."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,7 +36,7 @@ class FakeOutbound(BaseModel):
 
 
 def no_cluster(name: str, config: Any, /) -> Cluster:
-    raise AssertionError(f"these tests make no cluster, but {name} was asked for with {config}")
+    raise AssertionError(f"these tests must not make a cluster, but {name} was requested with {config}")
 
 
 ADAPTERS = {

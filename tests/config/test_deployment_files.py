@@ -21,8 +21,8 @@ def test_the_deployment_files_name_a_configuration_and_variables_that_exist() ->
 
 
 @pytest.mark.parametrize("path", ["Dockerfile", "deploy/spark/Dockerfile"])
-def test_the_images_are_made_of_what_is_there_with_the_compiled_module_of_their_own_python(path: str) -> None:
-    """A distribution's module runs where it was built: on the same Debian and Python."""
+def test_images_copy_existing_files_and_build_the_compiled_module_with_their_own_python(path: str) -> None:
+    """The stage that builds the compiled module has the same base image as the final stage: the same Debian and Python."""
     text = (ROOT / path).read_text().replace("\\\n", " ")
     bases: dict[str, str] = {}
     for line in text.splitlines():

@@ -38,7 +38,7 @@ def problems(body: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (f"auth: {CANARY}", "auth: must be a mapping, not the current value. Its keys are password, user"),
         (f"auth: {{user: x, password: {{fil: {CANARY}}}}}", "auth.password: must be a text, or one of {file: PATH}"),
@@ -50,18 +50,18 @@ def problems(body: str) -> list[str]:
         (f"tls: {{key_password: {CANARY}}}", "tls: key and key_password require a certificate: give tls.certificate"),
     ],
 )
-def test_possible_secrets_are_not_shown(body: str, said: str) -> None:
+def test_possible_secrets_are_not_shown(body: str, expected: str) -> None:
     found = problems(body)
-    assert any(said in one for one in found), found
+    assert any(expected in one for one in found), found
     assert CANARY not in "".join(found)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [("port: abc", "not 'abc'"), ("tls: {verify: ful}", "'ful' is not one of"), ("tls: {verify: 3}", "3 is not one")],
 )
-def test_other_values_are_shown(body: str, said: str) -> None:
-    assert any(said in one for one in problems(body)), problems(body)
+def test_other_values_are_shown(body: str, expected: str) -> None:
+    assert any(expected in one for one in problems(body)), problems(body)
 
 
 def test_a_valid_secret_is_read() -> None:

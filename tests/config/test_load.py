@@ -135,7 +135,7 @@ def test_a_dumped_configuration_loads_to_the_same() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_load_with_nothing_set(path: Path) -> None:
+def test_the_examples_load_without_environment_variables(path: Path) -> None:
     config = load(path, environ={})
     assert config.routes
     assert from_dict(_written(config)) == config
@@ -168,12 +168,12 @@ def test_the_example_takes_its_addresses_from_the_environment() -> None:
     )
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load(tmp_path / "none.yaml")
 
 
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"a: \xff")
     with pytest.raises(ConfigError, match="is not UTF-8 text"):
         load(tmp_path / "f")
@@ -218,7 +218,7 @@ def test_the_schema_has_defaults_with_units() -> None:
     assert schema["$defs"]["cluster.fake"]["additionalProperties"] is False
 
 
-def test_the_schema_takes_one_value_for_a_list_of_one_wherever_the_models_do() -> None:
+def test_the_schema_accepts_a_single_value_for_a_list_where_the_models_do() -> None:
     schema = json_schema()
     single = {
         f"{name}.{key}"

@@ -1,4 +1,4 @@
-"""Every kind of invalid configuration, with the exact line, path, problem and hint."""
+"""Every kind of invalid configuration is reported with the exact line, path, problem and hint (problems.yaml)."""
 
 import textwrap
 from dataclasses import replace
@@ -41,28 +41,28 @@ def case(table: str) -> pytest.MarkDecorator:
 
 
 @case("changes")
-def test_a_change_of_the_valid_configuration(case: dict[str, str]) -> None:
+def test_a_changed_configuration_is_rejected(case: dict[str, str]) -> None:
     assert case["replace"] in GOOD
     assert case["says"] in problems(GOOD.replace(case["replace"], case["by"], 1))
 
 
 @case("additions")
-def test_an_addition_to_the_valid_configuration(case: dict[str, str]) -> None:
+def test_an_extra_line_is_rejected(case: dict[str, str]) -> None:
     assert case["says"] in problems(f"{GOOD}{case['line']}\n")
 
 
 @case("deliveries")
-def test_a_delivery(case: dict[str, str]) -> None:
+def test_an_invalid_delivery_is_rejected(case: dict[str, str]) -> None:
     assert case["says"] in problems(f"{GOOD}    delivery: {{{case['body']}}}\n")
 
 
 @case("filters")
-def test_a_filter(case: dict[str, str]) -> None:
+def test_an_invalid_filter_is_rejected(case: dict[str, str]) -> None:
     assert case["says"] in problems(f"{GOOD}    filter: {{{case['body']}}}\n")
 
 
 @case("files")
-def test_a_whole_file(case: dict[str, str]) -> None:
+def test_an_invalid_file_is_rejected(case: dict[str, str]) -> None:
     assert problems(case["text"]) == [case["says"]]
 
 
@@ -80,8 +80,8 @@ def test_all_problems_are_reported_in_the_order_of_lines() -> None:
             to: {cluster: b, options: {compression: lz4}}
         shutdown: 3s
         """)
-    places = [problem.split(": ")[:2] for problem in problems(text)]
-    assert places == [
+    locations = [problem.split(": ")[:2] for problem in problems(text)]
+    assert locations == [
         ["f.yaml:2", "clusters.a.masters"],
         ["f.yaml:2", "clusters.a.port"],
         ["f.yaml:3", "clusters.b.system"],
@@ -94,7 +94,7 @@ def test_all_problems_are_reported_in_the_order_of_lines() -> None:
     ]
 
 
-# --- groups whose members must all subscribe to the same ------------------------------------------------------------------
+# --- groups whose members must all have the same subscription --------------------------------------------------------------
 
 UNIFORM = {"fake": replace(ADAPTERS["fake"], uniform_groups=True)}
 
@@ -115,7 +115,7 @@ def two_routes(source: str, cluster: str = "{system: fake, masters: [x]}") -> st
         "cluster: b, topic: bills, group: g",  # the same cluster by another name
     ],
 )
-def test_two_routes_of_one_group_that_subscribe_to_different_things_are_refused(source: str) -> None:
+def test_two_routes_of_one_group_with_different_subscriptions_are_rejected(source: str) -> None:
     with pytest.raises(ConfigErrors) as caught:
         parse(two_routes(source), "f.yaml", environ={}, adapters=UNIFORM)
     (error,) = caught.value.errors
@@ -123,21 +123,23 @@ def test_two_routes_of_one_group_that_subscribe_to_different_things_are_refused(
         "f.yaml:9: routes[1].from.group: the route in f.yaml:6 uses the group 'g' too, with other topics or options; all "
         "members of a fake group must have the same subscription. Give this route its own group, or merge the two routes"
     )
-    assert parse(two_routes(source), "f.yaml", environ={}, adapters=ADAPTERS).routes[1].name == "s", "where groups may differ"
+    assert parse(two_routes(source), "f.yaml", environ={}, adapters=ADAPTERS).routes[1].name == "s", (
+        "systems without uniform_groups accept it"
+    )
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "cluster: a, topic: orders, group: g",  # they share the work
+        "cluster: a, topic: orders, group: g",  # the routes share the partitions
         "cluster: a, topics: [orders], group: g, start: latest",
         "cluster: a, topic: bills, group: h",
     ],
 )
-def test_two_routes_of_one_group_may_subscribe_to_the_same(source: str) -> None:
+def test_two_routes_of_one_group_may_have_the_same_subscription(source: str) -> None:
     assert len(parse(two_routes(source), "f.yaml", environ={}, adapters=UNIFORM).routes) == 2
 
 
-def test_groups_of_one_name_in_two_clusters_are_two() -> None:
+def test_groups_with_the_same_name_in_two_clusters_are_independent() -> None:
     text = two_routes("cluster: b, topic: bills, group: g", "{system: fake, masters: [y]}")
     assert len(parse(text, "f.yaml", environ={}, adapters=UNIFORM).routes) == 2

@@ -1,4 +1,4 @@
-"""Values substituted from the environment and from files; problems do not show them."""
+"""Values are substituted from the environment and from files; problems do not show them."""
 
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,25 @@ def test_missing_values_get_their_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "problem"),
     [(None, "cannot be read: No such file"), (b"\xff", "is not UTF-8"), (b"x" * (MAX_VALUE_BYTES + 1), "is larger than 64 KiB")],
 )
-def test_a_file_that_cannot_be_used_has_its_line(content: bytes | None, why: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_the_line(content: bytes | None, problem: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
     (error,) = compose(f"\na: ${{file:{file}}}", "f.yaml", {}).errors
-    assert str(error).startswith(f"f.yaml:2: a: the file {file} {why}")
+    assert str(error).startswith(f"f.yaml:2: a: the file {file} {problem}")
     assert f"Write it, or give a default: ${{file:{file}:-default}}" in error.hint
 
 
-@pytest.mark.parametrize("place", ["system: %s", "system: fake, masters: [x], port: %s", "system: fake, masters: [x], %s: 1"])
-def test_problems_do_not_show_substituted_values(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", ["system: %s", "system: fake, masters: [x], port: %s", "system: fake, masters: [x], %s: 1"])
+def test_problems_do_not_show_substituted_values(body: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{CANARY} 'quoted'")
     for source, environ in ((f"${{file:{file}}}", {}), ("${TOKEN}", {"TOKEN": CANARY})):
         with pytest.raises(ConfigErrors) as raised:
-            parse(f"clusters:\n  a: {{{place % repr(source)}}}\n", "f.yaml", environ=environ, adapters=ADAPTERS)
+            parse(f"clusters:\n  a: {{{body % repr(source)}}}\n", "f.yaml", environ=environ, adapters=ADAPTERS)
         assert CANARY not in str(raised.value)
-        if "%s: 1" not in place:  # keys are as they stand
+        if "%s: 1" not in body:  # variables in keys are not substituted
             assert source in str(raised.value)

@@ -14,7 +14,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "30", "s", "30 parsecs", "-5s", "1e3s", "5m-1s", "³s"])
-def test_invalid_durations_are_refused(text: str) -> None:
+def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
@@ -28,24 +28,24 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "1.5", "1.0001KiB", "-1", "12TB", "1kb", "1 M"])
-def test_invalid_sizes_are_refused(text: str) -> None:
+def test_invalid_sizes_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
 
 @given(st.integers(min_value=0, max_value=10**10))
-def test_durations_read_back(milliseconds: int) -> None:
+def test_formatted_durations_parse_to_the_same_value(milliseconds: int) -> None:
     seconds = milliseconds / 1000
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=1e-12)
 
 
 @given(st.integers(min_value=0, max_value=1 << 50))
-def test_sizes_read_back(size: int) -> None:
+def test_formatted_sizes_parse_to_the_same_value(size: int) -> None:
     assert parse_size(format_size(size)) == size
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     for parse in (parse_duration, parse_size):
         try:
             value = parse(text)
@@ -63,6 +63,6 @@ def test_addresses(text: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["localhost", ":80", "host:", "host:65536", "::1:80", "a b:1", "host:x"])
-def test_invalid_addresses_are_refused(text: str) -> None:
+def test_invalid_addresses_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         split_address(text)

@@ -14,11 +14,12 @@ from tests.kit.guard import guard
 from tests.kit.process import free_ports
 
 TIMEOUT_S = 200
-NAMED = re.compile(r"# ([\w-]+\.yaml)\n")
-"""The first line of a file to save."""
-ENDLESS = re.compile(r"^mqbridge run (\S+)$", re.MULTILINE)
-"""The gateway until SIGTERM, which a reader has in another terminal."""
+FILE_NAME = re.compile(r"# ([\w-]+\.yaml)\n")
+"""Matches the first line of a YAML block that the reader has to save: the name of the file."""
+RUN_LINE = re.compile(r"^mqbridge run (\S+)$", re.MULTILINE)
+"""Matches a line that starts the gateway, which a reader runs in another terminal."""
 MARK = "@@ block"
+"""Printed before the output of each shell block."""
 DEFAULT_LISTEN, SECOND_LISTEN = "127.0.0.1:8098", "127.0.0.1:8099"
 
 PROLOGUE = """
@@ -31,14 +32,14 @@ until curl --silent --fail http://{listen}/health/ready; do sleep 0.2; done
 """
 
 
-def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None) -> list[str]:
+def run(page: str, folder: Path, replacements: Mapping[str, str] | None = None) -> list[str]:
     """Run all shell blocks of a page in a new folder; return the output of each.
 
-    `replaced` has what stands for the addresses and names of the page. A command that fails, fails the test with all output.
+    `replacements` has the real addresses and names by those of the page. If a command fails, the test fails and shows all output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
-    names = {**(replaced or {}), DEFAULT_LISTEN: first, SECOND_LISTEN: second}
+    names = {**(replacements or {}), DEFAULT_LISTEN: first, SECOND_LISTEN: second}
     script = PROLOGUE + "".join(_part(block, names, first) for block in blocks(ROOT / page, "yaml", "sh"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
@@ -66,15 +67,15 @@ def run(page: str, folder: Path, replaced: Mapping[str, str] | None = None) -> l
 
 
 def _part(block: Block, names: Mapping[str, str], listen: str) -> str:
-    """The part of the script for one block of the page."""
+    """Return the part of the script for one block of the page; `listen` is the address of the first gateway."""
     text = block.text
     for old, new in names.items():
         text = text.replace(old, new)
     if block.language == "sh":
-        return f"echo '{MARK}'\n" + ENDLESS.sub(lambda found: IN_BACKGROUND.format(config=found[1], listen=listen), text)
-    named = NAMED.match(text)
-    if named is None:
-        return ""  # a part of a configuration, to look at
+        return f"echo '{MARK}'\n" + RUN_LINE.sub(lambda match: IN_BACKGROUND.format(config=match[1], listen=listen), text)
+    file_name = FILE_NAME.match(text)
+    if file_name is None:
+        return ""  # a fragment of a configuration, which the reader does not save
     if "routes:" in text and not re.search(r"^http:", text, re.MULTILINE):
-        text += f"http: {{listen: '{listen}'}}\n"  # the usual port may be taken
-    return f"cat > {named[1]} <<'END_OF_FILE'\n{text}END_OF_FILE\n"
+        text += f"http: {{listen: '{listen}'}}\n"  # the default port may be in use
+    return f"cat > {file_name[1]} <<'END_OF_FILE'\n{text}END_OF_FILE\n"

@@ -23,7 +23,7 @@ class Block:
 
 @cache
 def pages() -> list[Path]:
-    """Every Markdown file that belongs to the project."""
+    """Return every Markdown file of the project, without those that Git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -33,12 +33,12 @@ def pages() -> list[Path]:
 
 
 def name_of(page: Path) -> str:
-    """Its path in the project."""
+    """Return the page's path relative to the project."""
     return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """The fenced blocks of a page in these languages, in order."""
+    """Return the fenced blocks of a page in these languages, in their order."""
     return [
         Block(page, language, re.sub(rf"^{indent}", "", text, flags=re.MULTILINE))
         for indent, language, text in FENCE.findall(page.read_text())
@@ -47,12 +47,12 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """A page without its fenced blocks and without code between backticks."""
+    """Return the text of a page without its fenced blocks and without code between backticks."""
     return re.sub(r"`[^`\n]*`", "``", FENCE.sub("", page.read_text()))
 
 
 def links(page: Path) -> Iterator[str]:
-    """The targets of all links and pictures of a page."""
+    """Yield the targets of all links and pictures of a page."""
     # Code between backticks is kept here: it is often the text of a link.
     for target, picture in LINK.findall(FENCE.sub("", page.read_text())):
         yield target or picture
@@ -60,7 +60,7 @@ def links(page: Path) -> Iterator[str]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them; repeated ones get a number."""
     found: list[str] = []
     for heading in re.findall(r"^#+ +(.*)$", FENCE.sub("", page.read_text()), re.MULTILINE):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()

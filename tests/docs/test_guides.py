@@ -1,4 +1,4 @@
-"""The tutorial and the how-to guides, run line by line."""
+"""Run the tutorial and the how-to guides line by line."""
 
 import re
 import shutil
@@ -16,14 +16,16 @@ from tests.kit.tubemq import TubeMQ
 
 
 def total(table: str, column: str) -> int:
-    """The sum of a column of a table that a command printed."""
+    """Return the sum of the last column of a printed table; 0 if that is not `column`."""
     rows = [line.split() for line in table.splitlines() if line.strip()]
-    head = next(row for row in rows if column in row)
-    return sum(int(row[-1].replace(",", "")) for row in rows[rows.index(head) + 1 :] if row[0].isdigit() and column == head[-1])
+    header = next(row for row in rows if column in row)
+    return sum(
+        int(row[-1].replace(",", "")) for row in rows[rows.index(header) + 1 :] if row[0].isdigit() and column == header[-1]
+    )
 
 
 def mqbridge(*arguments: str, text: str = "") -> str:
-    """What a command printed."""
+    """Run a command with `text` as standard input; return its output."""
     command = [sys.executable, "-m", "mqbridge", *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
@@ -36,7 +38,7 @@ def pulsar_names(pulsar: Pulsar) -> dict[str, str]:
 
 
 def rocketmq_names(rocketmq: RocketMQ) -> dict[str, str]:
-    """Addresses, and a topic and groups that no other test has."""
+    """Return replacements for the addresses of a page, and for its topic and groups: those of no other test."""
     topic = rocketmq.take_topic(4)
     return {
         "10.0.0.7:9876": rocketmq.name_server,
@@ -47,11 +49,11 @@ def rocketmq_names(rocketmq: RocketMQ) -> dict[str, str]:
 
 
 def test_tutorial(tmp_path: Path) -> None:
-    made, bridged, refused, killed = run("docs/tutorial.md", tmp_path)
-    assert made.count("property shop") == 3
+    produced, bridged, dead_letter, after_kill = run("docs/tutorial.md", tmp_path)
+    assert produced.count("property shop") == 3
     assert total(bridged, "messages") == 1000
-    assert "mqbridge.dead.reason" in refused
-    assert total(killed, "lag") == 0
+    assert "mqbridge.dead.reason" in dead_letter
+    assert total(after_kill, "lag") == 0
 
 
 def test_handling_dead_letters(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_moving_a_group(tmp_path: Path, rocketmq: RocketMQ) -> None:
     topic, group, at = names["orders"], names["billing"], f"rocketmq://{rocketmq.name_server}"
     mqbridge("produce", "-t", topic, "--at", at, text="".join(f"{number}\n" for number in range(20)))
     mqbridge("consume", "-t", topic, "-G", group, "-e", "--at", at)
-    names["http://10.0.0.9:8080"] = "http://127.0.0.1:1"  # only spoken of
+    names["http://10.0.0.9:8080"] = "http://127.0.0.1:1"  # the page only mentions this address
     run("docs/how-to/move-a-group.md", tmp_path, names)
     assert total(mqbridge("offsets", topic, "-G", group, "--at", at), "lag") in (0, 20)
     again = mqbridge("consume", "-t", topic, "-G", group, "-e", "--at", at)
@@ -114,7 +116,7 @@ def test_running_two_instances(tmp_path: Path, rocketmq: RocketMQ, pulsar: Pulsa
 
 
 def test_the_command_runs_from_an_installed_wheel(tmp_path: Path) -> None:
-    """What `pipx install` gets; the packages it depends on are those of this environment."""
+    """Build and install the wheel as `pipx install` does, but with the dependencies of this environment."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     source = tmp_path / "source"  # a copy: setuptools leaves a `build` folder, whose old files get into later wheels
     for name in ("mqbridge", "pyspark_mqbridge"):

@@ -6,12 +6,12 @@ import pytest
 
 from tests.docs.pages import ROOT, anchors, links, name_of, pages
 
-APART = {"CHANGELOG.md", "native/README.md"}
-"""Pages that need no link: they are found by their names."""
+UNLINKED = {"CHANGELOG.md", "native/README.md"}
+"""Pages that need no link, because readers find them by their names."""
 
 
-def resolved(page: Path, link: str) -> tuple[Path, str]:
-    """The file and the anchor that a link names."""
+def resolve(page: Path, link: str) -> tuple[Path, str]:
+    """Return the file and the anchor that a link names."""
     target, _, anchor = link.partition("#")
     return (page.parent / target).resolve() if target else page, anchor
 
@@ -24,7 +24,7 @@ def is_outside(link: str) -> bool:
 def test_links_lead_to_files_of_the_project(page: Path) -> None:
     for link in links(page):
         if not is_outside(link):
-            path, _ = resolved(page, link)
+            path, _ = resolve(page, link)
             assert path.exists(), f"{name_of(page)} links to {link}, which does not exist"
             assert path.is_relative_to(ROOT), f"{name_of(page)} links to {link}, outside the project"
 
@@ -32,7 +32,7 @@ def test_links_lead_to_files_of_the_project(page: Path) -> None:
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_links_with_an_anchor_lead_to_a_heading(page: Path) -> None:
     for link in links(page):
-        path, anchor = resolved(page, link) if not is_outside(link) else (page, "")
+        path, anchor = resolve(page, link) if not is_outside(link) else (page, "")
         if anchor and path.suffix == ".md":
             assert anchor in anchors(path), f"{name_of(page)} links to {link}; {name_of(path)} has {sorted(anchors(path))}"
 
@@ -44,5 +44,5 @@ def test_every_page_is_reached_from_the_readme() -> None:
         page = waiting.pop()
         if page not in reached and page.suffix == ".md" and page.exists():
             reached.add(page)
-            waiting += [resolved(page, link)[0] for link in links(page) if not is_outside(link)]
-    assert {name_of(page) for page in set(pages()) - reached} - APART == set()
+            waiting += [resolve(page, link)[0] for link in links(page) if not is_outside(link)]
+    assert {name_of(page) for page in set(pages()) - reached} - UNLINKED == set()

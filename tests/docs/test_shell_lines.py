@@ -1,7 +1,7 @@
 """Every shell line of the documentation: it runs as part of a guide, or it is checked here as far as this machine can.
 
-The pages of RUN are run by `test_guides.py`. In all other pages lines of `mqbridge` must parse, targets of `make` must exist, and
-programs of OUTSIDE are named with the reason why no test runs them; all lines are valid bash.
+`test_guides.py` runs the pages in RUN_PAGES. In all other pages, lines of `mqbridge` must parse and targets of `make` must exist.
+OUTSIDE lists other programs, with the reason why no test runs them. All lines must be valid bash.
 """
 
 import re
@@ -17,7 +17,7 @@ from mqbridge.cli.app import app
 from mqbridge.cli.lazy_group import LazyCommand
 from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 
-RUN = {
+RUN_PAGES = {
     "docs/tutorial.md",
     "docs/how-to/dead-letters.md",
     "docs/how-to/mirror-a-topic.md",
@@ -40,10 +40,10 @@ OUTSIDE = {
     "venv-pack": "packs for YARN",
 }
 HARMLESS = {"cd", "curl", "echo", "export", "mv", "pip", "printf", "python", "python3.11", "source", "sudo"}
-"""Around the others, or covered by the test of their own page."""
-LINE: Any = get_command(app)
-"""The whole command line."""
-SHOWN = [block for page in pages() for block in blocks(page, "sh", "bash")]
+"""Shell programs that need no test, and programs that the test of their page runs."""
+ROOT_COMMAND: Any = get_command(app)
+"""The Click command of `mqbridge`."""
+SHELL_BLOCKS = [block for page in pages() for block in blocks(page, "sh", "bash")]
 
 
 def click_context(command: Any, parent: Any) -> Any:
@@ -51,9 +51,9 @@ def click_context(command: Any, parent: Any) -> Any:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The words of each command of a block; loops, pipes and lists are taken apart."""
+    """Return the words of each command of a block; loops, pipes and lists are split into their commands."""
     text = re.sub(r"\\\n", " ", block.text)
-    found = []
+    split_commands = []
     for line in text.splitlines():
         words: list[str] = []
         is_file = False
@@ -66,61 +66,61 @@ def commands(block: Block) -> list[list[str]]:
                 is_file = True
             elif set(word) <= set(";|&()<>"):
                 if words:
-                    found.append(words)
+                    split_commands.append(words)
                 words = []
             else:
                 words.append(word)
-    return found
+    return split_commands
 
 
 def program(words: list[str]) -> tuple[str, list[str]]:
-    """The name of the program, without its folder, and its arguments; variables before it are left out."""
+    """Return the name of the program, without its folder, and its arguments; variables and shell words before it are removed."""
     rest = [*words]
     while rest and (re.match(r"\w+=", rest[0]) or rest[0] in ("do", "then", "until", "while", "if", "sudo", "!")):
         rest.pop(0)
     return (rest[0].rpartition("/")[2], rest[1:]) if rest else ("", [])
 
 
-def found(name: str) -> list[tuple[Block, list[str]]]:
-    """The arguments of every call of a program."""
-    calls = [(block, program(words)) for block in SHOWN for words in commands(block)]
+def calls_of(name: str) -> list[tuple[Block, list[str]]]:
+    """Return the block and the arguments of every call of this program."""
+    calls = [(block, program(words)) for block in SHELL_BLOCKS for words in commands(block)]
     return [(block, arguments) for block, (called, arguments) in calls if called == name]
 
 
-@pytest.mark.parametrize("block", SHOWN, ids=lambda block: name_of(block.page))
+@pytest.mark.parametrize("block", SHELL_BLOCKS, ids=lambda block: name_of(block.page))
 def test_shell_lines_are_valid(block: Block) -> None:
     checked = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
 
 
 @pytest.mark.parametrize(
-    ("block", "arguments"), found("mqbridge"), ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else ""
+    ("block", "arguments"), calls_of("mqbridge"), ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else ""
 )
 def test_mqbridge_commands_in_the_docs_exist(block: Block, arguments: list[str]) -> None:
-    command, context, rest = LINE, click_context(LINE, None), arguments
+    command, context, rest = ROOT_COMMAND, click_context(ROOT_COMMAND, None), arguments
     while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
-        found = command.get_command(context, rest[0])
-        assert found is not None, f"{name_of(block.page)}: mqbridge has no command {rest[0]!r}"
-        command = found.load() if isinstance(found, LazyCommand) else found
+        subcommand = command.get_command(context, rest[0])
+        assert subcommand is not None, f"{name_of(block.page)}: mqbridge has no command {rest[0]!r}"
+        command = subcommand.load() if isinstance(subcommand, LazyCommand) else subcommand
         context, rest = click_context(command, context), rest[1:]
     command.make_parser(context).parse_args([*rest])  # raises for an option that does not exist
 
 
 def test_make_targets_in_the_docs_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for block, arguments in found("make"):
+    for block, arguments in calls_of("make"):
         named = {word for word in arguments if "=" not in word}
         assert named <= targets, f"{name_of(block.page)}: make {named - targets}"
 
 
 def test_every_program_in_the_docs_runs_or_has_a_reason_not_to() -> None:
     known = OUTSIDE.keys() | HARMLESS | {"make", "mqbridge", "", "done", "for"}
-    for block in SHOWN:
-        if name_of(block.page) not in RUN:
+    for block in SHELL_BLOCKS:
+        if name_of(block.page) not in RUN_PAGES:
             called = {program(words)[0] for words in commands(block)}
             assert called <= known, f"{name_of(block.page)}: {called - known}"
 
 
 def test_every_page_with_shell_lines_has_a_test() -> None:
     source = (ROOT / "tests/docs/test_guides.py").read_text()
-    assert set(re.findall(r'run\("([^"]+)"', source)) == RUN
+    assert set(re.findall(r'run\("([^"]+)"', source)) == RUN_PAGES
