@@ -27,15 +27,19 @@ def numbered(begin: int, end: int) -> list[Message]:
 
 
 def numbers(messages: Sequence[Message]) -> list[int]:
+    """Return the numbers of messages that `numbered` made."""
     return [int(message.payload or b"-1") for message in messages]
 
 
 class Arena:
+    """Opens clients of the system under test, with timeouts; `close` closes all of them."""
+
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     async def within(self, awaitable: Awaitable[T]) -> T:
+        """Await with the timeout of the system."""
         async with asyncio.timeout(self.harness.patience_s):
             return await awaitable
 
@@ -59,7 +63,7 @@ class Arena:
         return inbound
 
     async def open(self, joining: Awaitable[Inbound]) -> Inbound:
-        """Join with any settings."""
+        """Await a join with other settings than `inbound` has, and close the inbound at the end."""
         inbound = await self.within(joining)
         self._closers.append(inbound.close)
         return inbound
@@ -70,6 +74,7 @@ class Arena:
         return outbound
 
     async def send(self, outbound: Outbound, partition: int, messages: Sequence[Message]) -> Receipt:
+        """Send messages, which must all be stored, and wait until bounds and groups include them."""
         receipt = await self.within(outbound.send(partition, Share(Batch.of(messages, SOURCE))))
         assert [(failure.index, failure.reason) for failure in receipt.failures] == []
         assert len(receipt.highest_position) > 0
@@ -79,7 +84,7 @@ class Arena:
     def operations(self, cluster: Cluster) -> Operations:
         """Return the operations; skip the test if the system has none."""
         if cluster.operations is None:
-            pytest.skip("nobody may ask anything about groups and topics")
+            pytest.skip("the system has no operations on groups and topics")
         return cluster.operations
 
     async def lane(self, inbound: Inbound) -> InboundLane:

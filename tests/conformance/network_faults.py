@@ -1,4 +1,4 @@
-"""Faults for the suite: while they last, nothing that this process sends arrives."""
+"""Faults for the suite: while their contexts are open, no message that this process sends is stored."""
 
 import asyncio
 import contextlib
@@ -23,10 +23,10 @@ async def network() -> AsyncIterator[None]:
 
     loop.create_connection = refuse  # type: ignore[method-assign]
     try:
-        ends = [one for one in gc.get_objects() if isinstance(one, Endpoint) and one.alive]
-        assert ends, "there was no connection to cut"
-        for end in ends:
-            end.abort(ConnectionLost("the network is cut"))
+        endpoints = [item for item in gc.get_objects() if isinstance(item, Endpoint) and item.alive]
+        assert endpoints, "there was no connection to cut"
+        for endpoint in endpoints:
+            endpoint.abort(ConnectionLost("the network is cut"))
         yield
     finally:
         del loop.create_connection
@@ -34,7 +34,7 @@ async def network() -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def file(path: Path) -> AsyncIterator[None]:
-    """Lock the SQLite file."""
+    """Lock the SQLite file of a log for writing."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=20)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -46,7 +46,7 @@ async def file(path: Path) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def memory(broker: Broker) -> AsyncIterator[None]:
-    """Let the broker store nothing."""
+    """Make the memory broker store no message."""
     broker.connected.clear()
     try:
         yield

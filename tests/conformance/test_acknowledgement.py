@@ -1,4 +1,4 @@
-"""Acknowledged messages do not come again, others do, whichever member reads."""
+"""Acknowledged messages are not delivered again, others are, whichever member of the group reads."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.conformance.arena import Arena, fresh_group, numbered, numbers
 from tests.patience import PATIENCE_S
 
 
-async def test_resume_after_acknowledge(arena: Arena, cluster: Cluster) -> None:
+async def test_the_next_member_resumes_after_acknowledged_messages(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
@@ -28,7 +28,7 @@ async def test_resume_after_acknowledge(arena: Arena, cluster: Cluster) -> None:
     assert numbers(received) == list(range(30, 50))
 
 
-async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster) -> None:
+async def test_rejected_batches_are_redelivered(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, fresh_group())
@@ -46,7 +46,7 @@ async def test_rejected_batches_come_again(arena: Arena, cluster: Cluster) -> No
     assert numbers(received) == list(range(20, 25))
 
 
-async def test_released_without_acknowledgement_comes_again(arena: Arena, cluster: Cluster) -> None:
+async def test_unacknowledged_messages_of_a_released_lane_are_redelivered(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
@@ -64,7 +64,7 @@ async def test_released_without_acknowledgement_comes_again(arena: Arena, cluste
     assert numbers(received) == list(range(10, 20))
 
 
-async def test_an_acknowledgement_of_a_lane_that_is_gone_is_ignored(arena: Arena, cluster: Cluster) -> None:
+async def test_an_acknowledgement_to_a_revoked_lane_is_ignored(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
@@ -82,7 +82,7 @@ async def test_an_acknowledgement_of_a_lane_that_is_gone_is_ignored(arena: Arena
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["gap-closed", "gap-open"])
-async def test_out_of_order_acknowledgement(arena: Arena, cluster: Cluster, at_once: bool) -> None:
+async def test_batches_can_be_acknowledged_out_of_order(arena: Arena, cluster: Cluster, at_once: bool) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
@@ -213,7 +213,7 @@ async def test_a_cancelled_receive_loses_nothing(arena: Arena, cluster: Cluster)
     assert numbers(received) == list(range(took, 20))
 
 
-async def test_start_earliest_and_latest(arena: Arena, cluster: Cluster) -> None:
+async def test_a_new_group_starts_at_the_earliest_or_latest_message(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     await arena.send(outbound, 0, numbered(0, 10))
@@ -231,7 +231,7 @@ async def test_start_earliest_and_latest(arena: Arena, cluster: Cluster) -> None
     assert numbers((await arena.within(waiting)).messages) == [10]
 
 
-async def test_a_committed_position_goes_before_the_start(arena: Arena, cluster: Cluster) -> None:
+async def test_a_committed_position_takes_precedence_over_the_start(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)
@@ -245,7 +245,7 @@ async def test_a_committed_position_goes_before_the_start(arena: Arena, cluster:
     assert numbers(received) == list(range(5, 10))
 
 
-async def test_seek(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+async def test_a_seek_continues_at_the_given_position(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
     if not capabilities.seek:
         pytest.skip("cannot seek")
     topic = await arena.topic(cluster)

@@ -14,7 +14,7 @@ from tests.conformance.arena import Arena, fresh_group, numbered, numbers
 from tests.conformance.harness import Room
 
 
-async def test_describe_and_list(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+async def test_existing_topics_are_listed_and_described(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
     topic = await arena.topic(cluster, 3)
     described = await arena.within(cluster.describe(topic))
     assert described is not None
@@ -25,7 +25,7 @@ async def test_describe_and_list(arena: Arena, cluster: Cluster, capabilities: C
         assert topic in await arena.within(cluster.topics())
 
 
-async def test_create_and_grow(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
+async def test_topics_are_created_and_grown(arena: Arena, cluster: Cluster, capabilities: Capabilities) -> None:
     if not capabilities.create_topics:
         pytest.skip("cannot create topics")
     topic = arena.harness.unknown_topic()
@@ -60,7 +60,7 @@ async def test_an_unknown_topic_is_fatal(arena: Arena, cluster: Cluster) -> None
         assert topic in str(raised.value)
 
 
-async def test_bounds_and_committed(arena: Arena, cluster: Cluster) -> None:
+async def test_bounds_and_committed_positions_advance(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)
     inbound = await arena.inbound(cluster, topic, group)

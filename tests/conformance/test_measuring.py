@@ -1,4 +1,4 @@
-"""Measuring a range: it can be counted in units and split between them; the parts hold exactly the messages of the whole."""
+"""Measuring a range: it is counted in units and can be split between any two; the parts contain exactly its messages."""
 
 import itertools
 
@@ -19,7 +19,7 @@ async def split_counts(arena: Arena, cluster: Cluster, topic: str, name: str, ed
     return found
 
 
-async def test_a_range_may_be_cut_at_every_unit(arena: Arena, cluster: Cluster) -> None:
+async def test_a_range_can_be_split_at_every_unit(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, SIZE)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     unit_ranges = await arena.within(cluster.measure(topic, name, bounds.first, bounds.next))

@@ -77,7 +77,7 @@ async def test_an_outbound_reports_the_bytes_that_it_holds(arena: Arena, cluster
     await arena.within(receipt)
 
 
-async def test_a_large_message(arena: Arena, cluster: Cluster) -> None:
+async def test_a_message_close_to_the_size_limit_arrives(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     payload = bytes(range(256)) * (arena.harness.max_payload // 256)

@@ -105,7 +105,7 @@ async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster) -> N
     await consumed(arena, cluster, topic, group, 10)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     for place, expected in ((messages[4].position, 4), (bounds.first, 0), (messages[7].position, 7), (bounds.next, 10)):
-        await arena.until(lambda: _moves(arena.operations(cluster), topic, group, {name: place}))  # noqa: B023 - awaited here
+        await arena.until(lambda: _try_move(arena.operations(cluster), topic, group, {name: place}))  # noqa: B023 - awaited here
         outbound = await arena.outbound(cluster, topic)
         await arena.send(outbound, 0, numbered(10, 11))
         inbound = await arena.inbound(cluster, topic, group)
@@ -122,8 +122,8 @@ async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster) -> N
         await arena.within(inbound.close())
 
 
-async def _moves(operations: Operations, topic: str, group: str, positions: Mapping[str, Position]) -> bool:
-    """Move the group, once its members are really gone."""
+async def _try_move(operations: Operations, topic: str, group: str, positions: Mapping[str, Position]) -> bool:
+    """Try to move the group; return False if the system still counts members that have left."""
     try:
         await operations.move(topic, group, positions)
     except ClusterError as error:
@@ -169,7 +169,7 @@ async def test_a_missing_partition_cannot_be_moved(arena: Arena, cluster: Cluste
         await arena.within(arena.operations(cluster).move(topic, fresh_group(), {"none:77": (0,)}))
 
 
-async def test_times_have_positions(arena: Arena, cluster: Cluster) -> None:
+async def test_positions_are_found_by_time(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     if not arena.harness.finds_times:
         with pytest.raises(ClusterError) as raised:

@@ -59,7 +59,7 @@ async def test_begin_and_end_are_exact_inside_stored_units(arena: Arena, cluster
         assert all(batch.next <= ends[end] for batch in batches)
 
 
-async def test_the_end_of_a_batch_is_where_reading_goes_on(arena: Arena, cluster: Cluster) -> None:
+async def test_reading_continues_at_the_end_of_a_batch(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 30)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     got: list[int] = []
@@ -75,7 +75,7 @@ async def test_the_end_of_a_batch_is_where_reading_goes_on(arena: Arena, cluster
 
 
 async def test_a_message_has_the_same_position_whenever_it_is_read_again(arena: Arena, cluster: Cluster) -> None:
-    """Also before and after more messages arrived, and from any start: repeated reads rely on it."""
+    """The position stays the same when more messages arrive, and for any begin of the range: repeated reads rely on it."""
     topic, [name] = await topic_of(arena, cluster, 20)
     early = (await arena.within(cluster.bounds(topic)))[name]
     found = await read(arena, cluster, topic, name, early.first, early.next)
@@ -130,7 +130,7 @@ async def test_reading_moves_no_group_and_leaves_none(arena: Arena, cluster: Clu
     assert await arena.within(operations.groups(topic)) == before
 
 
-async def test_messages_are_let_go_and_decoded_again(arena: Arena, cluster: Cluster) -> None:
+async def test_released_messages_are_decoded_again(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 5)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     for batch in await read(arena, cluster, topic, name, bounds.first, bounds.next):

@@ -1,4 +1,4 @@
-"""The budget is never exceeded, no byte is lost, and waiters are served in order, whatever is cancelled when."""
+"""The budget is never exceeded, no byte is lost, and waiters are served in order, whichever calls are cancelled."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from mqbridge.net.read_ahead import ReadAheadAccount
 from tests.patience import PATIENCE_S
 
 
-async def test_a_batch_beyond_the_limit_goes_alone() -> None:
+async def test_a_batch_beyond_the_limit_is_admitted_alone() -> None:
     budget = Budget(10)
     await budget.reserve(100)
     second = asyncio.ensure_future(budget.reserve(1))
@@ -28,11 +28,11 @@ async def test_waiters_are_granted_first_come_first_served() -> None:
     await budget.reserve(10)
     order: list[int] = []
 
-    async def taker(number: int, size: int) -> None:
+    async def reserve(number: int, size: int) -> None:
         await budget.reserve(size)
         order.append(number)
 
-    tasks = [asyncio.ensure_future(taker(number, size)) for number, size in enumerate([8, 1, 1])]
+    tasks = [asyncio.ensure_future(reserve(number, size)) for number, size in enumerate([8, 1, 1])]
     await asyncio.sleep(0)
     budget.release(10)
     await asyncio.gather(*tasks)
@@ -40,7 +40,7 @@ async def test_waiters_are_granted_first_come_first_served() -> None:
 
 
 @given(seed=st.integers(0, 1 << 32))
-def test_nothing_leaks_under_cancellation(seed: int) -> None:
+def test_cancelled_reservations_are_released(seed: int) -> None:
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -66,7 +66,7 @@ def test_nothing_leaks_under_cancellation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5])
-async def test_free_bytes_are_taken_without_waiting(size: int) -> None:
+async def test_free_bytes_are_reserved_without_waiting(size: int) -> None:
     budget = Budget(10)
     await asyncio.wait_for(budget.reserve(size), PATIENCE_S)
     assert budget.used == size
@@ -74,12 +74,12 @@ async def test_free_bytes_are_taken_without_waiting(size: int) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("between", range(4))
-async def test_bytes_granted_during_two_cancellations_are_returned(turns: int, between: int) -> None:
-    """A stopped lane may be revoked in the next loop iteration: each cancels the wait of the lane."""
+async def test_bytes_reserved_during_two_cancellations_are_released(turns: int, between: int) -> None:
+    """A stopped lane may be revoked in the next loop iteration; both cancel its wait for the budget."""
     budget = Budget(10)
     await budget.reserve(10)
-    handed_out = ReadAheadAccount(budget, asyncio.Event())
-    waiting = asyncio.ensure_future(handed_out.reserve(4))
+    account = ReadAheadAccount(budget, asyncio.Event())
+    waiting = asyncio.ensure_future(account.reserve(4))
     for _ in range(3):
         await asyncio.sleep(0)
     budget.release(10)
@@ -92,4 +92,4 @@ async def test_bytes_granted_during_two_cancellations_are_returned(turns: int, b
     await asyncio.wait([waiting])
     for _ in range(5):
         await asyncio.sleep(0)
-    assert budget.used == handed_out.held_bytes
+    assert budget.used == account.held_bytes

@@ -1,4 +1,4 @@
-"""When a cluster counts as away, depending on its connections: over real sockets, and step by step."""
+"""When a cluster counts as unreachable, depending on its connections: with real sockets, and step by step."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
 
 
 class Server:
-    """Accepts connections; sends a greeting over each if `polite`."""
+    """A server that accepts connections, and sends a frame over each if `greets`."""
 
     def __init__(self) -> None:
-        self.polite = True
+        self.greets = True
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
@@ -36,7 +36,7 @@ class Server:
 
     async def _serve(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
-        if self.polite:
+        if self.greets:
             writer.write(b"\0\0\0\1x")
 
     async def cut(self) -> None:
@@ -53,33 +53,34 @@ class Server:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    made = Server()
-    await made.start()
-    yield made
+    connectivity = Server()
+    await connectivity.start()
+    yield connectivity
     with contextlib.suppress(AssertionError):
-        await made.stop()
+        await connectivity.stop()
 
 
 class Client:
-    """Makes one connection after the other to a server."""
+    """A client that makes one connection after the other to a server."""
 
     def __init__(self, port: int) -> None:
         self.connectivity = Connectivity("c", [("127.0.0.1", port)])
-        self.heard = asyncio.Event()
+        self.received = asyncio.Event()
         self.lost = asyncio.Event()
         self._port = port
 
     async def connect(self) -> Endpoint:
-        self.heard.clear()
+        self.received.clear()
         self.lost.clear()
 
         def make() -> Endpoint:
-            return Endpoint(lambda _, __: 5, lambda _: self.heard.set(), lambda _: self.lost.set())
+            return Endpoint(lambda _, __: 5, lambda _: self.received.set(), lambda _: self.lost.set())
 
         return await dial("127.0.0.1", self._port, make, link=Link(self.connectivity, "127.0.0.1", self._port))
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_levels(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the levels of the log lines about outages."""
     return [record.levelname for record in caplog.records if record.name == module.__name__]
 
 
@@ -87,21 +88,21 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(server: Server, caplog
     caplog.set_level(logging.INFO)
     client = Client(server.port)
     await client.connect()
-    await client.heard.wait()
+    await client.received.wait()
     await server.stop()
     await client.lost.wait()
     assert client.connectivity.unreachable_s is None  # lost, but no reconnect has failed yet
     for _ in range(5):
         with pytest.raises(Unreachable):
             await client.connect()
-    assert said(caplog) == ["WARNING"]
+    assert logged_levels(caplog) == ["WARNING"]
     assert client.connectivity.unreachable_s is not None
     assert str(server.port) in (client.connectivity.reason or "")
     assert (client.connectivity.failures, client.connectivity.reconnects) == (5, 0)
     await server.start()
     endpoint = await client.connect()
-    await client.heard.wait()
-    assert said(caplog) == ["WARNING", "INFO"]
+    await client.received.wait()
+    assert logged_levels(caplog) == ["WARNING", "INFO"]
     assert (client.connectivity.unreachable_s, client.connectivity.reason, client.connectivity.reconnects) == (None, None, 1)
     await endpoint.close()
     client.connectivity.close()
@@ -112,67 +113,67 @@ async def test_reconnects_are_no_outage(server: Server, caplog: pytest.LogCaptur
     client = Client(server.port)
     for _ in range(5):
         await client.connect()
-        await client.heard.wait()
+        await client.received.wait()
         await server.cut()
         await client.lost.wait()
-    assert said(caplog) == []
+    assert logged_levels(caplog) == []
     assert (client.connectivity.failures, client.connectivity.reconnects) == (0, 4)
 
 
-async def test_a_server_that_accepts_and_stays_silent_is_away_until_it_responds(
+async def test_a_server_that_accepts_but_stays_silent_is_missing_until_it_responds(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Like a stopped process (its kernel accepts), or a load balancer without servers."""
+    """A stopped process, whose kernel accepts connections, and a load balancer without servers behave like this."""
     caplog.set_level(logging.INFO)
-    server.polite = False
+    server.greets = False
     client = Client(server.port)
     for _ in range(3):
         await client.connect()
         await until(lambda: bool(server.writers))
         await server.cut()
         await client.lost.wait()
-    assert said(caplog) == ["WARNING"]
+    assert logged_levels(caplog) == ["WARNING"]
     endpoint = await client.connect()
     assert client.connectivity.unreachable_s is not None
     await until(lambda: bool(server.writers))
     server.writers[-1].write(b"\0\0\0\1x")
-    await client.heard.wait()
-    assert said(caplog) == ["WARNING", "INFO"]
+    await client.received.wait()
+    assert logged_levels(caplog) == ["WARNING", "INFO"]
     endpoint.abort(PeerSilent("it has said nothing"))
     await client.lost.wait()
-    assert said(caplog) == ["WARNING", "INFO", "WARNING"]
+    assert logged_levels(caplog) == ["WARNING", "INFO", "WARNING"]
     client.connectivity.close()
 
 
 async def test_connections_closed_by_us_are_not_failures(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    server.polite = False
+    server.greets = False
     client = Client(server.port)
     await (await client.connect()).close()
     await client.lost.wait()
     (await client.connect()).abort(ConnectionLost("nobody needs it"), intended=True)
     await client.lost.wait()
-    assert (said(caplog), client.connectivity.failures) == ([], 0)
+    assert (logged_levels(caplog), client.connectivity.failures) == ([], 0)
     client.connectivity.close()
     client.connectivity.record_failure("somewhere", Unreachable("late"))
-    assert said(caplog) == []
+    assert logged_levels(caplog) == []
 
 
 async def test_one_bootstrap_server_is_enough_but_every_other_server_is_needed() -> None:
-    made = Connectivity("c", [A, B])
-    a, b = (Link(made, *address) for address in (A, B))
+    connectivity = Connectivity("c", [A, B])
+    a, b = (Link(connectivity, *address) for address in (A, B))
     a.record_failure(Unreachable("a is down"))
-    assert made.unreachable_s is None
+    assert connectivity.unreachable_s is None
     b.record_failure(Unreachable("b is down"))
-    assert made.reason == "a is down; b is down"
+    assert connectivity.reason == "a is down; b is down"
     a.record_received()
-    assert made.unreachable_s is None
-    broker = Link(made, "10.0.0.3", 3)
+    assert connectivity.unreachable_s is None
+    broker = Link(connectivity, "10.0.0.3", 3)
     broker.record_failure(Unreachable("the broker is down"))
-    assert made.reason == "the broker is down"
+    assert connectivity.reason == "the broker is down"
     broker.record_received()
-    assert made.unreachable_s is None
-    made.close()
+    assert connectivity.unreachable_s is None
+    connectivity.close()
 
 
 async def test_a_server_that_is_not_tried_any_more_is_forgotten(
@@ -181,40 +182,40 @@ async def test_a_server_that_is_not_tried_any_more_is_forgotten(
     """The topic moved to another broker, and the old one is never tried again."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(module, "FORGET_S", 0.02)
-    made = Connectivity("c", [A])
-    Link(made, *A).record_received()
-    Link(made, *B).record_failure(Unreachable("b is down"))
-    assert made.unreachable_s is not None
-    await until(lambda: made.unreachable_s is None)
-    assert said(caplog) == ["WARNING", "INFO"]
+    connectivity = Connectivity("c", [A])
+    Link(connectivity, *A).record_received()
+    Link(connectivity, *B).record_failure(Unreachable("b is down"))
+    assert connectivity.unreachable_s is not None
+    await until(lambda: connectivity.unreachable_s is None)
+    assert logged_levels(caplog) == ["WARNING", "INFO"]
     assert "needs none of its missing servers any more" in caplog.text
 
 
 async def test_the_next_client_forgets_servers_missing_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next client may never try the server, so nothing else would end the outage."""
     monkeypatch.setattr(module, "FORGET_S", 0.02)
-    made = Connectivity("c", [A])
-    Link(made, *B).record_failure(Unreachable("b is down"))
-    made.close()
-    made.open()
-    Link(made, *A).record_received()
-    await until(lambda: made.unreachable_s is None)
-    made.close()
+    connectivity = Connectivity("c", [A])
+    Link(connectivity, *B).record_failure(Unreachable("b is down"))
+    connectivity.close()
+    connectivity.open()
+    Link(connectivity, *A).record_received()
+    await until(lambda: connectivity.unreachable_s is None)
+    connectivity.close()
 
 
 async def test_parallel_connections_are_no_reconnects() -> None:
-    made = Connectivity("c")
-    links = [Link(made, *A) for _ in range(3)]
+    connectivity = Connectivity("c")
+    links = [Link(connectivity, *A) for _ in range(3)]
     for link in links:
         link.record_received()
-    assert made.reconnects == 0
+    assert connectivity.reconnects == 0
     for link in links:
         link.record_end(ConnectionLost("cut"), intended=False, silent=False)
-    Link(made, *A).record_received()
-    assert (made.reconnects, made.unreachable_s) == (1, None)
+    Link(connectivity, *A).record_received()
+    assert (connectivity.reconnects, connectivity.unreachable_s) == (1, None)
 
 
-def test_no_pause_exceeds_the_one_in_the_warning() -> None:
+def test_no_retry_pause_exceeds_the_one_in_the_warning() -> None:
     longest = (
         clusters.MAX_CONNECT_PAUSE_S,
         route.MAX_REJOIN_PAUSE_S,

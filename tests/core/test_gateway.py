@@ -40,6 +40,7 @@ def put(made: Broker, topic: str, number: int, message: Message) -> None:
 
 @pytest.fixture(params=["in order", "individually"])
 async def source(request: pytest.FixtureRequest, name: str) -> Broker:
+    """Make a broker with COUNT messages; `individual` tells whether they are acknowledged individually."""
     made = broker(name + "-source")
     made.create("orders", 3)
     for number in range(COUNT):
@@ -116,7 +117,7 @@ async def test_nothing_is_acknowledged_before_it_is_stored(source: Broker, targe
     assert stored(target) == EXPECTED
 
 
-async def test_the_budget_bounds_what_is_in_flight(source: Broker, target: Broker, name: str) -> None:
+async def test_the_budget_bounds_the_bytes_in_flight(source: Broker, target: Broker, name: str) -> None:
     for partition in source.topics["orders"]:
         partition.messages[:] = [message.replace(payload=b"x" * 1000) for message in partition.messages]
     target.create("orders-copy", 3)
@@ -127,17 +128,17 @@ async def test_the_budget_bounds_what_is_in_flight(source: Broker, target: Broke
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     [route] = gateway.routes
-    assert 0 < route.budget.used <= 256 << 10, "half is for what is being sent"
+    assert 0 < route.budget.used <= 256 << 10, "half of the limit is for sends"
     lanes = route.deliveries.values()
-    handed_out = sum(delivery.lane.held_bytes for delivery in lanes)  # type: ignore[attr-defined]
-    assert handed_out <= 256 << 10, "the other half is for what the source has ready, of all partitions together"
+    read_ahead_bytes = sum(delivery.lane.held_bytes for delivery in lanes)  # type: ignore[attr-defined]
+    assert read_ahead_bytes <= 256 << 10, "the other half is for batches read ahead, of all partitions together"
     target.release_receipts()
     gateway.stop()
     assert (await task).clean
     assert route.budget.used == 0
 
 
-async def test_transient_faults_are_survived_in_order(source: Broker, target: Broker, name: str) -> None:
+async def test_messages_keep_their_order_during_transient_faults(source: Broker, target: Broker, name: str) -> None:
     target.create("orders-copy", 3)
     target.faults.transient = 20
     outcome = await run(settings(source, name))
@@ -160,7 +161,7 @@ async def test_a_stop_in_the_middle_and_a_restart_repeat_nothing(source: Broker,
     assert stored(target) == EXPECTED
 
 
-async def test_a_revoked_lane_comes_back_without_loss(source: Broker, target: Broker, name: str) -> None:
+async def test_no_message_of_a_revoked_partition_is_lost(source: Broker, target: Broker, name: str) -> None:
     target.create("orders-copy", 3)
     target.faults.receipt_delay_s = 0.02
     gateway = Gateway(from_dict(settings(source, name), adapters=ADAPTERS), ADAPTERS)

@@ -1,7 +1,7 @@
-"""A lane's delivery under all events in any order, with targets that store, fail, refuse and respond late.
+"""The delivery of a lane under all events in any order, with targets that store, fail, refuse and respond late.
 
-Steps are rules of a state machine; between two steps the event loop runs until nothing moves. A send is on the wire or still
-waits in its outbound; only a waiting send can be withdrawn.
+The steps are rules of a state machine; after each step the event loop runs until no callback is left. A send waits in its
+outbound, or is on the wire; only a waiting send can be withdrawn.
 """
 
 import asyncio
@@ -28,12 +28,13 @@ from tests.patience import PATIENCE_S
 
 PARTITION = Partition("a", "t", "0", 0)
 LIMIT = 20_000
+"""Limit of the budget, in bytes."""
 LOOP_ITERATIONS = 40
 """Loop iterations after a step: more than any chain of callbacks and tasks here needs."""
 
 
 class Lane:
-    """Hands out given batches, ends as lanes do, and compares acknowledgements with what the targets have stored."""
+    """Returns given batches, ends as lanes do, and compares acknowledgements with the messages that the targets have stored."""
 
     def __init__(self, model: "LaneMachine") -> None:
         self.partition, self.revoked, self.caught_up = PARTITION, asyncio.Event(), False
@@ -49,20 +50,20 @@ class Lane:
         return await self.waiting.get()
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        self._model.must(not self.released, "acknowledged after the release")
+        self._model.check(not self.released, "acknowledged after the release")
         numbers = [batch.first[0] + n for n in (range(batch.count) if indexes is None else indexes)]
         for number in numbers:
-            self._model.must(number not in self.acknowledged, f"{number} was acknowledged twice")
+            self._model.check(number not in self.acknowledged, f"{number} was acknowledged twice")
             for outbound in self._model.targets:
-                self._model.must(number in outbound.stored | self._model.letters.stored, f"{number} is not stored everywhere")
+                self._model.check(number in outbound.stored | self._model.letters.stored, f"{number} is not stored everywhere")
         self.acknowledged += numbers
         if not self._model.individual:
-            self._model.must(self.acknowledged == list(range(len(self.acknowledged))), "acknowledged after a gap")
+            self._model.check(self.acknowledged == list(range(len(self.acknowledged))), "acknowledged after a gap")
         if self._model.acknowledging_fails:
             raise RuntimeError("the disk is gone")
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        self._model.must(batch.first[0] not in self.rejected, "rejected twice")
+        self._model.check(batch.first[0] not in self.rejected, "rejected twice")
         self.rejected.append(batch.first[0])
 
     async def seek(self, position: tuple[int, ...]) -> None:
@@ -86,7 +87,7 @@ class Send:
 
 
 class ModelOutbound:
-    """An ordered outbound: the sends of a partition end in order, and nothing overtakes a failure."""
+    """An ordered outbound: the sends of a partition end in order, and no send overtakes a failed one."""
 
     formats = ()
 
@@ -96,15 +97,15 @@ class ModelOutbound:
         self.stored: set[int] = set()
         self.failed: set[int] = set()
         """Partitions with a failure other than REFUSED: no later send may overtake it."""
-        self.closed_to: str | None = None
-        """Why no more sends are allowed."""
+        self.forbidden_reason: str | None = None
+        """Reason why no more sends are allowed; None while they are."""
 
     def partition_of(self, key: bytes) -> int:
         return int(key) % self.partitions
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        self._model.must(self.closed_to is None, f"something was sent by a lane that {self.closed_to}")
-        self._model.must(partition not in self.failed, "a send overtakes a failed one")
+        self._model.check(self.forbidden_reason is None, f"something was sent by a lane that {self.forbidden_reason}")
+        self._model.check(partition not in self.failed, "a send overtakes a failed one")
         send = Send(partition, share)
         self.open.append(send)
         return send.future
@@ -125,8 +126,8 @@ class ModelOutbound:
 
     def fail(self, send: Send, kind: Failure) -> None:
         self.failed.add(send.partition)
-        behind = [other for other in self.open if other.partition == send.partition]
-        for other in behind[behind.index(send) :]:
+        same_partition = [other for other in self.open if other.partition == send.partition]
+        for other in same_partition[same_partition.index(send) :]:
             self.open.remove(other)
             if kind is Failure.FATAL:
                 other.future.set_exception(ClusterError("no rights", kind))
@@ -140,27 +141,28 @@ class LaneMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.given = 0
+        self.message_count = 0
         self.acknowledging_fails = False
         self.violations: list[str] = []
         """Violations seen in callbacks, where a failed assertion would go unnoticed."""
 
-    def must(self, holds: bool, what: str) -> None:
+    def check(self, holds: bool, problem: str) -> None:
+        """Record a violation unless the condition holds."""
         if not holds:
-            self.violations.append(what)
+            self.violations.append(problem)
 
     def settle(self) -> None:
-        async def turns() -> None:
+        async def run_iterations() -> None:
             for _ in range(LOOP_ITERATIONS):
                 await asyncio.sleep(0)
 
-        self.loop.run_until_complete(turns())
+        self.loop.run_until_complete(run_iterations())
 
     @initialize(individual=st.booleans(), partitions=st.integers(1, 3), outbounds=st.integers(1, 2), letters=st.booleans())
     def begin(self, individual: bool, partitions: int, outbounds: int, letters: bool) -> None:
         self.individual = individual
         self.targets, self.letters = [ModelOutbound(self, partitions) for _ in range(outbounds)], ModelOutbound(self, 1000)
-        self.everybody = [*self.targets, self.letters]
+        self.outbounds = [*self.targets, self.letters]
 
         async def start() -> None:
             self.lane = Lane(self)
@@ -179,11 +181,11 @@ class LaneMachine(RuleBasedStateMachine):
 
     # --- the source ---------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.given < 60)
+    @precondition(lambda self: self.message_count < 60)
     @rule(count=st.integers(1, 5))
-    def a_batch_comes(self, count: int) -> None:
-        first = self.given
-        self.given += count
+    def a_batch_arrives(self, count: int) -> None:
+        first = self.message_count
+        self.message_count += count
 
         def decode() -> list[Message]:
             return [Message(b"x", key=str(first + n), position=(first + n,)) for n in range(count)]
@@ -193,72 +195,73 @@ class LaneMachine(RuleBasedStateMachine):
         self.settle()
 
     @rule()
-    def it_is_revoked(self) -> None:
+    def the_lane_is_revoked(self) -> None:
         self.lane.revoked.set()
         self.settle()
-        for outbound in self.everybody:
-            outbound.closed_to = "was revoked"
+        for outbound in self.outbounds:
+            outbound.forbidden_reason = "was revoked"
             assert all(send.on_wire for send in outbound.open), "a send that is not on the wire was not withdrawn"
 
     @rule(soon=st.booleans())
-    def it_is_stopped(self, soon: bool) -> None:
+    def the_delivery_is_stopped(self, soon: bool) -> None:
         self.loop.call_soon(self.delivery.stop, self.loop.time() + (0 if soon else 3600))
         self.settle()
 
     @rule()
-    def acknowledging_begins_to_fail(self) -> None:
+    def acknowledgements_begin_to_fail(self) -> None:
         self.acknowledging_fails = True
 
     # --- the targets --------------------------------------------------------------------------------------------------
 
-    def sends(self) -> list[tuple[ModelOutbound, Send]]:
-        found = [(one, one.first(n)) for one in self.everybody for n in range(one.partitions)]
+    def oldest_sends(self) -> list[tuple[ModelOutbound, Send]]:
+        """Return the oldest open send of each partition of each outbound."""
+        found = [(one, one.first(n)) for one in self.outbounds for n in range(one.partitions)]
         return [(one, send) for one, send in found if send is not None]
 
-    @precondition(lambda self: self.sends())
+    @precondition(lambda self: self.oldest_sends())
     @rule(data=st.data())
-    def a_send_goes_out(self, data: st.DataObject) -> None:
-        outbound = data.draw(st.sampled_from(self.everybody))
+    def sends_go_on_the_wire(self, data: st.DataObject) -> None:
+        outbound = data.draw(st.sampled_from(self.outbounds))
         for send in outbound.open[: data.draw(st.integers(0, 4))]:
             send.on_wire = True
 
-    @precondition(lambda self: self.sends())
+    @precondition(lambda self: self.oldest_sends())
     @rule(data=st.data())
     def a_send_is_stored(self, data: st.DataObject) -> None:
-        outbound, send = data.draw(st.sampled_from(self.sends()))
+        outbound, send = data.draw(st.sampled_from(self.oldest_sends()))
         self.loop.call_soon(outbound.store, send)
         self.settle()
 
-    @precondition(lambda self: self.sends())
+    @precondition(lambda self: self.oldest_sends())
     @rule(data=st.data(), refused=st.sets(st.integers(0, 4), min_size=1))
-    def some_are_refused(self, data: st.DataObject, refused: set[int]) -> None:
-        outbound, send = data.draw(st.sampled_from(self.sends()))
+    def some_messages_of_a_send_are_refused(self, data: st.DataObject, refused: set[int]) -> None:
+        outbound, send = data.draw(st.sampled_from(self.oldest_sends()))
         self.loop.call_soon(outbound.store, send, refused)
         self.settle()
 
-    @precondition(lambda self: self.sends())
+    @precondition(lambda self: self.oldest_sends())
     @rule(data=st.data(), kind=st.sampled_from([Failure.RETRY, Failure.FATAL]))
     def a_send_fails(self, data: st.DataObject, kind: Failure) -> None:
-        outbound, send = data.draw(st.sampled_from(self.sends()))
+        outbound, send = data.draw(st.sampled_from(self.oldest_sends()))
         self.loop.call_soon(outbound.fail, send, kind)
         self.settle()
 
-    @precondition(lambda self: self.sends())
+    @precondition(lambda self: self.oldest_sends())
     @rule(data=st.data())
-    def a_receipt_comes_in_the_loop_iteration_of_a_revocation(self, data: st.DataObject) -> None:
-        outbound, send = data.draw(st.sampled_from(self.sends()))
+    def a_receipt_arrives_in_the_loop_iteration_of_a_revocation(self, data: st.DataObject) -> None:
+        outbound, send = data.draw(st.sampled_from(self.oldest_sends()))
         self.loop.call_soon(outbound.store, send)
         self.loop.call_soon(self.lane.revoked.set)
         self.settle()
 
-    @precondition(lambda self: self.given < 60 and self.sends())
+    @precondition(lambda self: self.message_count < 60 and self.oldest_sends())
     @rule(data=st.data())
-    def a_batch_comes_in_the_loop_iteration_of_a_failure(self, data: st.DataObject) -> None:
-        outbound, send = data.draw(st.sampled_from(self.sends()))
+    def a_batch_arrives_in_the_loop_iteration_of_a_failure(self, data: st.DataObject) -> None:
+        outbound, send = data.draw(st.sampled_from(self.oldest_sends()))
         # One loop iteration after the batch is put: the lane would send it before it learns of the failure, if nothing prevented
         # that.
         self.loop.call_soon(self.loop.call_soon, outbound.fail, send, Failure.RETRY)
-        self.a_batch_comes(2)
+        self.a_batch_arrives(2)
 
     # --- what always holds --------------------------------------------------------------------------------------------
 
@@ -267,17 +270,17 @@ class LaneMachine(RuleBasedStateMachine):
         if not hasattr(self, "budget"):
             return
         assert 0 <= self.budget.used <= LIMIT
-        if any(outbound.open for outbound in self.everybody):
-            assert self.budget.used > 0, "bytes were given back while an outbound may hold them"
-        if self.task.done() and not any(outbound.open for outbound in self.everybody):
-            assert self.budget.used == 0, "bytes were kept"
+        if any(outbound.open for outbound in self.outbounds):
+            assert self.budget.used > 0, "bytes were released while an outbound may hold them"
+        if self.task.done() and not any(outbound.open for outbound in self.outbounds):
+            assert self.budget.used == 0, "bytes were not released"
 
     @invariant()
-    def nothing_was_broken(self) -> None:
+    def no_rule_was_violated(self) -> None:
         assert self.violations == []
 
     @invariant()
-    def what_ended_is_released_once(self) -> None:
+    def an_ended_lane_is_released_once(self) -> None:
         if hasattr(self, "task") and self.task.done():
             assert self.lane.released == 1
             assert self.delivery.in_flight_batches == 0
@@ -294,7 +297,7 @@ class LaneMachine(RuleBasedStateMachine):
         with contextlib.suppress(Exception):
             self.loop.run_until_complete(asyncio.wait_for(self.task, PATIENCE_S))
         self.settle()
-        for outbound in self.everybody:
+        for outbound in self.outbounds:
             assert all(send.on_wire for send in outbound.open), "an ended lane left an unsent send"
             for send in list(outbound.open):  # late receipts
                 outbound.store(send)

@@ -1,4 +1,4 @@
-"""Delivery of a lane beside the normal path: revocation, parts of batches, failures, and what is never decoded."""
+"""Delivery of a lane apart from the normal path: revocation, parts of batches, failures, decoding and budget."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -33,7 +33,7 @@ PARTITION = Partition("a", "t", "0", 0)
 
 
 class FakeLane:
-    """Hands out given batches, then waits; records the calls that it gets."""
+    """A lane that returns the given batches, then waits; it records the calls that it gets."""
 
     def __init__(self, *batches: Batch) -> None:
         self.partition = PARTITION
@@ -63,7 +63,7 @@ class FakeLane:
 
 
 class FakeOutbound:
-    """Keeps sends until the test sets their receipts."""
+    """An outbound whose sends wait until the test sets their receipts."""
 
     def __init__(self, partitions: int = 1, *, native: bool = False) -> None:
         self.partitions, self.formats = partitions, ("messages",) if native else ()
@@ -82,7 +82,7 @@ class FakeOutbound:
 
 
 class HoldingOutbound(FakeOutbound):
-    """Reports that it holds this many bytes for every share."""
+    """An outbound that reports `held_bytes` for every share."""
 
     def __init__(self, held_bytes: int) -> None:
         super().__init__()
@@ -93,7 +93,9 @@ class HoldingOutbound(FakeOutbound):
         return super().send(partition, share)
 
 
-def keyed(first: int, count: int, decoded: list[int] | None = None) -> Batch:
+def keyed_batch(first: int, count: int, decoded: list[int] | None = None) -> Batch:
+    """Make a batch of 10 bytes with numbered keys; decoding it appends `first` to `decoded`."""
+
     def decode() -> list[Message]:
         if decoded is not None:
             decoded.append(first)
@@ -102,7 +104,7 @@ def keyed(first: int, count: int, decoded: list[int] | None = None) -> Batch:
     return Batch(PARTITION, decode, count=count, size=10, first=(first,), next=(first + count,), may_contain=lambda _: False)
 
 
-def delivery(
+def make_delivery(
     lane: FakeLane,
     outbound: FakeOutbound,
     *,
@@ -117,7 +119,8 @@ def delivery(
     return LaneDelivery(lane, [target], settings, individual_ack=individual)
 
 
-async def ended(task: "asyncio.Task[None]") -> BaseException | None:
+async def finished(task: "asyncio.Task[None]") -> BaseException | None:
+    """Wait until the task has ended; return its exception."""
     await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.done()
     return task.exception()
@@ -125,44 +128,44 @@ async def ended(task: "asyncio.Task[None]") -> BaseException | None:
 
 async def test_messages_are_decoded_only_on_demand() -> None:
     decoded: list[int] = []
-    lane, outbound = FakeLane(keyed(0, 5, decoded), keyed(5, 5, decoded)), FakeOutbound(native=True)
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery")
+    lane, outbound = FakeLane(keyed_batch(0, 5, decoded), keyed_batch(5, 5, decoded)), FakeOutbound(native=True)
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: len(outbound.sent) == 2)
     for _, share, future in outbound.sent:
         future.set_result(Receipt([(n,) for n in range(share.count)]))
     await until(lambda: len(lane.acknowledged) == 2)
     assert decoded == []
-    made.stop()
-    assert await ended(task) is None
+    lane_delivery.stop()
+    assert await finished(task) is None
 
 
 async def test_messages_are_released_once_they_are_encoded() -> None:
     decoded: list[int] = []
-    lane, outbound = FakeLane(batch := keyed(0, 5, decoded)), FakeOutbound()
-    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
-    task = spawn(made.run(), "delivery")
+    lane, outbound = FakeLane(batch := keyed_batch(0, 5, decoded)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: outbound.sent)
     assert decoded == [0]
     assert not batch.is_decoded
     outbound.sent[0][2].set_result(Receipt())
-    made.stop()
-    assert await ended(task) is None
+    lane_delivery.stop()
+    assert await finished(task) is None
 
 
 async def test_edited_messages_are_released_once_they_are_encoded() -> None:
-    lane, outbound = FakeLane(batch := keyed(0, 5)), FakeOutbound()
-    made = delivery(lane, outbound)
-    made._targets[0]._edit = Edit(EditRules.model_validate({"set": {"seen": "yes"}}), {})
+    lane, outbound = FakeLane(batch := keyed_batch(0, 5)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound)
+    lane_delivery._targets[0]._edit = Edit(EditRules.model_validate({"set": {"seen": "yes"}}), {})
     encoded: list[int] = []
-    real = outbound.send
+    original = outbound.send
 
     def send(partition: int, share: Share) -> "asyncio.Future[Receipt]":
         encoded.extend(len(message.properties) for message in share.messages)
-        return real(partition, share)
+        return original(partition, share)
 
     outbound.send = send  # type: ignore[method-assign]
-    task = spawn(made.run(), "delivery")
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: outbound.sent)
     [(_, share, future)] = outbound.sent
     assert encoded == [1] * 5
@@ -170,43 +173,43 @@ async def test_edited_messages_are_released_once_they_are_encoded() -> None:
     assert share._edited is None
     assert not batch.is_decoded
     future.set_result(Receipt())
-    made.stop()
-    assert await ended(task) is None
+    lane_delivery.stop()
+    assert await finished(task) is None
 
 
-async def test_a_lane_that_is_revoked_ends_at_once_while_it_waits_for_bytes() -> None:
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), FakeOutbound()
-    made = delivery(lane, outbound, budget=LEG_BYTES + 10)
-    task = spawn(made.run(), "delivery")
+async def test_a_revoked_lane_ends_at_once_while_it_waits_for_budget() -> None:
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound, budget=LEG_BYTES + 10)
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: outbound.sent)
     assert len(outbound.sent) == 1, "the second batch waits for the bytes of the first"
     lane.revoked.set()
     outbound.sent[0][2].set_result(Receipt())
-    assert await ended(task) is None
+    assert await finished(task) is None
     assert len(outbound.sent) == 1
     assert [first for first, _, _ in lane.acknowledged] == [0]
     assert lane.released
 
 
-async def test_bytes_are_returned_only_when_a_send_has_ended() -> None:
-    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
-    made = delivery(lane, outbound)
-    budget = made._settings.budget
-    task = spawn(made.run(), "delivery")
+async def test_budget_is_released_only_when_a_send_has_ended() -> None:
+    lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound)
+    budget = lane_delivery._settings.budget
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: outbound.sent)
-    made.stop(asyncio.get_running_loop().time())
-    assert await ended(task) is None
+    lane_delivery.stop(asyncio.get_running_loop().time())
+    assert await finished(task) is None
     assert lane.rejected == [(0, [])]
-    assert budget.used == LEG_BYTES + 10, "the outbound may still hold them"
+    assert budget.used == LEG_BYTES + 10, "the outbound may still hold the bytes"
     outbound.sent[0][2].set_result(Receipt())
     await until(lambda: budget.used == 0)
     assert lane.acknowledged == []
 
 
 async def test_a_part_of_a_batch_is_acknowledged_when_it_is_stored() -> None:
-    lane, outbound = FakeLane(keyed(0, 6)), FakeOutbound(2)
-    made = delivery(lane, outbound, by="key", individual=True)
-    task = spawn(made.run(), "delivery")
+    lane, outbound = FakeLane(keyed_batch(0, 6)), FakeOutbound(2)
+    lane_delivery = make_delivery(lane, outbound, by="key", individual=True)
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: len(outbound.sent) == 2)
     parts = {partition: (share, future) for partition, share, future in outbound.sent}
     share, future = parts[1]
@@ -217,244 +220,244 @@ async def test_a_part_of_a_batch_is_acknowledged_when_it_is_stored() -> None:
     assert receipt is not None
     assert receipt.positions == [(90,), (91,), (92,)]
     parts[0][1].set_result(Receipt(failures=[MessageFailure(1, Failure.RETRY, "no room")]))
-    error = await ended(task)
+    error = await finished(task)
     assert isinstance(error, DeliveryError)
     assert lane.rejected == [(0, [(2, "no room")])]
 
 
 async def test_a_failing_acknowledgement_ends_the_lane() -> None:
-    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
+    lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound()
 
-    def broken(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise RuntimeError("the disk is gone")
 
-    lane.acknowledge = broken  # type: ignore[method-assign]
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane.acknowledge = fail  # type: ignore[method-assign]
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt())
-    assert "the disk is gone" in str(await ended(task))
+    assert "the disk is gone" in str(await finished(task))
 
 
-async def test_a_failing_progress_callback_ends_the_lane_and_keeps_no_bytes() -> None:
-    def broken(_: Batch, __: bool) -> None:
+async def test_a_failing_progress_callback_ends_the_lane_and_releases_its_budget() -> None:
+    def fail(_: Batch, __: bool) -> None:
         raise RuntimeError("the disk is gone")
 
-    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
-    made = delivery(lane, outbound, on_progress=broken)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound, on_progress=fail)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt())
-    assert "the disk is gone" in str(await ended(task))
-    assert (made.in_flight_batches, made._settings.budget.used) == (0, 0)
+    assert "the disk is gone" in str(await finished(task))
+    assert (lane_delivery.in_flight_batches, lane_delivery._settings.budget.used) == (0, 0)
 
 
 async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:
-    def broken() -> list[Message]:
+    def fail() -> list[Message]:
         raise RuntimeError("a bug in decoding")
 
-    bad = Batch(PARTITION, broken, count=5, size=10, first=(0,), next=(5,))
+    bad = Batch(PARTITION, fail, count=5, size=10, first=(0,), next=(5,))
     lane, outbound = FakeLane(bad), FakeOutbound()
-    made = delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
-    task = spawn(made.run(), "delivery", quiet=True)
-    assert "a bug in decoding" in str(await ended(task))
+    lane_delivery = make_delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    assert "a bug in decoding" in str(await finished(task))
     assert lane.acknowledged == []
     assert [first for first, _ in lane.rejected] == [0]
-    assert made._settings.budget.used == 0
+    assert lane_delivery._settings.budget.used == 0
 
 
-async def test_a_batch_that_an_outbound_does_not_take_is_not_acknowledged() -> None:
-    lane, outbound = FakeLane(keyed(0, 4)), FakeOutbound(2)
-    real, calls = outbound.send, 0
+async def test_a_batch_that_an_outbound_cannot_encode_is_not_acknowledged() -> None:
+    lane, outbound = FakeLane(keyed_batch(0, 4)), FakeOutbound(2)
+    original, calls = outbound.send, 0
 
     def once(partition: int, share: Share) -> "asyncio.Future[Receipt]":
         nonlocal calls
         calls += 1
         if calls == 2:
             raise RuntimeError("a bug in encoding")
-        return real(partition, share)
+        return original(partition, share)
 
     outbound.send = once  # type: ignore[method-assign]
-    made = delivery(lane, outbound, by="key")
-    task = spawn(made.run(), "delivery", quiet=True)
-    assert "a bug in encoding" in str(await ended(task))
+    lane_delivery = make_delivery(lane, outbound, by="key")
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    assert "a bug in encoding" in str(await finished(task))
     assert lane.acknowledged == []
     assert [first for first, _ in lane.rejected] == [0]
     outbound.sent[0][2].set_result(Receipt())
-    await until(lambda: made._settings.budget.used == 0)
+    await until(lambda: lane_delivery._settings.budget.used == 0)
 
 
-async def test_a_failing_acknowledgement_keeps_no_bytes() -> None:
+async def test_a_failing_acknowledgement_releases_the_budget() -> None:
     for individual in (False, True):
         for by in ("modulo", "key"):
-            lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound(2)
+            lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound(2)
 
-            def broken(*_: Any) -> None:
+            def fail(*_: Any) -> None:
                 raise RuntimeError("the disk is gone")
 
-            lane.acknowledge = broken  # type: ignore[method-assign]
-            made = delivery(lane, outbound, by=by, individual=individual)
-            task = spawn(made.run(), "delivery", quiet=True)
+            lane.acknowledge = fail  # type: ignore[method-assign]
+            lane_delivery = make_delivery(lane, outbound, by=by, individual=individual)
+            task = spawn(lane_delivery.run(), "delivery", quiet=True)
             await until(lambda sent=outbound.sent, by=by: len(sent) == (2 if by == "key" else 1))  # type: ignore[misc]
             for _, _, future in outbound.sent:
                 future.set_result(Receipt())
-            assert "the disk is gone" in str(await ended(task))
-            assert made._settings.budget.used == 0, (individual, by)
+            assert "the disk is gone" in str(await finished(task))
+            assert lane_delivery._settings.budget.used == 0, (individual, by)
             assert [first for first, _ in lane.rejected] == [0], (individual, by)
 
 
 async def test_messages_of_dead_letters_are_released() -> None:
-    first, second = keyed(0, 5), keyed(5, 5)
+    first, second = keyed_batch(0, 5), keyed_batch(5, 5)
     lane, outbound, letters = FakeLane(first, second), FakeOutbound(), FakeOutbound()
-    made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
-    task = spawn(made.run(), "delivery")
+    lane_delivery = make_delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: len(outbound.sent) == 2)
     outbound.sent[1][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
     await until(lambda: letters.sent)
     [(_, share, stored)] = letters.sent
     assert [message.position for message in share.messages] == [(7,)]
     stored.set_result(Receipt())
-    await until(lambda: made._settings.counters.dead == 1)
-    assert not second.is_decoded, "it waits for the first one"
+    await until(lambda: lane_delivery._settings.counters.dead == 1)
+    assert not second.is_decoded, "the second batch waits for the first one"
     outbound.sent[0][2].set_result(Receipt())
     await until(lambda: len(lane.acknowledged) == 2)
-    made.stop()
-    assert await ended(task) is None
+    lane_delivery.stop()
+    assert await finished(task) is None
 
 
 @pytest.mark.parametrize("individual", [False, True])
-async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_keeps_no_bytes(individual: bool) -> None:
-    """The leg has ended by then: to fail it once more would leave the batch with less than none, and never ended."""
+async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_releases_the_budget(individual: bool) -> None:
+    """The leg has ended before the acknowledgement fails: failing it again would count it twice, and the batch never ends."""
 
     def unable(batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         raise RuntimeError("a bug in acknowledging")
 
-    lane, outbound, letters = FakeLane(keyed(0, 5)), FakeOutbound(), FakeOutbound()
+    lane, outbound, letters = FakeLane(keyed_batch(0, 5)), FakeOutbound(), FakeOutbound()
     lane.acknowledge = unable  # type: ignore[method-assign]
-    made = delivery(lane, outbound, individual=individual, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane_delivery = make_delivery(lane, outbound, individual=individual, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
     await until(lambda: letters.sent)
     letters.sent[0][2].set_result(Receipt())
-    assert "a bug in acknowledging" in str(await ended(task))
-    assert made._settings.budget.used == 0
+    assert "a bug in acknowledging" in str(await finished(task))
+    assert lane_delivery._settings.budget.used == 0
     assert [first for first, _ in lane.rejected] == [0]
 
 
-async def test_dead_letters_that_cannot_be_sent_keep_no_bytes() -> None:
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), FakeOutbound()
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
+async def test_dead_letters_that_cannot_be_sent_releases_the_budget() -> None:
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 2)
-    made.stop()
-    await until(lambda: made._receiver is not None and made._receiver.done())
+    lane_delivery.stop()
+    await until(lambda: lane_delivery._receiver is not None and lane_delivery._receiver.done())
     for _ in range(10):
         await asyncio.sleep(0)  # it drains
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
     outbound.sent[1][2].set_result(Receipt(failures=[MessageFailure(0, Failure.REFUSED, "too large")]))
-    assert isinstance(await ended(task), DeliveryError)
-    assert made._settings.budget.used == 0
+    assert isinstance(await finished(task), DeliveryError)
+    assert lane_delivery._settings.budget.used == 0
     assert [first for first, _ in lane.rejected] == [0, 5]
 
 
 async def test_a_deadline_reaches_a_lane_that_drains_after_revocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.delivery.lane.REVOKED_DRAIN_S", 3600.0)
-    lane, outbound = FakeLane(keyed(0, 5)), FakeOutbound()
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
     lane.revoked.set()
-    await until(lambda: made._receiver is not None and made._receiver.done())
+    await until(lambda: lane_delivery._receiver is not None and lane_delivery._receiver.done())
     for _ in range(10):
         await asyncio.sleep(0)
-    made.stop(asyncio.get_running_loop().time())
-    assert await ended(task) is None
+    lane_delivery.stop(asyncio.get_running_loop().time())
+    assert await finished(task) is None
     assert lane.rejected == [(0, [])]
 
 
 @pytest.mark.parametrize("failed", [True, False])
-async def test_nothing_overtakes_a_failure_whose_callback_has_not_run(failed: bool) -> None:
-    """What comes in the same turn in which an answer does is sent only if that answer is a good one."""
-    lane, outbound, come = FakeLane(), FakeOutbound(), asyncio.Queue[Batch]()
-    lane.receive = come.get  # type: ignore[method-assign]
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
-    come.put_nowait(keyed(0, 5))
+async def test_no_batch_overtakes_a_failure_whose_callback_has_not_run(failed: bool) -> None:
+    """A batch that arrives in the loop iteration of a receipt is sent only if the receipt reports no failure."""
+    lane, outbound, arrivals = FakeLane(), FakeOutbound(), asyncio.Queue[Batch]()
+    lane.receive = arrivals.get  # type: ignore[method-assign]
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    arrivals.put_nowait(keyed_batch(0, 5))
     await until(lambda: outbound.sent)
-    come.put_nowait(keyed(5, 5))
+    arrivals.put_nowait(keyed_batch(5, 5))
     failures = [MessageFailure(0, Failure.RETRY, "no room")] if failed else []
     outbound.sent[0][2].set_result(Receipt(failures=failures))
     if failed:
-        assert "no room" in str(await ended(task))
+        assert "no room" in str(await finished(task))
         assert len(outbound.sent) == 1
         assert [first for first, _ in lane.rejected] == [0, 5]
-        assert made._settings.budget.used == 0
+        assert lane_delivery._settings.budget.used == 0
     else:
         await until(lambda: len(outbound.sent) == 2)
         outbound.sent[1][2].set_result(Receipt())
-        made.stop()
-        assert await ended(task) is None
+        lane_delivery.stop()
+        assert await finished(task) is None
         assert [first for first, _, _ in lane.acknowledged] == [0, 5]
 
 
 async def test_bytes_held_by_an_outbound_are_charged() -> None:
-    """Bodies that were unpacked on the way take more than what came, and the next batch waits for as long as they do."""
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), HoldingOutbound(20 * LEG_BYTES)
-    made = delivery(lane, outbound)
-    budget = made._settings.budget
-    task = spawn(made.run(), "delivery")
-    await until(lambda: made._awaiting_budget)
+    """Decompressed bodies need more memory than the batch; the next batch waits until they are released."""
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), HoldingOutbound(20 * LEG_BYTES)
+    lane_delivery = make_delivery(lane, outbound)
+    budget = lane_delivery._settings.budget
+    task = spawn(lane_delivery.run(), "delivery")
+    await until(lambda: lane_delivery._awaiting_budget)
     assert len(outbound.sent) == 1
     assert budget.used == 21 * LEG_BYTES > budget.limit
     outbound.sent[0][2].set_result(Receipt())
     await until(lambda: len(outbound.sent) == 2)
     outbound.sent[1][2].set_result(Receipt())
-    made.stop()
-    assert await ended(task) is None
+    lane_delivery.stop()
+    assert await finished(task) is None
     assert budget.used == 0
 
 
 async def test_bytes_of_dead_letters_are_charged() -> None:
-    lane, outbound, letters = FakeLane(keyed(0, 5)), FakeOutbound(), HoldingOutbound(20 * LEG_BYTES)
-    made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
-    task = spawn(made.run(), "delivery")
+    lane, outbound, letters = FakeLane(keyed_batch(0, 5)), FakeOutbound(), HoldingOutbound(20 * LEG_BYTES)
+    lane_delivery = make_delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
+    task = spawn(lane_delivery.run(), "delivery")
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
     await until(lambda: letters.sent)
-    assert made._settings.budget.used == 21 * LEG_BYTES
+    assert lane_delivery._settings.budget.used == 21 * LEG_BYTES
     letters.sent[0][2].set_result(Receipt())
     await until(lambda: lane.acknowledged)
-    assert made._settings.budget.used == 0
-    made.stop()
-    assert await ended(task) is None
+    assert lane_delivery._settings.budget.used == 0
+    lane_delivery.stop()
+    assert await finished(task) is None
 
 
-async def test_nothing_overtakes_a_batch_that_was_held_back() -> None:
-    """The batch behind it is there at once and goes to another partition: its key would come before its own earlier message."""
-    lane, outbound, come = FakeLane(), FakeOutbound(2), asyncio.Event()
-    lane.receive = _without_a_pause(lane, come)  # type: ignore[method-assign]
-    made = delivery(lane, outbound, by="key", individual=True)
-    task = spawn(made.run(), "delivery", quiet=True)
-    lane._batches = [keyed(0, 1)]
-    come.set()
+async def test_no_batch_overtakes_one_that_waits_for_a_failed_send() -> None:
+    """The next batch is received at once, for another partition: a message would overtake an earlier one with the same key."""
+    lane, outbound, arrivals = FakeLane(), FakeOutbound(2), asyncio.Event()
+    lane.receive = _receive_without_suspending(lane, arrivals)  # type: ignore[method-assign]
+    lane_delivery = make_delivery(lane, outbound, by="key", individual=True)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    lane._batches = [keyed_batch(0, 1)]
+    arrivals.set()
     await until(lambda: outbound.sent)
-    lane._batches = [keyed(2, 2), keyed(3, 1)]
-    come.set()
+    lane._batches = [keyed_batch(2, 2), keyed_batch(3, 1)]
+    arrivals.set()
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
-    assert "no room" in str(await ended(task))
+    assert "no room" in str(await finished(task))
     assert [partition for partition, _, _ in outbound.sent] == [0]
     assert lane.acknowledged == []
-    assert made._settings.budget.used == 0
+    assert lane_delivery._settings.budget.used == 0
 
 
-def _without_a_pause(lane: FakeLane, come: asyncio.Event) -> Callable[[], Awaitable[Batch]]:
-    """A `receive` that suspends only where nothing waits."""
+def _receive_without_suspending(lane: FakeLane, arrivals: asyncio.Event) -> Callable[[], Awaitable[Batch]]:
+    """Return a `receive` that suspends only if no batch is ready."""
 
     async def receive() -> Batch:
         while not lane._batches:
-            come.clear()
-            await come.wait()
+            arrivals.clear()
+            await arrivals.wait()
         return lane._batches.pop(0)
 
     return receive
@@ -463,13 +466,13 @@ def _without_a_pause(lane: FakeLane, come: asyncio.Event) -> Callable[[], Awaita
 # --- through a route --------------------------------------------------------------------------------------------------
 
 
-async def test_individual_acknowledgement_goes_message_by_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_are_acknowledged_individually(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: list[int] = []
-    real = MemoryLane.acknowledge
+    original = MemoryLane.acknowledge
 
     def noted(self: MemoryLane, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         parts.append(batch.count if indexes is None else len(indexes))
-        real(self, batch, indexes, receipt)
+        original(self, batch, indexes, receipt)
 
     monkeypatch.setattr(MemoryLane, "acknowledge", noted)
     world.a.create("t", 1)
@@ -506,7 +509,7 @@ async def test_the_reason_for_joining_again_is_shown(world: World, monkeypatch: 
         world.a.fail("g-r", ClusterError("the coordinator moves"))
         await until(lambda: found.retry_reason is not None)
         assert "the coordinator moves" in str(found.retry_reason)
-        world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # nobody is there to hear it
+        world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # the route has no member now
         assert found.error is None
 
 
@@ -530,8 +533,8 @@ async def test_a_route_stops_while_it_waits_to_join(world: World, monkeypatch: p
 
 
 @pytest.mark.parametrize("has_letters", [False, True])
-async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no_bytes(has_letters: bool) -> None:
-    """Decoding fails where nothing was decoded before: to say which message it is."""
+async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_releases_its_budget(has_letters: bool) -> None:
+    """Decoding fails when the refused message is decoded for the error text."""
     readable = has_letters
 
     def decode() -> list[Message]:
@@ -542,8 +545,8 @@ async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no
     batch = Batch(PARTITION, decode, count=1, size=10, first=(0,), next=(1,), may_contain=lambda _: False)
     lane, outbound, letters = FakeLane(batch), FakeOutbound(native=True), FakeOutbound()
     dead_letters: Any = DeadLetters("r", letters, "c/dead") if has_letters else None  # type: ignore[arg-type]
-    made = delivery(lane, outbound, dead_letters=dead_letters)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane_delivery = make_delivery(lane, outbound, dead_letters=dead_letters)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     refusal = MessageFailure(0, Failure.REFUSED, "too large")
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt(failures=[refusal]))
@@ -551,24 +554,24 @@ async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_keeps_no
         await until(lambda: letters.sent)
         readable = False
         letters.sent[0][2].set_result(Receipt(failures=[refusal]))
-    assert "a bug in decoding" in str(await ended(task))
+    assert "a bug in decoding" in str(await finished(task))
     assert [first for first, _ in lane.rejected] == [0]
-    assert made._settings.budget.used == 0
+    assert lane_delivery._settings.budget.used == 0
 
 
 async def test_a_lane_cancelled_while_it_drains_withdraws_its_sends() -> None:
-    lane, outbound, withdrawn = FakeLane(keyed(0, 5)), FakeOutbound(), []
+    lane, outbound, withdrawn = FakeLane(keyed_batch(0, 5)), FakeOutbound(), []
     outbound.withdraw = withdrawn.extend  # type: ignore[method-assign]
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: outbound.sent)
-    made.stop()
-    await until(lambda: made._drain_timeout is not None)
+    lane_delivery.stop()
+    await until(lambda: lane_delivery._drain_timeout is not None)
     task.cancel()
     await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.cancelled()
     assert withdrawn == [outbound.sent[0][2]]
     assert [first for first, _ in lane.rejected] == [0]
-    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "it was taken back")]))
-    await until(lambda: made._settings.budget.used == 0)
+    outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "the send was withdrawn")]))
+    await until(lambda: lane_delivery._settings.budget.used == 0)
     assert lane.acknowledged == []

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 0.01)
     monkeypatch.setattr("mqbridge.gateway.clusters.MAX_CONNECT_PAUSE_S", 0.05)
     monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
@@ -48,7 +48,7 @@ async def test_a_late_cluster_starts_its_routes(world: World, caplog: pytest.Log
     world.b.disconnect()
     config = world.config(route("late", "a/t", "b/t"), route("here", "c/u", "a/u"))
     async with started(config) as (gateway, _):
-        await until(lambda: everything(world.a, "u") == list(range(10)))  # others run meanwhile
+        await until(lambda: everything(world.a, "u") == list(range(10)))  # the other route runs meanwhile
         late = named(gateway, "late")
         assert (late.memberships, str(late.retry_reason)) == (0, "memory cluster 'b' is disconnected")
         await until(lambda: caplog.text.count("cluster b cannot be reached, trying again in ") > 2)  # at debug level
@@ -67,12 +67,12 @@ async def test_a_bug_while_connecting_does_not_end_the_attempts(
     fill(world.a, "t", 1, 5)
     connect, outcomes = MemoryCluster.connect, [ValueError("a bug"), Unreachable("not yet")]
 
-    async def buggy(self: MemoryCluster) -> None:
+    async def fail_twice(self: MemoryCluster) -> None:
         if self.name == "b" and outcomes:
             raise outcomes.pop()
         await connect(self)
 
-    monkeypatch.setattr(MemoryCluster, "connect", buggy)
+    monkeypatch.setattr(MemoryCluster, "connect", fail_twice)
     monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 0.2)
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
         await until(lambda: gateway.routes and "ValueError('a bug')" in str(named(gateway, "r").retry_reason))
@@ -80,7 +80,7 @@ async def test_a_bug_while_connecting_does_not_end_the_attempts(
     assert "cluster b: connecting failed with an unexpected error" in caplog.text
 
 
-async def test_it_is_not_ready_while_it_waits(world: World) -> None:
+async def test_a_gateway_is_not_ready_while_it_waits_for_a_cluster(world: World) -> None:
     fill(world.a, "t", 2, 40)
     world.a.disconnect()
     (port,) = free_ports(1)
@@ -107,7 +107,7 @@ async def test_a_page_is_served_while_the_first_attempt_lasts(world: World, monk
                 assert (await client.get("/health/live")).status_code == 200
                 break
         assert (await client.get("/health/ready")).status_code == 503
-        gateway.stop()  # ends it at once, though nobody answers
+        gateway.stop()  # ends at once, although the cluster does not respond
         assert (await asyncio.wait_for(task, PATIENCE_S)).clean
 
 
@@ -120,7 +120,7 @@ async def test_fail_fast_is_explicit_or_the_default_of_a_job(world: World, how: 
         await Gateway(from_dict(world.config(route("r", "a/t", "b/t")), adapters=ADAPTERS), ADAPTERS, **how).run(idle)
 
 
-async def test_a_job_may_wait_too(world: World) -> None:
+async def test_a_job_waits_for_clusters_without_fail_fast(world: World) -> None:
     fill(world.a, "t", 1, 5)
     world.b.disconnect()
     gateway = Gateway(from_dict(world.config(route("r", "a/t", "b/t")), adapters=ADAPTERS), ADAPTERS, fail_fast=False)
@@ -131,8 +131,8 @@ async def test_a_job_may_wait_too(world: World) -> None:
     assert everything(world.b, "t") == list(range(5))
 
 
-async def test_permanent_errors_are_not_waited_for(world: World) -> None:
-    """What is wrong with a route whose clusters are there is not waited with."""
+async def test_permanent_errors_end_the_start_at_once(world: World) -> None:
+    """An error of a route whose clusters are reachable is reported although another cluster is missing."""
     fill(world.a, "t", 1, 1)
     world.c.disconnect()
     config = world.config(route("late", "a/t", "c/t"), route("wrong", "a/missing", "b/t"))
@@ -141,8 +141,8 @@ async def test_permanent_errors_are_not_waited_for(world: World) -> None:
     assert not world.b.topics
 
 
-async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: World) -> None:
-    """Its first server answers before the one that has the topic."""
+async def test_a_topic_may_be_missing_for_a_while_after_its_cluster_was_reached(world: World) -> None:
+    """The cluster's first server responds before the server that has the topic."""
     world.a.disconnect()
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
         await until(lambda: gateway.ready)
@@ -157,25 +157,25 @@ async def test_a_cluster_that_has_just_come_may_miss_topics_for_a_while(world: W
         await until(lambda: everything(world.b, "t") == list(range(5)))
 
 
-async def test_a_cluster_that_cannot_tell_its_topics_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lets us in, but is still coming up."""
+async def test_a_route_waits_for_a_cluster_that_cannot_describe_topics_yet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster accepts connections, but is still starting."""
     fill(world.a, "t", 1, 5)
-    describe, coming_up = MemoryCluster.describe, [True]
+    describe, starting = MemoryCluster.describe, [True]
 
-    async def not_yet(self: MemoryCluster, topic: str) -> Topic | None:
-        if coming_up:
+    async def fail_while_starting(self: MemoryCluster, topic: str) -> Topic | None:
+        if starting:
             raise ClusterError("no leader yet")
         return await describe(self, topic)
 
-    monkeypatch.setattr(MemoryCluster, "describe", not_yet)
+    monkeypatch.setattr(MemoryCluster, "describe", fail_while_starting)
     monkeypatch.setattr("mqbridge.gateway.route.Route.run", hold(run := asyncio.Event(), Route.run))
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
         await until(lambda: gateway.ready)
         assert str(named(gateway, "r").retry_reason) == "no leader yet"  # before it has begun to run
         run.set()
-        coming_up.clear()
+        starting.clear()
         await until(lambda: everything(world.b, "t") == list(range(5)))
-        coming_up.append(True)
+        starting.append(True)
         with pytest.raises(ClusterError, match="no leader yet"):
             await Gateway(gateway.config, ADAPTERS, fail_fast=True).run()
 
@@ -206,8 +206,8 @@ async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatc
 @pytest.mark.parametrize(
     "maker", [("a/t", "b/middle"), ("a/~t", "b/{topic}ddle"), ("a/t", "c/t")], ids=["named", "template", "letters"]
 )
-async def test_a_route_waits_for_the_topic_that_a_late_route_makes(world: World, source: str, maker: tuple[str, str]) -> None:
-    """The cluster of the topic is there; that of the route which makes it is not."""
+async def test_a_route_waits_for_the_topic_that_a_late_route_creates(world: World, source: str, maker: tuple[str, str]) -> None:
+    """The topic's cluster is reachable; the source cluster of the route that creates the topic is not."""
     first = route("first", *maker, delivery={"dead_letter": {"cluster": "b", "topic": "middle"}} if maker[1] == "c/t" else {})
     if "{" in maker[1]:
         first["from"]["topic"] = "~(?P<topic>mi)"
@@ -219,7 +219,7 @@ async def test_a_route_waits_for_the_topic_that_a_late_route_makes(world: World,
         missing = f"the topic {wanted!r} does not exist in cluster 'b' yet"
         why = f"route 'second': {missing}: route 'first', which creates it, is not open"
         assert str(second.retry_reason) == why
-        await until(lambda: second._rejoin_backoff.has_failed)  # it has tried for itself, too
+        await until(lambda: second._rejoin_backoff.has_failed)  # the route has also tried to open by itself
         assert (second.error, str(second.retry_reason)) == (None, why)
         fill(world.a, "mi" if "{" in maker[1] else "t", 1, 5)
         world.a.reconnect()
@@ -227,54 +227,54 @@ async def test_a_route_waits_for_the_topic_that_a_late_route_makes(world: World,
         assert "middle" in world.b.topics
 
 
-async def test_a_route_waits_for_the_topic_of_one_whose_targets_cannot_be_opened_yet(
+async def test_a_route_waits_for_a_topic_that_another_route_cannot_create_yet(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its plan was good; making the topic is what fails."""
-    create, coming_up = MemoryCluster.create, [True]
+    """The plan of the other route succeeded, but its target topic cannot be created yet."""
+    create, starting = MemoryCluster.create, [True]
 
-    async def not_yet(self: MemoryCluster, topic: str, partitions: int) -> None:
-        if coming_up:
+    async def fail_while_starting(self: MemoryCluster, topic: str, partitions: int) -> None:
+        if starting:
             raise ClusterError("no leader yet")
         await create(self, topic, partitions)
 
-    monkeypatch.setattr(MemoryCluster, "create", not_yet)
+    monkeypatch.setattr(MemoryCluster, "create", fail_while_starting)
     fill(world.a, "t", 1, 5)
     async with started(world.config(route("first", "a/t", "b/t"), route("second", "b/t", "c/t"))) as (gateway, task):
         await until(lambda: gateway.ready or task.done())
         assert "route 'first', which creates it, is not open" in str(named(gateway, "second").retry_reason)
-        coming_up.clear()
+        starting.clear()
         await until(lambda: everything(world.c, "t") == list(range(5)))
 
 
-async def test_a_route_waits_while_a_target_that_grew_is_not_open_for_all_partitions(
+async def test_a_route_waits_until_the_outbound_of_a_grown_topic_has_all_partitions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cluster says 3 partitions, and who opens it is told of 2."""
-    partitions, coming_up = MemoryOutbound.partitions, [True]
-    few = property(lambda self: 2 if coming_up else partitions.fget(self))
+    """The cluster describes the topic with 3 partitions, while its outbound still has 2."""
+    partitions, starting = MemoryOutbound.partitions, [True]
+    few = property(lambda self: 2 if starting else partitions.fget(self))
     monkeypatch.setattr(MemoryOutbound, "partitions", few)
     fill(world.a, "t", 3, 5)
     async with started(world.config(route("r", "a/t", end("b/t", partitions={"by": "identity"})))) as (gateway, task):
         await until(lambda: task.done() or (gateway.routes and named(gateway, "r").retry_reason is not None))
         assert "accepts messages in 2 of its partitions so far, and 3 are needed" in str(named(gateway, "r").retry_reason)
-        coming_up.clear()
+        starting.clear()
         await until(lambda: everything(world.b, "t") == everything(world.a, "t"))
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["cluster", "create"])
-async def test_a_topic_of_several_routes_is_made_by_who_is_there_first(
+async def test_the_first_route_that_can_open_creates_a_shared_target_topic(
     world: World, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
-    """The route that would make it has to wait for another cluster, or could not make it just then."""
+    """The first route waits for another of its clusters, or its attempt to create the topic fails."""
     create, refusals = MemoryCluster.create, [] if away else ["no leader yet"]
 
-    async def refused_once(self: MemoryCluster, topic: str, partitions: int) -> None:
+    async def fail_once(self: MemoryCluster, topic: str, partitions: int) -> None:
         if refusals:
             raise ClusterError(refusals.pop())
         await create(self, topic, partitions)
 
-    monkeypatch.setattr(MemoryCluster, "create", refused_once)
+    monkeypatch.setattr(MemoryCluster, "create", fail_once)
     fill(world.a, "t", 2, 5)
     fill(world.a, "u", 1, 5, first=5)
     if away:
@@ -288,7 +288,7 @@ async def test_a_topic_of_several_routes_is_made_by_who_is_there_first(
         assert len(world.b.topics["both"]) == 2
 
 
-async def test_nobody_waits_for_a_topic_that_no_late_route_makes(world: World) -> None:
+async def test_no_route_waits_for_a_topic_that_no_late_route_creates(world: World) -> None:
     world.a.disconnect()
     config = world.config(
         route("other", "a/t", "b/t"),
@@ -301,7 +301,7 @@ async def test_nobody_waits_for_a_topic_that_no_late_route_makes(world: World) -
         await Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run()
 
 
-async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_stops_at_once_while_it_waits_for_a_cluster(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 600.0)
     fill(world.a, "t", 1, 5)
     world.b.disconnect()
@@ -313,7 +313,7 @@ async def test_stopping_while_it_waits(world: World, monkeypatch: pytest.MonkeyP
         assert outcome.clean
 
 
-async def test_a_reload_replaces_a_cluster_that_never_came(world: World) -> None:
+async def test_a_reload_replaces_a_cluster_that_was_never_reached(world: World) -> None:
     fill(world.a, "t", 1, 5)
     world.c.disconnect()
     async with started(world.config(route("r", "a/t", "c/t"))) as (gateway, _):

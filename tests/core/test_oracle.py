@@ -4,7 +4,8 @@ from mqbridge.message import Message
 from tests.kit.oracle import Oracle, message
 
 
-def judged(numbers: list[int], count: int = 5, partition: int = 0) -> Oracle:
+def oracle_of(numbers: list[int], count: int = 5, partition: int = 0) -> Oracle:
+    """Return an oracle that has seen these messages of a partition which should have `count`."""
     oracle = Oracle([count, count], 50)
     oracle.see(partition, [message(partition, number, 50) for number in numbers])
     return oracle
@@ -14,23 +15,23 @@ def complete(oracle: Oracle, partition: int = 0) -> bool:
     return oracle.partitions[partition].complete
 
 
-def test_all_in_order() -> None:
-    oracle = judged([0, 1, 2, 3, 4])
+def test_all_messages_in_order_are_complete() -> None:
+    oracle = oracle_of([0, 1, 2, 3, 4])
     assert complete(oracle)
     assert oracle.repeats == 0
 
 
-def test_loss_and_reordering() -> None:
-    assert not complete(judged([0, 1, 3, 4]))
-    assert not complete(judged([0, 1, 2, 3]))
-    assert not complete(judged([0, 2, 1, 3, 4]))
+def test_lost_and_reordered_messages_are_detected() -> None:
+    assert not complete(oracle_of([0, 1, 3, 4]))
+    assert not complete(oracle_of([0, 1, 2, 3]))
+    assert not complete(oracle_of([0, 2, 1, 3, 4]))
 
 
-def test_a_run_may_come_again_but_whole() -> None:
-    oracle = judged([0, 1, 2, 1, 2, 3, 4])
+def test_a_repeated_run_must_repeat_every_message_after_it() -> None:
+    oracle = oracle_of([0, 1, 2, 1, 2, 3, 4])
     assert complete(oracle)
     assert oracle.repeats == 2
-    assert not complete(judged([0, 1, 2, 1, 3, 4]))
+    assert not complete(oracle_of([0, 1, 2, 1, 3, 4]))
 
 
 def test_damaged_and_unknown_messages_are_reported() -> None:

@@ -21,7 +21,7 @@ from tests.core.world import World, end, everything, fill, put, route, run, stor
 KEYED = [Message(b"%d" % n, (("user", f"u{n % 3}"),), key=f"k{n % 5}", keys=(f"i{n % 2}", "x")) for n in range(30)]
 
 
-class Fake:
+class FakeOutbound:
     """The part of an outbound that partition rules use."""
 
     def __init__(self, partitions: int) -> None:
@@ -41,8 +41,8 @@ def rule(by: str, **more: Any) -> PartitionRule:
     return PartitionRule.model_validate({"by": by, **more})
 
 
-def partitioner(rule: PartitionRule, partitions: int) -> tuple[Partitioner, Fake]:
-    fake = Fake(partitions)
+def partitioner(rule: PartitionRule, partitions: int) -> tuple[Partitioner, FakeOutbound]:
+    fake = FakeOutbound(partitions)
     return Partitioner(rule, cast("Outbound", fake)), fake
 
 
@@ -51,29 +51,29 @@ def batch(index: int, messages: Sequence[Message] = (), name: str | None = None)
     return Batch(partition, messages, count=len(messages), size=0, first=(0,), next=(len(messages),))
 
 
-def places(made: Partitioner, messages: Sequence[Message], index: int = 0) -> dict[bytes, int]:
-    return {m.payload or b"": place for place, share in divided(made, index, messages) for m in share}
+def target_partitions(made: Partitioner, messages: Sequence[Message], index: int = 0) -> dict[bytes, int]:
+    return {m.payload or b"": target for target, share in divide(made, index, messages) for m in share}
 
 
-def divided(
+def divide(
     made: Partitioner, index: int, messages: Sequence[Message], name: str | None = None
 ) -> list[tuple[int, list[Message]]]:
-    return [(place, list(share.messages)) for place, share in made.divide(Share(batch(index, messages, name)))]
+    return [(target, list(share.messages)) for target, share in made.divide(Share(batch(index, messages, name)))]
 
 
 def test_modulo_and_identity_keep_a_partition_together() -> None:
     modulo, fake = partitioner(rule("modulo"), 3)
-    assert [divided(modulo, index, KEYED) for index in (0, 4, 8)] == [[(0, KEYED)], [(1, KEYED)], [(2, KEYED)]]
+    assert [divide(modulo, index, KEYED) for index in (0, 4, 8)] == [[(0, KEYED)], [(1, KEYED)], [(2, KEYED)]]
     fake.partitions = 9
-    assert divided(modulo, 8, KEYED) == [(8, KEYED)]
+    assert divide(modulo, 8, KEYED) == [(8, KEYED)]
     identity, _ = partitioner(rule("identity"), 3)
-    assert divided(identity, 2, KEYED) == [(2, KEYED)]
+    assert divide(identity, 2, KEYED) == [(2, KEYED)]
 
 
-def test_a_table_goes_by_name_and_by_index() -> None:
+def test_a_table_can_name_partitions_or_give_their_index() -> None:
     made, _ = partitioner(rule("table", table={"broker:0": 4, "1": 2}), 5)
-    assert divided(made, 0, KEYED, "broker:0") == [(4, KEYED)]
-    assert divided(made, 1, KEYED, "broker:1") == [(2, KEYED)]
+    assert divide(made, 0, KEYED, "broker:0") == [(4, KEYED)]
+    assert divide(made, 1, KEYED, "broker:1") == [(2, KEYED)]
 
 
 @pytest.mark.parametrize(
@@ -89,32 +89,36 @@ def test_a_table_goes_by_name_and_by_index() -> None:
 def test_key_names_select_the_key(key: Any, expected: Any) -> None:
     made, fake = partitioner(rule("key", key=key), 7)
     want = {m.payload: 3 if expected(m) is None else fake.partition_of(expected(m).encode()) for m in KEYED}
-    assert places(made, KEYED, index=10) == want
+    assert target_partitions(made, KEYED, index=10) == want
 
 
 def test_binary_and_ordering_keys() -> None:
     made, fake = partitioner(rule("key", key=["ordering_key", "key"]), 7)
     messages = [Message(b"1", key=b"\xff\x00"), Message(b"2", ordering_key=b"\xfe"), Message(b"3")]
-    assert places(made, messages, 9) == {b"1": fake.partition_of(b"\xff\x00"), b"2": fake.partition_of(b"\xfe"), b"3": 2}
+    assert target_partitions(made, messages, 9) == {
+        b"1": fake.partition_of(b"\xff\x00"),
+        b"2": fake.partition_of(b"\xfe"),
+        b"3": 2,
+    }
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), max_size=40), st.integers(1, 6), st.integers(0, 9))
-def test_by_key_nothing_is_lost_and_every_key_keeps_its_order(said: list[tuple[str, bool]], count: int, index: int) -> None:
-    messages = [Message(b"%d" % n, key=key if has else None) for n, (key, has) in enumerate(said)]
+def test_by_key_every_message_is_kept_in_the_order_of_its_key(keys: list[tuple[str, bool]], count: int, index: int) -> None:
+    messages = [Message(b"%d" % n, key=key if has else None) for n, (key, has) in enumerate(keys)]
     made, _ = partitioner(rule("key"), count)
-    shares = divided(made, index, messages) if messages else []
+    shares = divide(made, index, messages) if messages else []
     assert sorted((m.payload or b"" for _, share in shares for m in share), key=int) == [m.payload for m in messages]
     for _, share in shares:
         assert [int(m.payload or b"") for m in share] == sorted(int(m.payload or b"") for m in share)
     for key in "abcde":
-        assert len({place for place, share in shares for m in share if m.key == key}) <= 1
+        assert len({target for target, share in shares for m in share if m.key == key}) <= 1
 
 
 def test_round_robin_takes_turns() -> None:
     made, fake = partitioner(rule("round_robin"), 3)
-    assert [divided(made, 0, KEYED)[0][0] for _ in range(4)] == [1, 2, 0, 1]
+    assert [divide(made, 0, KEYED)[0][0] for _ in range(4)] == [1, 2, 0, 1]
     fake.partitions = 4
-    assert {divided(made, 0, KEYED)[0][0] for _ in range(4)} == {0, 1, 2, 3}
+    assert {divide(made, 0, KEYED)[0][0] for _ in range(4)} == {0, 1, 2, 3}
 
 
 def test_unassignable_partitions_are_named() -> None:

@@ -13,10 +13,10 @@ from mqbridge.errors import DeliveryError, Failure
 from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.message import Partition
 from mqbridge.net.tasks import spawn
-from tests.core.test_lanes import FakeLane, FakeOutbound, delivery, ended, keyed
+from tests.core.test_lanes import FakeLane, FakeOutbound, finished, keyed_batch, make_delivery
 from tests.core.world import World, committed, everything, fill, named, put, route, running, until
 
-BACK = "it was taken back"
+WITHDRAWN = "the send was withdrawn"
 
 
 class SlowOutbound(FakeOutbound):
@@ -29,7 +29,7 @@ class SlowOutbound(FakeOutbound):
     def withdraw(self, sends: Any) -> None:
         for _, share, future in self.sent[self.on_the_wire :]:
             if future in sends and not future.done():
-                future.set_result(Receipt(failures=[MessageFailure(n, Failure.RETRY, BACK) for n in range(share.count)]))
+                future.set_result(Receipt(failures=[MessageFailure(n, Failure.RETRY, WITHDRAWN) for n in range(share.count)]))
 
 
 async def test_a_late_receipt_does_not_set_a_checkpoint_back(
@@ -60,10 +60,10 @@ async def test_a_late_receipt_does_not_set_a_checkpoint_back(
 
 
 async def test_a_revoked_lane_withdraws_sends_that_are_not_on_the_wire() -> None:
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5), keyed(10, 5)), SlowOutbound(1)
-    made = delivery(lane, outbound)
-    budget = made._settings.budget
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5), keyed_batch(10, 5)), SlowOutbound(1)
+    lane_delivery = make_delivery(lane, outbound)
+    budget = lane_delivery._settings.budget
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 3)
     everything_of = budget.used
     lane.revoked.set()
@@ -71,7 +71,7 @@ async def test_a_revoked_lane_withdraws_sends_that_are_not_on_the_wire() -> None
     await until(lambda: budget.used == everything_of // 3)
     assert not task.done(), "it waits for what is on the wire"
     outbound.sent[0][2].set_result(Receipt())
-    assert await ended(task) is None, "what was taken back is no failure"
+    assert await finished(task) is None, "a withdrawn send is no failure"
     assert [first for first, _, _ in lane.acknowledged] == [0]
     assert [first for first, _ in lane.rejected] == [5, 10]
     assert budget.used == 0
@@ -80,53 +80,53 @@ async def test_a_revoked_lane_withdraws_sends_that_are_not_on_the_wire() -> None
 
 @pytest.mark.parametrize("why", ["a failure", "a deadline"])
 async def test_an_aborted_lane_withdraws_sends_that_are_not_on_the_wire(why: str) -> None:
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5), keyed(10, 5)), SlowOutbound(1)
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5), keyed_batch(10, 5)), SlowOutbound(1)
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 3)
     if why == "a failure":
         outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
-        assert "no room" in str(await ended(task))
+        assert "no room" in str(await finished(task))
     else:
-        made.stop(asyncio.get_running_loop().time())
-        assert await ended(task) is None
+        lane_delivery.stop(asyncio.get_running_loop().time())
+        assert await finished(task) is None
         assert not outbound.sent[0][2].done()
         outbound.sent[0][2].set_result(Receipt())
     assert [future.done() for _, _, future in outbound.sent] == [True, True, True]
-    await until(lambda: made._settings.budget.used == 0)
-    assert made.error is None or isinstance(made.error, DeliveryError)
+    await until(lambda: lane_delivery._settings.budget.used == 0)
+    assert lane_delivery.error is None or isinstance(lane_delivery.error, DeliveryError)
 
 
 async def test_a_draining_lane_reacts_to_revocation() -> None:
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(0)
-    made = delivery(lane, outbound)
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), SlowOutbound(0)
+    lane_delivery = make_delivery(lane, outbound)
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 2)
-    made.stop(asyncio.get_running_loop().time() + 3600)
-    await until(lambda: made._drain_timeout is not None)
+    lane_delivery.stop(asyncio.get_running_loop().time() + 3600)
+    await until(lambda: lane_delivery._drain_timeout is not None)
     lane.revoked.set()
-    assert await ended(task) is None
+    assert await finished(task) is None
     assert [first for first, _ in lane.rejected] == [0, 5]
 
 
 async def test_a_lane_waiting_for_its_rate_reacts_to_revocation() -> None:
-    lane, outbound = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(0)
+    lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), SlowOutbound(0)
     rate = RateLimit(0.0001)
-    made = delivery(lane, outbound, rates=[("count", rate)])
-    task = spawn(made.run(), "delivery", quiet=True)
-    await until(lambda: outbound.sent and made._awaiting_budget)
-    assert made.in_flight_batches == 2, "one was sent, and one waits"
+    lane_delivery = make_delivery(lane, outbound, rates=[("count", rate)])
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    await until(lambda: outbound.sent and lane_delivery._awaiting_budget)
+    assert lane_delivery.in_flight_batches == 2, "one was sent, and one waits"
     free_at = rate._free_at
     lane.revoked.set()
-    assert await ended(task) is None
+    assert await finished(task) is None
     assert len(outbound.sent) == 1
     assert rate._free_at < free_at, "what did not go uses up nobody's rate"
 
 
 async def test_dead_letters_are_withdrawn_on_revocation() -> None:
-    lane, outbound, letters = FakeLane(keyed(0, 5), keyed(5, 5)), SlowOutbound(9), SlowOutbound(0)
-    made = delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
-    task = spawn(made.run(), "delivery", quiet=True)
+    lane, outbound, letters = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), SlowOutbound(9), SlowOutbound(0)
+    lane_delivery = make_delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
+    task = spawn(lane_delivery.run(), "delivery", quiet=True)
     await until(lambda: len(outbound.sent) == 2)
     refused = [MessageFailure(2, Failure.REFUSED, "too large")]
     outbound.sent[0][2].set_result(Receipt(failures=refused))
@@ -134,11 +134,11 @@ async def test_dead_letters_are_withdrawn_on_revocation() -> None:
     lane.revoked.set()
     await until(letters.sent[0][2].done)
     outbound.sent[1][2].set_result(Receipt(failures=refused))
-    assert await ended(task) is None
+    assert await finished(task) is None
     assert len(letters.sent) == 1
     assert [first for first, _ in lane.rejected] == [0, 5]
-    assert made._settings.budget.used == 0
-    assert made._settings.counters.dead == 0
+    assert lane_delivery._settings.budget.used == 0
+    assert lane_delivery._settings.counters.dead == 0
 
 
 # --- through a route --------------------------------------------------------------------------------------------------

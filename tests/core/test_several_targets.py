@@ -32,7 +32,7 @@ async def test_acknowledgement_waits_for_the_last_target(world: World) -> None:
     assert everything(world.b, "t") == everything(world.c, "t") == ALL
 
 
-async def test_a_slow_target_holds_its_route_only_by_the_budget(world: World) -> None:
+async def test_a_slow_target_delays_the_others_only_when_the_budget_is_full(world: World) -> None:
     fill(world.a, "t", 1, 0)
     put(world.a, "t", 0, *(b"%063d" % number for number in range(4000)))
     world.c.create("t", 1)
@@ -41,7 +41,7 @@ async def test_a_slow_target_holds_its_route_only_by_the_budget(world: World) ->
     fits = (32 << 10) // (20 * 63 + 2 * LEG_BYTES) * 20
     async with running(world.config(slow, route("fast", "a/t", "b/fast"))) as gateway:
         await until(lambda: committed(world.a, "g-fast") == 4000)
-        await until(lambda: len(stored(world.b, "slow")[0]) >= fits)  # the other target has all that the budget lets in
+        await until(lambda: len(stored(world.b, "slow")[0]) >= fits)  # the other target has all messages that the budget admits
         assert committed(world.a, "g-slow") == 0
         assert named(gateway, "slow").budget.used <= 64 << 10
         assert len(stored(world.b, "slow")[0]) == fits
@@ -78,7 +78,7 @@ async def test_a_target_that_refuses_everything_stops_its_route_alone(world: Wor
     assert set(everything(world.b, "t")) == set(ALL)
 
 
-async def test_a_target_that_is_away_is_waited_for_and_the_other_routes_go_on(world: World) -> None:
+async def test_a_route_waits_for_an_unreachable_target_and_other_routes_continue(world: World) -> None:
     fill(world.a, "t", 3, COUNT)
     world.c.create("t", 3)
     async with running(world.config(route("r", "a/t", "b/t", "c/t"), route("other", "a/t", "b/other"))):

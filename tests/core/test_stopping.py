@@ -59,7 +59,7 @@ async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configure
         put(world.a, "t", 0, b"20")
         await until(lambda: named(gateway, "r").in_flight_batches)
     assert committed(world.a, "g-r") == 20
-    assert everything(world.b, "t") == list(range(20)), "what was not on its way is taken back"
+    assert everything(world.b, "t") == list(range(20)), "sends that are not on the wire are withdrawn"
 
 
 @pytest.mark.parametrize("what", ["connect", "describe", "outbound"])

@@ -1,4 +1,4 @@
-"""Tickets against a reference model: in-order acknowledgement gives a prefix before the oldest open batch, else any message."""
+"""Tickets compared with a model: acknowledgement in order ends at the oldest open batch, else it covers all stored messages."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def batch(number: int, count: int = 1) -> Batch:
     return Batch(PARTITION, [], count=count, size=1, first=(number,), next=(number + 1,))
 
 
-class Heard:
+class RecordedCallbacks:
     """Records the callbacks of tickets."""
 
     def __init__(self, *, in_order: bool) -> None:
@@ -44,83 +44,83 @@ class Heard:
 
 @given(legs=st.lists(st.integers(0, 3), min_size=1, max_size=8), in_order=st.booleans(), data=st.data())
 def test_only_stored_batches_are_acknowledged(legs: list[int], in_order: bool, data: st.DataObject) -> None:
-    heard = Heard(in_order=in_order)
+    callbacks = RecordedCallbacks(in_order=in_order)
     opened: list[Ticket] = []
-    due: list[int] = []
+    settlements: list[int] = []
     for number, count in enumerate(legs):
-        ticket = heard.tickets.open(batch(number), 0.0)
+        ticket = callbacks.tickets.open(batch(number), 0.0)
         ticket.legs += count
         opened.append(ticket)
-        due += [number] * (count + 1)
+        settlements += [number] * (count + 1)
     left = dict(enumerate(count + 1 for count in legs))
-    for number in data.draw(st.permutations(due)):
-        heard.tickets.settle(opened[number])
+    for number in data.draw(st.permutations(settlements)):
+        callbacks.tickets.settle(opened[number])
         left[number] -= 1
         complete = {n for n, count in left.items() if not count}
         prefix = next((n for n in range(len(legs)) if n not in complete), len(legs))
-        assert heard.passed == list(range(prefix))
+        assert callbacks.passed == list(range(prefix))
         if in_order:
-            assert heard.acknowledged == list(range(prefix))
+            assert callbacks.acknowledged == list(range(prefix))
         else:
-            assert set(heard.acknowledged) == complete
-    assert sorted(heard.acknowledged) == sorted(heard.ended) == list(range(len(legs)))
-    assert len(heard.tickets) == 0
+            assert set(callbacks.acknowledged) == complete
+    assert sorted(callbacks.acknowledged) == sorted(callbacks.ended) == list(range(len(legs)))
+    assert len(callbacks.tickets) == 0
 
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=6, unique=True), min_size=2, max_size=5), st.data())
 def test_a_message_is_acknowledged_once_when_every_share_of_it_is_stored(shares: list[list[int]], data: st.DataObject) -> None:
-    heard = Heard(in_order=False)
-    ticket = heard.tickets.open(source := batch(0, 6), 0.0)
+    callbacks = RecordedCallbacks(in_order=False)
+    ticket = callbacks.tickets.open(source := batch(0, 6), 0.0)
     parts = [Share(source, indexes) for indexes in shares]
-    heard.tickets.track_messages(ticket, parts)
+    callbacks.tickets.track_messages(ticket, parts)
     ticket.legs += len(parts)
-    heard.tickets.settle(ticket)
+    callbacks.tickets.settle(ticket)
     stored: list[Share] = []
     for part in data.draw(st.permutations(parts)):
-        heard.tickets.settle(ticket, part, Receipt())
+        callbacks.tickets.settle(ticket, part, Receipt())
         stored.append(part)
         waited_for = [other for other in parts if other not in stored]
         done = {index for index in range(6) if not any(index in other.batch_indexes for other in waited_for)}
-        said = [index for _, indexes in heard.parts for index in indexes]
-        assert len(said) == len(set(said))
-        assert set(said) == done
-    assert heard.acknowledged == []
-    assert (heard.passed, heard.ended) == ([0], [0])
+        acknowledged = [index for _, indexes in callbacks.parts for index in indexes]
+        assert len(acknowledged) == len(set(acknowledged))
+        assert set(acknowledged) == done
+    assert callbacks.acknowledged == []
+    assert (callbacks.passed, callbacks.ended) == ([0], [0])
 
 
 def test_the_receipt_has_the_position_of_each_message() -> None:
-    heard = Heard(in_order=True)
-    ticket = heard.tickets.open(source := batch(0, 3), 0.0)
+    callbacks = RecordedCallbacks(in_order=True)
+    ticket = callbacks.tickets.open(source := batch(0, 3), 0.0)
     ticket.legs += 2
-    heard.tickets.settle(ticket)
-    heard.tickets.settle(ticket, Share(source, [2]), Receipt([(70,)]))
-    heard.tickets.settle(ticket, Share(source, [0, 1]), Receipt(lambda: [(8,), (9,)]))
-    [receipt] = heard.receipts
+    callbacks.tickets.settle(ticket)
+    callbacks.tickets.settle(ticket, Share(source, [2]), Receipt([(70,)]))
+    callbacks.tickets.settle(ticket, Share(source, [0, 1]), Receipt(lambda: [(8,), (9,)]))
+    [receipt] = callbacks.receipts
     assert receipt is not None
     assert receipt.positions == [(8,), (9,), (70,)]
 
 
 def test_bytes_are_freed_only_when_the_last_leg_has_ended() -> None:
     for in_order in (True, False):
-        heard = Heard(in_order=in_order)
-        ticket = heard.tickets.open(source := batch(0), 0.0)
+        callbacks = RecordedCallbacks(in_order=in_order)
+        ticket = callbacks.tickets.open(source := batch(0), 0.0)
         ticket.legs += 2
-        heard.tickets.settle(ticket)
-        heard.tickets.fail(ticket, Share(source), REFUSED)
-        [left] = heard.tickets.abandon()
+        callbacks.tickets.settle(ticket)
+        callbacks.tickets.fail(ticket, Share(source), REFUSED)
+        [left] = callbacks.tickets.abandon()
         assert left is ticket
         assert [failure.reason for failure in left.failures] == ["no"]
-        assert heard.ended == []
-        heard.tickets.settle(ticket, Share(source), Receipt())
-        assert heard.ended == [0]
-        assert heard.acknowledged == heard.passed == []
+        assert callbacks.ended == []
+        callbacks.tickets.settle(ticket, Share(source), Receipt())
+        assert callbacks.ended == [0]
+        assert callbacks.acknowledged == callbacks.passed == []
 
 
 def test_a_failed_batch_blocks_later_ones_if_acknowledgement_is_in_order() -> None:
-    heard = Heard(in_order=True)
-    first, second = heard.tickets.open(batch(0), 0.0), heard.tickets.open(batch(1), 0.0)
-    heard.tickets.fail(first, Share(first.batch), REFUSED)
-    heard.tickets.settle(second)
-    assert heard.acknowledged == heard.passed == []
-    assert [ticket.batch.first for ticket in heard.tickets.abandon()] == [(0,), (1,)]
-    assert sorted(heard.ended) == [0, 1]
+    callbacks = RecordedCallbacks(in_order=True)
+    first, second = callbacks.tickets.open(batch(0), 0.0), callbacks.tickets.open(batch(1), 0.0)
+    callbacks.tickets.fail(first, Share(first.batch), REFUSED)
+    callbacks.tickets.settle(second)
+    assert callbacks.acknowledged == callbacks.passed == []
+    assert [ticket.batch.first for ticket in callbacks.tickets.abandon()] == [(0,), (1,)]
+    assert sorted(callbacks.ended) == [0, 1]

@@ -1,6 +1,6 @@
 """TLS toward servers: accepted and refused peers, error texts, changed files, and expiry of certificates.
 
-The server is the standard library's, with certificates of an authority of the test's own. It answers each byte with the same.
+The server is that of the standard library, with certificates of the test's own authority. It echoes each byte.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def server_side(identity: Identity, clients_of: Authority | None = None, **setti
 
 @asynccontextmanager
 async def echo(context: ssl.SSLContext) -> AsyncIterator[int]:
-    """Run an echo server; yield its port. In threads: asyncio's server ends a handshake without an alert."""
+    """Run an echo server and yield its port. It runs in threads, because asyncio's server ends a handshake without an alert."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -74,33 +74,34 @@ async def echo(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 
 class Talk:
-    """One connection, a frame for each byte."""
+    """One connection to the echo server; each byte is a frame."""
 
     def __init__(self) -> None:
-        self.heard = bytearray()
+        self.received = bytearray()
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self.news = asyncio.Event()
+        self.new_data = asyncio.Event()
 
     def make(self) -> Endpoint:
         return Endpoint(lambda *_: 1, self._on_frames, self.lost.set_result)
 
     def _on_frames(self, frames: list[bytes]) -> None:
-        self.heard += b"".join(frames)
-        self.news.set()
+        self.received += b"".join(frames)
+        self.new_data.set()
 
-    async def said(self, endpoint: Endpoint, data: bytes) -> None:
+    async def exchange(self, endpoint: Endpoint, data: bytes) -> None:
+        """Send data and wait until all of it has come back."""
         endpoint.send(data)
-        while len(self.heard) < len(data):
-            self.news.clear()
-            await self.news.wait()
-        assert self.heard == data
+        while len(self.received) < len(data):
+            self.new_data.clear()
+            await self.new_data.wait()
+        assert self.received == data
 
 
 async def connected(port: int, tls: Tls | None, host: str = HOST, link: Link | None = None) -> None:
     """Connect, exchange data, close."""
     talk = Talk()
     endpoint = await dial(host, port, talk.make, tls=tls, link=link)
-    await talk.said(endpoint, b"hello")
+    await talk.exchange(endpoint, b"hello")
     await endpoint.close()
 
 
@@ -126,7 +127,7 @@ def test_a_verified_server_works_on_both_event_loops(authority: Authority) -> No
 
 
 def test_large_transfers_work_on_both_event_loops(authority: Authority) -> None:
-    """More than any buffer: writing pauses and resumes, and closing writes the queue."""
+    """The data exceeds every buffer: writing pauses and resumes, and closing writes the queued bytes."""
     context, much = server_side(authority.issue("server")), os.urandom(1 << 20) * 24
 
     async def main() -> None:
@@ -136,10 +137,10 @@ def test_large_transfers_work_on_both_event_loops(authority: Authority) -> None:
             for at in range(0, len(much), 1 << 20):
                 endpoint.send(much[at : at + (1 << 20)])
                 await endpoint.wait_writable()
-            while len(talk.heard) < len(much):
-                talk.news.clear()
-                await talk.news.wait()
-            assert talk.heard == much
+            while len(talk.received) < len(much):
+                talk.new_data.clear()
+                await talk.new_data.wait()
+            assert talk.received == much
             assert endpoint.delivered_bytes >= len(much)
             await endpoint.close()
 
@@ -229,7 +230,7 @@ async def test_a_port_without_tls_is_reported(answer: bytes, why: str, failure: 
         (ConnectionResetError(104, "Connection reset by peer"), False),
     ],
 )
-def test_only_refusals_are_final(error: Exception, final: bool) -> None:
+def test_only_rejections_are_permanent(error: Exception, final: bool) -> None:
     assert is_permanent(error) is final
 
 
@@ -371,7 +372,7 @@ def test_a_key_alone_is_refused() -> None:
 
 
 async def test_files_that_change_are_used_by_the_next_connection(authority: Authority, tmp_path: Path) -> None:
-    """Certificate and authorities are replaced: from then on another authority signs the server's certificate."""
+    """Our certificate and the authorities are replaced, because another authority signs the server's new certificate."""
     old, new = authority, Authority(tmp_path / "new", "the new one")
     trusted = tmp_path / "trusted.pem"
     shutil.copy(old.certificate, trusted)

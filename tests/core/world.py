@@ -1,4 +1,4 @@
-"""Memory brokers, a gateway between them, and helpers for tests of both. No state survives a test."""
+"""Memory brokers, a gateway between them, and helpers for tests with both. Brokers are deleted after each test."""
 
 import asyncio
 import contextlib
@@ -57,46 +57,50 @@ def route(name: str, source: str, *targets: dict[str, Any] | str, **more: Any) -
 
 
 def end(text: str, **more: Any) -> dict[str, Any]:
+    """Make a source or target of a route from `cluster/topic`; `more` are its other options."""
     cluster, _, topic = text.partition("/")
     return {"cluster": cluster, "topic": topic} | more
 
 
 def set_capabilities(patch: pytest.MonkeyPatch, **capabilities: Any) -> None:
-    """Change the capabilities of every memory cluster made from now on."""
-    made = MemoryCluster.__init__
+    """Change the capabilities of every memory cluster that is made from now on."""
+    original = MemoryCluster.__init__
 
     def changed(self: MemoryCluster, *arguments: Any) -> None:
-        made(self, *arguments)
+        original(self, *arguments)
         self.capabilities = replace(self.capabilities, **capabilities)
 
     patch.setattr(MemoryCluster, "__init__", changed)
 
 
-def put(made: Broker, topic: str, partition: int, *messages: Message | bytes) -> None:
+def put(memory_broker: Broker, topic: str, partition: int, *messages: Message | bytes) -> None:
     """Store messages as a producer does."""
-    stored = made.topics[topic][partition]
-    for message in messages:
-        made_of = Message(message) if isinstance(message, bytes) else message
-        stored.append([made_of.replace(position=(stored.next,))])
+    stored_partition = memory_broker.topics[topic][partition]
+    for item in messages:
+        message = Message(item) if isinstance(item, bytes) else item
+        stored_partition.append([message.replace(position=(stored_partition.next,))])
 
 
-def fill(made: Broker, topic: str, partitions: int, count: int, first: int = 0) -> None:
+def fill(memory_broker: Broker, topic: str, partitions: int, count: int, first: int = 0) -> None:
     """Create a topic and store messages numbered from `first` in it, round robin over its partitions."""
-    made.create(topic, partitions)
+    memory_broker.create(topic, partitions)
     for number in range(first, first + count):
-        put(made, topic, number % partitions, b"%d" % number)
+        put(memory_broker, topic, number % partitions, b"%d" % number)
 
 
-def stored(made: Broker, topic: str) -> list[list[bytes]]:
-    return [[message.payload or b"" for message in partition.messages] for partition in made.topics.get(topic, [])]
+def stored(memory_broker: Broker, topic: str) -> list[list[bytes]]:
+    """Return the payloads of a topic by partition; [] if the topic does not exist."""
+    return [[message.payload or b"" for message in partition.messages] for partition in memory_broker.topics.get(topic, [])]
 
 
-def everything(made: Broker, topic: str) -> list[int]:
-    return sorted(int(payload) for partition in stored(made, topic) for payload in partition)
+def everything(memory_broker: Broker, topic: str) -> list[int]:
+    """Return the numbers of all messages of a topic, sorted."""
+    return sorted(int(payload) for partition in stored(memory_broker, topic) for payload in partition)
 
 
-def committed(made: Broker, group: str) -> int:
-    return sum(progress.committed for (of, _, _), progress in made.progress.items() if of == group)
+def committed(memory_broker: Broker, group: str) -> int:
+    """Return the number of messages that the group has committed, in all partitions together."""
+    return sum(progress.committed for (name, _, _), progress in memory_broker.progress.items() if name == group)
 
 
 until = partial(conversation.until, patience_s=PATIENCE_S, pause_s=0.005)
@@ -121,8 +125,10 @@ async def running(config: dict[str, Any], path: Path | None = None, *, alone: bo
 
 
 async def run(config: dict[str, Any], until_idle_s: float = 0.2) -> RunResult:
+    """Run a gateway until it is idle."""
     return await asyncio.wait_for(Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS).run(until_idle_s), PATIENCE_S * 2)
 
 
 def named(gateway: Gateway, name: str) -> Route:
+    """Return the route with this name."""
     return next(route for route in gateway.routes if route.name == name)
