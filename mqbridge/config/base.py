@@ -58,3 +58,4 @@ OneOrMore = _OneOrMore()
 """Annotates a tuple option: the file may have a single value in place of a list with one item."""
 
 Name = Annotated[str, StringConstraints(min_length=1)]
+"""A text that is not empty."""

@@ -46,4 +46,6 @@ def _check_name_or_pattern(name: str) -> None:
 
 
 NameOrPattern = Annotated[Name, checked_by(_check_name_or_pattern)]
+"""The type of an option for names: an exact name, or `~PATTERN`."""
 TextPattern = Annotated[Name, checked_by(compile_text_pattern)]
+"""The type of an option for a pattern: a regular expression without `~`."""

@@ -137,7 +137,7 @@ class RouteEndpoints:
         Raises ConfigError or ClusterError.
         """
         must_reopen = False
-        if any(map(is_pattern, self._config.source.wanted)):
+        if any(map(is_pattern, self._config.source.configured_topics)):
             current = {selected.topic for selected in await select_source_topics(self._source, self._config)}
             if must_reopen := current != self.targets.keys():
                 added, removed = sorted(current - self.targets.keys()), sorted(self.targets.keys() - current)

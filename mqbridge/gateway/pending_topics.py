@@ -32,7 +32,7 @@ def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | re.Pa
     """Yield the topics that a route creates in a cluster: names, or patterns of names that depend on unknown source topics."""
     for target in route.targets:
         if target.create and target.cluster == cluster:
-            for topic in route.source.wanted:
+            for topic in route.source.configured_topics:
                 yield _pattern_of_names(target.topic) if is_pattern(topic) else _rendered_name(target.topic, topic)
     letters = route.delivery.dead_letter
     if letters is not None and letters.cluster == cluster:

@@ -22,7 +22,7 @@ async def select_source_topics(
     Raises ConfigError if no topic matches, or more topics than one group of the system may read. Raises ClusterError if no topic
     matches yet and one of `pending_routes` may create one.
     """
-    wanted = route.source.wanted
+    wanted = route.source.configured_topics
     existing: list[str] = []
     if any(map(is_pattern, wanted)):
         if not source.capabilities.list_topics:

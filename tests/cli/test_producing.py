@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from mqbridge.cli.producing import read_input
-from mqbridge.cli.producing.parse_message import MessageTemplate
+from mqbridge.cli.producing.parse_message import MessageBuilder
 from mqbridge.errors import ConfigError
 from tests.cli.conftest import Invoke, lines
 
@@ -164,8 +164,8 @@ def test_a_record_that_is_too_large_is_rejected(
 
 
 def test_fields_of_a_json_object_override_the_command_line() -> None:
-    template = MessageTemplate(key="k", msg_type="t", from_json=True)
-    message = template.make_message(b'{"payload": "x", "key": "other"}')
+    builder = MessageBuilder(key="k", msg_type="t", from_json=True)
+    message = builder.make_message(b'{"payload": "x", "key": "other"}')
     assert (message.payload, message.key, message.msg_type) == (b"x", "other", "t")
     with pytest.raises(ConfigError):
-        template.make_message(b'{"defect": "x"}')
+        builder.make_message(b'{"defect": "x"}')

@@ -70,7 +70,7 @@ def test_every_option_can_be_set() -> None:
     (route,) = config.routes
     assert config.clusters["a"].settings == FakeCluster(masters=["m1", "m2"], port=8, strict=True)
     assert config.clusters["b"].settings == FakeCluster(masters=["m1", "m2"], port=9, strict=True)
-    assert route.source.wanted == ("plain", "~o_(?P<region>.+)")
+    assert route.source.configured_topics == ("plain", "~o_(?P<region>.+)")
     assert route.source.start is Start.LATEST
     assert route.source.msg_types == {"x"}
     assert route.source.options == FakeInbound(pull_bytes=9)
@@ -160,7 +160,7 @@ def test_the_example_takes_its_addresses_from_the_environment() -> None:
     assert config.clusters["tube"].settings.model_dump()["masters"] == ("m1:1", "m2:2")
     assert config.clusters["pulsar"].settings.model_dump()["service_url"] == "pulsar://p:1"
     assert config.clusters["pulsar"].settings.model_dump()["admin_url"] == "http://p:2"
-    assert (route.source.wanted, route.targets[0].topic, route.source.group, route.source.start) == (
+    assert (route.source.configured_topics, route.targets[0].topic, route.source.group, route.source.start) == (
         ("s",),
         "t",
         "g",

@@ -71,7 +71,7 @@ def _route_fields(route: "Route") -> dict[str, Any]:
     source = route.source
     return {
         "name": route.name,
-        "from": {"cluster": source.cluster, "topics": list(source.wanted), "group": source.group},
+        "from": {"cluster": source.cluster, "topics": list(source.configured_topics), "group": source.group},
         "to": [{"cluster": target.cluster, "topic": target.topic} for target in route.targets],
         "topics": [],
         "notes": [],

@@ -76,16 +76,16 @@ def explain(
     if len(names) != 2:
         raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
     if message is None and config is None:
-        _explain_systems(_adapter(names[0]).table, _adapter(names[1]).table, as_json=as_json)
+        _explain_systems(_load_adapter(names[0]).table, _load_adapter(names[1]).table, as_json=as_json)
         return
-    choice, target = choose(config, cluster, message), _adapter(names[1])
+    choice, target = choose(config, cluster, message), _load_adapter(names[1])
     source, real_message = event_loop.run(
-        _read_one(choice, names[0], partition, None if position is None else _parse_position(position))
+        _read_message(choice, names[0], partition, None if position is None else _parse_position(position))
     )
     _explain_message(choice.adapter.table, target, source, real_message, as_json=as_json)
 
 
-def _adapter(system: str) -> "Adapter":
+def _load_adapter(system: str) -> "Adapter":
     from mqbridge.adapter.registry import load_adapters
 
     adapters = load_adapters()
@@ -125,7 +125,7 @@ def _short_names(native_names: str) -> str:
 # --- one message --------------------------------------------------------------------------------------------------------
 
 
-async def _read_one(
+async def _read_message(
     choice: "ClusterChoice", topic: str, partition: str | None, position: Position | None
 ) -> tuple[Partition, Message]:
     """Read one message at or after the position. Raises ClusterError if there is none."""
@@ -139,7 +139,9 @@ async def _read_one(
         async with aclosing(read(cluster, topic, ranges)) as chunks:
             async for source, messages in chunks:
                 return source, messages[0]
-    raise ClusterError(f"topic {topic!r} of cluster {choice.name!r} has no message at or after this position", Failure.FATAL)
+    raise ClusterError(
+        f"topic {topic!r} of cluster {choice.name!r} has no message to explain at or after this position", Failure.FATAL
+    )
 
 
 def _explain_message(
@@ -149,19 +151,20 @@ def _explain_message(
     after = target_adapter.preview(message, origin_prefix(partition), time.time_ns() // 1_000_000)
     written = [(native, _rule_of(target, native), value) for native, value in after]
     if as_json:
-        rows = [_as_json(native, rule, value) for native, rule, value in written]
+        rows = [_written_field(native, rule, value) for native, rule, value in written]
         fields = message_format.as_json(partition, message)
         print_json({"source": source.system, "target": target.system, "message": fields, "written": rows})
         return
-    present = [(field, value) for field, value in message.as_dict().items() if value not in (None, ())]
-    before = [(_native_names(source, field), field, _format_value(value)) for field, value in present]
+    present_fields = [(field, value) for field, value in message.as_dict().items() if value not in (None, ())]
+    before = [(_native_names(source, field), field, _format_value(value)) for field, value in present_fields]
     print_table([source.title, "message", "value"], before)
     stdout_console().print()
     shown = [(native, _format_value(value), rule.field, rule.fate.value, rule.why) for native, rule, value in written]
     print_table([target.title, "value", "message", "fate", "why"], shown)
 
 
-def _as_json(native: str, rule: FieldRule, value: str | bytes) -> dict[str, Any]:
+def _written_field(native: str, rule: FieldRule, value: str | bytes) -> dict[str, Any]:
+    """Return a field of the target's message for JSON; a value that is not UTF-8 is in `value_base64`."""
     fields: dict[str, Any] = {"native": native, "field": rule.field, "fate": rule.fate.value, "why": rule.why}
     text = _text(value)
     return fields | (
@@ -175,7 +178,10 @@ def _native_names(table: FieldTable, field: str) -> str:
 
 
 def _rule_of(table: FieldTable, native: str) -> FieldRule:
-    """Return the rule for a native name. A rule's name may end with `*`. A name without a rule is a property of the user."""
+    """Return the rule for a name of the target system. A name without a rule is a property of the user.
+
+    The name of a rule may be a pattern: `PREFIX*`, or `PREFIXN.*` for a prefix with a number and a name after it.
+    """
     name = next((native.removeprefix(prefix) for prefix in _PREFIXES if native.startswith(prefix)), native)
     for rule in table.rules:
         if rule.native in {native, name}:

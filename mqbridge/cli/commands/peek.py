@@ -80,7 +80,7 @@ def peek(
             metavar="N",
             min=1,
             max=MAX_COUNT,
-            help=f"Number of messages, with --first or --at-position. Default: {DEFAULT_COUNT}.",
+            help=f"Number of messages; not together with --last. Default: {DEFAULT_COUNT}.",
         ),
     ] = None,
     partition: Annotated[

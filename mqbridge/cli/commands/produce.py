@@ -24,7 +24,7 @@ from mqbridge.cli.options.start_position import parse_timestamp, select_partitio
 from mqbridge.cli.output.console import command, print_json, print_note
 from mqbridge.cli.process import event_loop, exit_codes
 from mqbridge.cli.producing import read_input
-from mqbridge.cli.producing.parse_message import MessageTemplate
+from mqbridge.cli.producing.parse_message import MessageBuilder
 from mqbridge.cli.producing.sender import Sender
 from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.message import Message, Pair, format_position
@@ -117,26 +117,30 @@ def produce(
 
     When interrupted, it waits for the receipts of the sent messages, prints the counts, and ends with exit code 130.
     """
-    template = MessageTemplate(
+    builder = MessageBuilder(
         key_delimiter=key_delimiter.encode() if key_delimiter else None,
         key=key,
         ordering_key=None if ordering_key is None else ordering_key.encode(),
         keys=tuple(index_key or ()),
-        properties=tuple(_pair(text) for text in message_property or ()),
+        properties=tuple(_parse_property(text) for text in message_property or ()),
         msg_type=msg_type,
         attributes=None if attributes is None else attributes.encode(),
-        event_time=_timestamp(event_time, "--event-time"),
-        deliver_at=_timestamp(deliver_at, "--deliver-at"),
+        event_time=_parse_time(event_time, "--event-time"),
+        deliver_at=_parse_time(deliver_at, "--deliver-at"),
         empty_is_null=null,
         from_json=from_json,
     )
-    is_split = not files or lines or from_json
-    source = read_input.split_records(files or [], _delimiter(delimiter)) if is_split else read_input.whole_files(files or [])
+    split_into_records = not files or lines or from_json
+    source = (
+        read_input.split_records(files or [], _parse_delimiter(delimiter))
+        if split_into_records
+        else read_input.whole_files(files or [])
+    )
     choice = choose(config, cluster, at)
     request = ProduceRequest(
         topic, partition, not unordered, rate, parse_settings(choice.adapter.outbound_options, setting or ())
     )
-    report, reasons, interrupted = event_loop.run(_produce(choice, request, template, _messages(source, template, repeat)))
+    report, reasons, interrupted = event_loop.run(_produce(choice, request, builder, _build_messages(source, builder, repeat)))
     if as_json:
         print_json(report)
     else:
@@ -146,34 +150,35 @@ def produce(
     raise typer.Exit(exit_codes.INTERRUPTED if interrupted else exit_codes.STOPPED if report["refused"] else exit_codes.OK)
 
 
-def _pair(text: str) -> Pair:
+def _parse_property(text: str) -> Pair:
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise ConfigError(f"-H {text!r} is not a property", hint="Write NAME=VALUE")
     return key, value
 
 
-def _timestamp(text: str | None, option: str) -> int | None:
+def _parse_time(text: str | None, option: str) -> int | None:
+    """Return the time in ms since the epoch; None if the option is not given. Raises ConfigError."""
     try:
         return None if text is None else parse_timestamp(text)
     except ValueError as error:
         raise ConfigError(f"{option} {text!r} is not a time", hint=f"Write {TIME_EXAMPLES}") from error
 
 
-def _delimiter(text: str) -> bytes:
+def _parse_delimiter(text: str) -> bytes:
     delimiter = text.replace(r"\n", "\n").replace(r"\r", "\r").replace(r"\t", "\t").replace(r"\0", "\0")
     if not delimiter:
-        raise ConfigError("-D is empty", hint=r"Write the text that divides messages, such as \0")
+        raise ConfigError("-D is empty", hint=r"Write the text between two messages, such as \0")
     return delimiter.encode()
 
 
 async def _produce(
-    choice: "ClusterChoice", request: ProduceRequest, template: MessageTemplate, messages: AsyncIterator[list[Message]]
+    choice: "ClusterChoice", request: ProduceRequest, builder: MessageBuilder, messages: AsyncIterator[list[Message]]
 ) -> tuple[dict[str, Any], list[str], bool]:
     """Send all messages; return the report for JSON, the reasons of refused messages, and True if interrupted."""
     interrupted = False
     async with choice.connected() as cluster:
-        if template.deliver_at is not None and not cluster.capabilities.delay:
+        if builder.deliver_at is not None and not cluster.capabilities.delay:
             raise ConfigError(f"cluster {cluster.name!r} cannot delay messages", hint="Send them without --deliver-at")
         sender = await _open_sender(cluster, request)
         failure: MqbridgeError | None = None
@@ -211,6 +216,9 @@ async def _open_sender(cluster: Cluster, request: ProduceRequest) -> Sender:
     return Sender(outbound, index, rate=request.rate)
 
 
-async def _messages(source: AsyncIterator[list[bytes]], template: MessageTemplate, repeat: int) -> AsyncIterator[list[Message]]:
+async def _build_messages(
+    source: AsyncIterator[list[bytes]], builder: MessageBuilder, repeat: int
+) -> AsyncIterator[list[Message]]:
+    """Yield the messages of each chunk of records, each message `repeat` times; empty lines between JSON objects are skipped."""
     async for chunk in source:
-        yield [template.make_message(record) for record in chunk if record or not template.from_json for _ in range(repeat)]
+        yield [builder.make_message(record) for record in chunk if record or not builder.from_json for _ in range(repeat)]

@@ -31,7 +31,12 @@ def quickstart(
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=256, help="Number of partitions.")] = 8,
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", file_okay=False, help="Keep the data in this folder, which must be new."),
+        typer.Option(
+            "--keep",
+            metavar="DIR",
+            file_okay=False,
+            help="Keep the data in this folder, which must not contain an earlier quickstart.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
 ) -> None:

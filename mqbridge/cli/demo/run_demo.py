@@ -27,6 +27,7 @@ from mqbridge.net.tasks import cancel, spawn
 
 SOURCE_TOPIC, COPY_TOPIC, DEAD_LETTER_TOPIC = "orders", "orders-copy", "orders-dead"
 FEED_CHUNK_MESSAGES = 1000
+"""Number of messages that are sent and reported together."""
 IDLE_S = 0.5
 """The gateway ends when no message has arrived for this time."""
 PROGRESS_INTERVAL_S = 0.1
@@ -223,7 +224,7 @@ async def _read_back(config: Config, report_progress: ReportProgress) -> tuple[d
                 checksum = sums[partition.name]
                 for message in messages:
                     checksum.add(message)
-                report_progress("verify", sum(checksum.count for checksum in sums.values()), total)
+                report_progress("verify", sum(each.count for each in sums.values()), total)
         return sums, _message_count(await clusters["source"].bounds(DEAD_LETTER_TOPIC))
 
 

@@ -9,7 +9,8 @@ from mqbridge.message import Message
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BINARY_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters except tab and line ends: a payload that contains one counts as binary."""
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+# A string, a punctuation character, or another value (a number, true, false or null).
+_JSON_SYMBOL = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 HEX_COLUMNS = 16
 """Bytes per line of a hex dump."""
 MAX_PRETTY_BYTES = 256 << 10
@@ -58,6 +59,7 @@ def payload_lines(message: Message, limit: int) -> list[str]:
 
 
 def _omission(limit: int, size: int) -> list[str]:
+    """Return a line that says how much of `size` is left out after `limit`; no line if nothing is."""
     return [f"… {size - limit:,} more"] if size > limit else []
 
 
@@ -73,7 +75,7 @@ def indent_json(text: str) -> str:
     """Indent JSON and keep each number and string as written: a decoder would round numbers and drop duplicate keys."""
     parts: list[str] = []
     depth, previous = 0, ""
-    for symbol in _JSON_TOKEN.findall(text):
+    for symbol in _JSON_SYMBOL.findall(text):
         if symbol in "}]":
             depth -= 1
             if previous not in "{[":

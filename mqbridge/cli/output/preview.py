@@ -10,8 +10,9 @@ from mqbridge.message import Message, Partition, format_position
 
 MAX_HELD_BYTES = 256 << 20
 """Maximum size of the payloads in memory. The candidates of every partition are kept until all partitions have been read."""
-_TIMES = frozenset({"event_time", "publish_time", "deliver_at"})
+_TIME_FIELDS = frozenset({"event_time", "publish_time", "deliver_at"})
 _SHOWN_SEPARATELY = frozenset({"payload", "position", "properties"})
+"""Fields that `print_message` shows in the heading or in lines of their own."""
 
 LocatedMessage = tuple[Partition, Message]
 """A message with its partition."""
@@ -84,6 +85,7 @@ def _payload_summary(message: Message) -> str:
 
 
 def _fields(message: Message) -> list[tuple[str, str]]:
+    """Return the name and the text of every field that has a value, and of every property."""
     fields = [
         (name, _format_value(name, value))
         for name, value in message.as_dict().items()
@@ -93,7 +95,7 @@ def _fields(message: Message) -> list[tuple[str, str]]:
 
 
 def _format_value(name: str, value: object) -> str:
-    if name in _TIMES and isinstance(value, int):
+    if name in _TIME_FIELDS and isinstance(value, int):
         return format_timestamp(value)
     if isinstance(value, tuple):
         return ", ".join(escape_line(str(item)) for item in value)

@@ -19,8 +19,8 @@ _IGNORED_FIELDS = frozenset({"topic", "partition", "position", "publish_time", "
 
 
 @dataclass(frozen=True, slots=True)
-class MessageTemplate:
-    """The fields that the command line sets for every message, and how records are read.
+class MessageBuilder:
+    """Builds messages from records: the fields that the command line sets for every message, and how records are read.
 
     With a `key_delimiter`, the text before it in a record is the key, which overrides `key`. With `empty_is_null`, an empty
     payload becomes a null payload (a tombstone). With `from_json`, each record is a JSON object.

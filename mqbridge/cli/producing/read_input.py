@@ -92,13 +92,13 @@ async def _in_thread(read: ReadFunction) -> bytes:
             result.set_result(data) if error is None else result.set_exception(error)
 
     def run() -> None:
-        data, failed = b"", None
+        data, failure = b"", None
         try:
             data = read()
         except OSError as error:
-            failed = error
+            failure = error
         with contextlib.suppress(RuntimeError):  # the loop is already closed: nothing awaits the data
-            loop.call_soon_threadsafe(set_result, data, failed)
+            loop.call_soon_threadsafe(set_result, data, failure)
 
     threading.Thread(target=run, name="mqbridge-stdin", daemon=True).start()
     return await result

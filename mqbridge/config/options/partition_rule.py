@@ -12,6 +12,7 @@ By = Literal["modulo", "identity", "table", "key", "round_robin"]
 KEY_FIELDS = ("key", "ordering_key", "keys")
 """The fields of a message that can be its key for `by: key`."""
 KEY_PROPERTY_PREFIX = "property:"
+"""Prefix of `property:NAME`, which uses the value of a property as the key."""
 
 
 def check_key(name: str) -> None:

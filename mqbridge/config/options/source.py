@@ -44,8 +44,8 @@ class Source(Options):
     )
 
     @property
-    def wanted(self) -> tuple[str, ...]:
-        """The topics as written, from `topic` or from `topics`."""
+    def configured_topics(self) -> tuple[str, ...]:
+        """The names and patterns as written in the configuration, from `topic` or from `topics`."""
         return self.topics if self.topic is None else (self.topic,)
 
     @model_validator(mode="after")

@@ -168,7 +168,7 @@ def route_identity(config: Config, route: Route) -> dict[str, Any]:
         "from": {
             "cluster": route.source.cluster,
             "system": config.clusters[route.source.cluster].system,
-            "topics": sorted(route.source.wanted),
+            "topics": sorted(route.source.configured_topics),
         },
         "to": [
             {

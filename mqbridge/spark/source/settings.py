@@ -115,7 +115,7 @@ def _topics(values: OptionValues, route: ResolvedRoute | None) -> TopicSelection
         problem = "no option selects topics" if not set_options else f"several options select topics: {' and '.join(set_options)}"
         raise ConfigError(problem, hint=f"Set one of {', '.join(TOPIC_OPTION_NAMES)}")
     if route is not None:
-        route_topics = route.route.source.wanted
+        route_topics = route.route.source.configured_topics
         return TopicSelection(tuple(name for name in route_topics if not is_pattern(name)), route_topics=route_topics)
     assigned = values["assign"]
     return TopicSelection(values["subscribe"] or tuple(assigned or ()), values["subscribePattern"], assigned)

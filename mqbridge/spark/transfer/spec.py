@@ -60,7 +60,7 @@ class TargetsSpec:
             route.name,
             {name: ref for name, ref in clusters.items() if name in route.clusters},
             route.targets,
-            route.source.wanted,
+            route.source.configured_topics,
             route.source.msg_types,
             route.filter,
             route.delivery,
