@@ -14,6 +14,7 @@ class _Run(Sequence[Position]):
     def __init__(self, width: int) -> None:
         self.width = width
         self.numbers = array("q")
+        """The components of all positions, in order."""
 
     def __len__(self) -> int:
         return len(self.numbers) // self.width
@@ -26,7 +27,7 @@ class _Run(Sequence[Position]):
 
     def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
         if isinstance(index, slice):
-            return [self[position] for position in range(len(self))[index]]
+            return [self[number] for number in range(len(self))[index]]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         begin = index % len(self) * self.width

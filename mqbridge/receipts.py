@@ -32,6 +32,7 @@ class ReceiptAggregator:
         self._stored: list[tuple[Sequence[int], PositionsOf, Any]] = []
         """Indexes, positions function and response of each request that succeeded."""
         self._fatal: ClusterError | None = None
+        """A FATAL error, by which the receipt fails."""
 
     def add_request(self, response: "asyncio.Future[Any]", indexes: Sequence[int], positions_of: PositionsOf) -> None:
         """Add a request that contains the messages at `indexes` of the share; `response` is its future."""
@@ -44,6 +45,7 @@ class ReceiptAggregator:
         return self.future
 
     def _on_response(self, indexes: Sequence[int], positions_of: PositionsOf, response: "asyncio.Future[Any]") -> None:
+        """Record the positions or the failures of a request's messages."""
         error = response.exception()
         if error is None:
             self._stored.append((indexes, positions_of, response.result()))

@@ -13,7 +13,7 @@ from mqbridge.message import Position
 MIN_TARGET_RETENTION_S = 24 * 3600.0
 """A target that keeps messages for a shorter time gets a warning."""
 LATE_FRACTION = 0.5
-"""Fraction of the retention time; a group that lags by more is late."""
+"""Fraction of the retention time: a group that has not read messages older than this is late."""
 
 
 def group_warnings(
@@ -56,6 +56,7 @@ def target_warnings(topic: str, setting: str, retention_s: float | None) -> list
 
 
 def _format_partitions(names: list[str]) -> str:
+    """Name up to five partitions, and the number of the others."""
     names = sorted(names)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"partition{'' if len(names) == 1 else 's'} {', '.join(names[:5])}{more}"

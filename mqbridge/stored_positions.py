@@ -36,6 +36,7 @@ async def last_stored(
 async def _last_stored_in(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, since: Position | None
 ) -> Position | None:
+    """Return the last source position in one target partition; None if it has no message of the source."""
     async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
             last = None
@@ -69,6 +70,7 @@ async def stored_from(
 async def _stored_in(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, first: Position, since: Position | None
 ) -> PackedPositions:
+    """Return all source positions from `first` on in one target partition."""
     stored = PackedPositions()
     async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
@@ -97,7 +99,10 @@ async def _positions(
 async def _backward_windows(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, since: Position | None
 ) -> AsyncGenerator[tuple[Position, Position], None]:
-    """Yield ranges of a partition from its end back to `since`, or to its beginning; each is WINDOW_GROWTH times longer."""
+    """Yield ranges of a partition, the newest first, back to `since` or to its beginning.
+
+    Each range is WINDOW_GROWTH times as long as the previous one.
+    """
     count, end = FIRST_WINDOW_MESSAGES, bounds.next
     first = bounds.first if since is None else max(bounds.first, since)
     start: Position | None = None

@@ -47,6 +47,7 @@ class Endpoint(asyncio.Protocol):
         """The running loop, stored when the connection is made: `get_running_loop` costs a system call, `getpid`."""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
+        """Bytes that wait for the next flush, and their number."""
         self._flush_scheduled = False
         self._writable = asyncio.Event()
         self._writable.set()

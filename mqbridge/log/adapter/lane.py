@@ -149,8 +149,8 @@ class LogLane:
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
     """Make a batch of the messages from `first` up to `end` in these rows; `run` is the lane's run.
 
-    The size of the batch includes a row of which only some messages are in the batch in proportion to their number. Rows that
-    begin at or after `end` add nothing.
+    If only some messages of a row are in the batch, its size includes the bytes of the row in proportion to their number. Rows
+    that begin at or after `end` add nothing.
     """
     size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
     decode = partial(decode_rows, rows, first, end)

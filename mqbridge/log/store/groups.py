@@ -78,6 +78,7 @@ def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: 
 
 
 def _topic_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]:
+    """Return the row ids of the existing topics, by name."""
     ids = {}
     for name in names:
         row = connection.execute("SELECT id FROM topic WHERE name = ?", (name,)).fetchone()

@@ -155,6 +155,7 @@ class MemoryCluster:
         self.existing_partitions(spec.topic)
 
     def _require_connected(self) -> None:
+        """Raise Unreachable while the broker is disconnected."""
         if not self.broker.connected.is_set():
             raise Unreachable(f"memory cluster {self.name!r} is disconnected")
 

@@ -26,6 +26,7 @@ class MemoryInbound:
         self.broker, self.config, self.spec = broker, config, spec
         self.individual_ack = config.individual_ack
         self._initial_partitions = {topic: self._count_initial_partitions(topic) for topic in spec.topics}
+        """Number of partitions that each topic had when the group first joined; later ones are read from their beginning."""
         self.read_budget = Budget(spec.max_bytes)
         self._cluster = cluster
         self._lanes: dict[tuple[str, int], MemoryLane] = {}
@@ -95,6 +96,7 @@ class MemoryLane:
         self._run = 0
         """Number of the current run of deliveries."""
         self._redeliveries: deque[Batch] = deque()
+        """Rejected batches, which are returned before new messages (with individual acknowledgement)."""
         self._caught_up = False
         self._wake = asyncio.Event()
         self._stored.readers.add(self._wake)
