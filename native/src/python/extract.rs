@@ -27,6 +27,7 @@ pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Collected>> {
         let message = message?;
         if let Ok(view) = message.cast::<MessageView>() {
             let view = view.get();
+            // Consecutive views of the same store share one entry in `stores`.
             if !stores.last().is_some_and(|last| Arc::ptr_eq(last, &view.store)) {
                 stores.push(view.store.clone());
             }

@@ -79,10 +79,10 @@ fn is_protocol_error(py: Python<'_>, error: &PyErr) -> bool {
 #[pyfunction]
 fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
     catch_panic(|| {
-        let mut unpack = Callback { function: decompress, raised: None };
+        let mut callback = Callback { function: decompress, raised: None };
         let result =
-            decode::decode_pulls(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| unpack.decompress(codec, data));
-        Ok(unpack.into_result(result)?.map(Messages::all))
+            decode::decode_pulls(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| callback.decompress(codec, data));
+        Ok(callback.into_result(result)?.map(Messages::all))
     })
 }
 
@@ -91,9 +91,9 @@ fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyR
 #[pyfunction]
 fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<Option<(usize, Option<i64>)>> {
     catch_panic(|| {
-        let mut unpack = Callback { function: decompress, raised: None };
-        let result = decode::count(pull_of(pull), &mut |codec, data| unpack.decompress(codec, data));
-        unpack.into_result(result)
+        let mut callback = Callback { function: decompress, raised: None };
+        let result = decode::count(pull_of(pull), &mut |codec, data| callback.decompress(codec, data));
+        callback.into_result(result)
     })
 }
 
@@ -121,9 +121,9 @@ fn rocketmq_encode<'py>(
         let encoded = match reserve_ids {
             None => or_none(py, encode::encode(messages, origin, &limits, now, None))?,
             Some(function) => {
-                let mut ids = Callback { function, raised: None };
-                let result = encode::encode(messages, origin, &limits, now, Some(&mut || ids.reserve_ids()));
-                ids.into_result(result)?
+                let mut callback = Callback { function, raised: None };
+                let result = encode::encode(messages, origin, &limits, now, Some(&mut || callback.reserve_ids()));
+                callback.into_result(result)?
             }
         };
         let Some(encoded) = encoded else { return Ok(None) };

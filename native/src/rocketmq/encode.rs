@@ -95,6 +95,7 @@ pub fn encode<'a>(
 struct RequestBuilder<'r, 'i, 'a> {
     origin: Option<&'r [u8]>,
     limits: &'r Limits,
+    /// ms since the epoch.
     now: i64,
     ids: Option<IdEntries<'r, 'i>>,
     batch: BatchBuilder,

@@ -135,29 +135,29 @@ fn change(random: &mut Random, seeds: &[Vec<u8>], data: &mut Vec<u8>) {
         8 | 9 => {
             let end = at + random.below((data.len() - at).min(64) + 1);
             let adjusts_lengths = random.below(2) == 0;
-            reindex(data, at, end, &[], adjusts_lengths);
+            replace(data, at, end, &[], adjusts_lengths);
         }
-        10 | 11 => reindex(data, at, at, random.pick(WORDS), true),
+        10 | 11 => replace(data, at, at, random.pick(WORDS), true),
         12 => {
             let end = at + random.below(data.len() - at + 1);
             let copied = data[at..end].to_vec();
             let adjusts_lengths = random.below(2) == 0;
-            reindex(data, end, end, &copied, adjusts_lengths);
+            replace(data, end, end, &copied, adjusts_lengths);
         }
         13 => {
             let number = number(random, data.len() - at);
-            reindex(data, at, at, &varint(number), true);
+            replace(data, at, at, &varint(number), true);
         }
         14 => {
             let other = &seeds[random.below(seeds.len())];
             let begin = random.below(other.len());
             let end = begin + random.below(other.len() - begin + 1);
             let adjusts_lengths = random.below(2) == 0;
-            reindex(data, at, at, &other[begin..end], adjusts_lengths);
+            replace(data, at, at, &other[begin..end], adjusts_lengths);
         }
         15 | 16 => {
             let (begin, end) = text_around(data, at);
-            reindex(data, begin, end, random.pick(WORDS), true);
+            replace(data, begin, end, random.pick(WORDS), true);
         }
         _ => {
             let other = &seeds[random.below(seeds.len())];
@@ -201,8 +201,8 @@ fn overwrite(data: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Reindexs the bytes `at..end`. With `adjusts_lengths`, it also adjusts the numbers before them that may be lengths.
-fn reindex(data: &mut Vec<u8>, at: usize, end: usize, bytes: &[u8], adjusts_lengths: bool) {
+/// Replaces the bytes `at..end`. With `adjusts_lengths`, it also adjusts the numbers before them that may be lengths.
+fn replace(data: &mut Vec<u8>, at: usize, end: usize, bytes: &[u8], adjusts_lengths: bool) {
     if adjusts_lengths {
         adjust_lengths(data, at, end, bytes.len() as i64 - (end - at) as i64);
     }
