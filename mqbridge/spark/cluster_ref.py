@@ -1,11 +1,13 @@
 """A configured cluster in the form that Spark sends to its processes: all settings, no open connection."""
 
+import socket
 from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import load_adapters
+from mqbridge.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +22,11 @@ class ClusterRef:
     settings: BaseModel
 
     def make_cluster(self) -> Cluster:
-        """Create the cluster, not yet connected. Raises ConfigError if the system's adapter cannot be imported here."""
-        return load_adapters()[self.system].make_cluster(self.name, self.settings)
+        """Create the cluster, not yet connected. Raises ConfigError if this process does not find the system's adapter."""
+        adapters = load_adapters()
+        if self.system not in adapters:
+            raise ConfigError(
+                f"the adapter {self.system!r} of cluster {self.name!r} is not installed on {socket.gethostname()}",
+                hint="Install its package on the driver and on every executor",
+            )
+        return adapters[self.system].make_cluster(self.name, self.settings)

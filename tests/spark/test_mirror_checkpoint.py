@@ -95,6 +95,26 @@ def test_a_lease_cannot_be_acquired_while_its_holder_renews_it(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("_short_lease")
+def test_a_lease_that_is_just_being_written_does_not_hide_its_holder(tmp_path: Path) -> None:
+    holder = {"id": "x", "holder": "process 1 on there"}
+    contents = iter([holder | {"number": 3}, {"id": "", "number": 0}, holder | {"number": 4}])
+    second = make_lease(tmp_path)
+    second._read = lambda: next(contents)  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"in use by another mirror \(process 1 on there\)"):
+        second.acquire()
+
+
+@pytest.mark.usefixtures("_short_lease")
+def test_a_lease_whose_holder_was_killed_while_writing_it_expires(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.lease"
+    path.write_text('{"id": "x", "number": 3, "holder": "process 1 on there"}')
+    threading.Timer(0.05, path.write_text, ['{"id": "x", "num']).start()
+    successor = make_lease(tmp_path)
+    successor.acquire()
+    successor.release()
+
+
+@pytest.mark.usefixtures("_short_lease")
 def test_an_expired_lease_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "mirror.lease").write_text('{"id": "x", "number": 3, "holder": "process 1 on there"}')
     successor = make_lease(tmp_path)

@@ -111,3 +111,8 @@ def test_patterns_match_whole_names() -> None:
 
 def test_the_option_queryname_that_spark_adds_is_ignored() -> None:
     assert parse_options({"queryname": "counts", "topic": "a"}, Usage.WRITE)["topic"] == "a"
+
+
+def test_a_missing_adapter_is_named_with_the_machine_that_lacks_it() -> None:
+    with pytest.raises(ConfigError, match="the adapter 'other' of cluster 'far' is not installed on"):
+        ClusterRef("far", "other", REF.settings).make_cluster()

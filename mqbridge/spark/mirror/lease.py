@@ -66,9 +66,11 @@ class Lease:
         expires_at = time.monotonic() + EXPIRE_AFTER_S
         while content is not None and time.monotonic() < expires_at:
             time.sleep(min(1.0, RENEW_INTERVAL_S / 4))
-            if (current := self._read()) != content:
-                if current is None:  # the holder has released it
-                    break
+            current = self._read()
+            if current is None:  # the holder has released it
+                break
+            # A file that is just being written proves nothing: its writer may have been killed.
+            if current["id"] != "" and current != content:
                 raise self._in_use_error(current)
         self._write()
         time.sleep(SETTLE_S)
@@ -118,7 +120,7 @@ class Lease:
             return None
         except ValueError:  # another mirror is writing the file
             return {"id": "", "number": 0}
-        return content if isinstance(content, dict) else None
+        return content if isinstance(content, dict) and "id" in content else None
 
     def _in_use_error(self, content: dict[str, object]) -> ConfigError:
         return ConfigError(
