@@ -18,7 +18,7 @@ from mqbridge.memory.broker import broker
 
 
 def resident_mb() -> float:
-    """Return the peak resident memory."""
+    """Return the peak resident memory of this process, in MB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -41,29 +41,29 @@ async def main(case: dict[str, Any]) -> None:
     task = asyncio.ensure_future(gateway.run())
     prepared, prepare = asyncio.Event(), gateway._prepare
 
-    async def prepare_and_cut(stack: Any, **options: Any) -> None:
+    async def prepare_and_cut_off(stack: Any, **options: Any) -> None:
         await prepare(stack, **options)
         lock.execute("BEGIN IMMEDIATE")
         broker("b").connected.clear()
         prepared.set()
 
-    gateway._prepare = prepare_and_cut  # type: ignore[method-assign]
+    gateway._prepare = prepare_and_cut_off  # type: ignore[method-assign]
     lock = sqlite3.connect(folder / "b.db", isolation_level=None, timeout=20)
     preparing = asyncio.ensure_future(prepared.wait())
     await asyncio.wait([preparing, task], return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
-    found = gateway.routes[0]
-    before, unchanged = -1, 0
+    route_state = gateway.routes[0]
+    before, unchanged = -1, 0  # the budget is full when nothing has changed in 20 checks
     while unchanged < 20:
         await asyncio.sleep(0.1)
-        now = found.counters.received + sum(one.in_flight_batches for one in found.deliveries.values())
+        now = route_state.counters.received + sum(one.in_flight_batches for one in route_state.deliveries.values())
         unchanged = unchanged + 1 if now == before and now else 0
         before = now
         if task.done():
             task.result()
-    held = {"resident_mb": resident_mb(), "used": found.budget.used, "received": found.counters.received}
-    print(json.dumps(held), flush=True)
+    result = {"resident_mb": resident_mb(), "used": route_state.budget.used, "received": route_state.counters.received}
+    print(json.dumps(result), flush=True)
     os._exit(0)
 
 

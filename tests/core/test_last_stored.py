@@ -21,7 +21,7 @@ COUNT = 600
 
 @pytest_asyncio.fixture
 async def cluster() -> AsyncIterator[MemoryCluster]:
-    """Of 600 messages in its one partition, number 7 came from position 3 of the source."""
+    """Make a topic with COUNT messages in one partition; only number 7 has an origin: position 3 of SOURCE."""
     made = MemoryCluster("readback", ADAPTER.cluster_model())
     await made.create("t", 1)
     for number in range(COUNT):
@@ -31,26 +31,27 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
     delete_broker("readback")
 
 
-async def found(cluster: MemoryCluster, since: Mapping[int, Position] | None = None) -> dict[int, Position]:
+async def search(cluster: MemoryCluster, since: Mapping[int, Position] | None = None) -> dict[int, Position]:
+    """Search the partition for the last stored position of SOURCE."""
     async with asyncio.timeout(PATIENCE_S):
         return await last_stored(cluster, "t", {0: "0"}, SOURCE, since)
 
 
 @pytest.mark.parametrize(("since", "expected"), [(0, {0: (3,)}), (7, {0: (3,)}), (8, {}), (COUNT, {}), (COUNT + 5, {})])
-async def test_nothing_is_read_before_a_position_that_is_given(
+async def test_nothing_is_read_before_the_given_position(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, since: int, expected: dict[int, Position]
 ) -> None:
     begins: list[Position] = []
-    real = MemoryCluster.read
+    original = MemoryCluster.read
 
     def read(self: MemoryCluster, topic: str, partition: str, begin: Position, end: Position | None = None) -> Any:
         begins.append(begin)
-        return real(self, topic, partition, begin, end)
+        return original(self, topic, partition, begin, end)
 
     monkeypatch.setattr(MemoryCluster, "read", read)
-    assert await found(cluster, {0: (since,)}) == expected
+    assert await search(cluster, {0: (since,)}) == expected
     assert all(begin >= (since,) for begin in begins)
-    assert await found(cluster, {1: (COUNT,)}) == {0: (3,)}  # of another partition
+    assert await search(cluster, {1: (COUNT,)}) == {0: (3,)}  # a limit for another partition is ignored
 
 
 async def test_a_system_that_cannot_count_back_is_read_from_its_beginning(
@@ -61,16 +62,16 @@ async def test_a_system_that_cannot_count_back_is_read_from_its_beginning(
         return {"0": (COUNT - 10,)}
 
     monkeypatch.setattr(MemoryOperations, "newest", newest)
-    assert await found(cluster) == {0: (3,)}
+    assert await search(cluster) == {0: (3,)}
 
 
 async def test_retention_during_the_search_is_tolerated(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MemoryOperations.newest
+    original = MemoryOperations.newest
 
     async def newest(self: MemoryOperations, topic: str, count: int) -> Mapping[str, Position]:
         await asyncio.sleep(0)
         cluster.broker.delete_below("t", 0, 100)
-        return await real(self, topic, count)
+        return await original(self, topic, count)
 
     monkeypatch.setattr(MemoryOperations, "newest", newest)
-    assert await found(cluster) == {}
+    assert await search(cluster) == {}

@@ -1,8 +1,8 @@
 """Resident memory with default settings stays below LIMIT_MB while a target is away, for all kinds of messages.
 
-Measured in MB, the most at any time, with the log and with the memory as the target: 20 bytes 65 and 59, 100 bytes 68 and 60,
+Measured peaks in MB, with the log and with the memory system as the target: 20 bytes 65 and 59, 100 bytes 68 and 60,
 with properties 69 and 61, edited 68, 1 KiB 69 and 61, one by one 62 and 58, 4 MiB 78 and 70, 300 partitions 81 and 72 (58
-and 57 at 1 MiB). A log as the target takes the bytes twice: as they came, and as they are to be written.
+and 57 at 1 MiB). With a log as the target, messages are in memory twice: as received, and as encoded records.
 """
 
 import json
@@ -19,9 +19,9 @@ from mqbridge.message import Batch, Message, Share
 
 LIMIT_MB = 150
 LETTERS_LIMIT_MB = 200
-"""If each message becomes a dead letter, which is larger than the message; 71 measured."""
+"""Limit if each message becomes a dead letter, which is larger than the message; measured: 71."""
 ENOUGH_BYTES = 48 << 20
-"""More than a route takes with default settings."""
+"""Total size of the messages: more than a route reads with default settings while its target is away."""
 PROPERTIES = tuple((f"name{n}", f"value-{n}") for n in range(5))
 EDIT = {"edit": {"set": {"seen": "yes"}}}
 LETTERS = {"dead_letter": {"cluster": "log", "topic": "dead"}}

@@ -18,27 +18,27 @@ from mqbridge.memory.adapter.operations import MemoryOperations
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, running, until
 from tests.kit.process import free_ports
 
-Asked = list[tuple[str, str | None, tuple[str, ...]]]
+WarningRequests = list[tuple[str, str | None, tuple[str, ...]]]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def requests(monkeypatch: pytest.MonkeyPatch) -> WarningRequests:
     """Record the requests for warnings; memory clusters warn about topics and groups whose names begin with `bad`."""
-    asked: Asked = []
+    requests: WarningRequests = []
 
     async def warnings(self: Any, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        asked.append((topic, group, tuple(planned)))
+        requests.append((topic, group, tuple(planned)))
         return [f"{name} is in danger; do something" for name in (topic, group) if name is not None and name.startswith("bad")]
 
     monkeypatch.setattr(MemoryOperations, "warnings", warnings)
-    return asked
+    return requests
 
 
 class Groups:
-    """The created groups, with the number of messages written before."""
+    """The created groups, each with its topic and the number of messages that the topic had then."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[str, str, int]] = []
+        self.created: list[tuple[str, str, int]] = []
         self.refused = False
 
 
@@ -47,27 +47,28 @@ def groups(world: World, monkeypatch: pytest.MonkeyPatch) -> Groups:
     """Let memory clusters keep messages for groups."""
     groups = Groups()
 
-    class KeepingOperations(MemoryOperations):  # a class of its own: what a class can do is asked once
+    class KeepingOperations(MemoryOperations):  # a new class: `isinstance` caches the protocols of a class
         async def create_group(self, topic: str, group: str) -> None:
-            groups.made.append((topic, group, len(everything(world.b, topic))))
+            groups.created.append((topic, group, len(everything(world.b, topic))))
 
         def check_create_group(self) -> None:
             if groups.refused:
-                raise ClusterError("groups are not made here", Failure.FATAL)
+                raise ClusterError("groups cannot be created here", Failure.FATAL)
 
     monkeypatch.setattr(MemoryCluster, "operations", property(KeepingOperations))
     return groups
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the logged retention warnings."""
     return [
         one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == retention_warnings.__name__
     ]
 
 
-async def look(world: World, made: dict[str, Any]) -> tuple[list[str], list[str]]:
+async def check_route(world: World, route_config: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return problems and warnings, as `check --connect` shows them."""
-    config = from_dict(world.config(made), adapters=ADAPTERS)
+    config = from_dict(world.config(route_config), adapters=ADAPTERS)
     async with connected_clusters(config, ADAPTERS) as clusters:
         plan = await Planner(clusters).plan(config.routes[0])
         return [str(problem) for problem in plan.problems], await warnings_about(plan.topic_uses, clusters)
@@ -76,7 +77,7 @@ async def look(world: World, made: dict[str, Any]) -> tuple[list[str], list[str]
 # --- warnings ---------------------------------------------------------------------------------------------------------
 
 
-async def test_running_warns_about_targets_dead_letters_and_the_group(world: World, asked: Asked, caplog) -> None:
+async def test_running_warns_about_targets_dead_letters_and_the_group(world: World, requests: WarningRequests, caplog) -> None:
     fill(world.a, "t", 1, 0)
     made = route("r", "a/t", "b/bad-target", source_={"group": "bad-group"})
     made["delivery"] = {"dead_letter": {"cluster": "c", "topic": "bad-letters"}}
@@ -90,17 +91,19 @@ async def test_running_warns_about_targets_dead_letters_and_the_group(world: Wor
         assert row["warnings"] == told
 
 
-async def test_a_warning_is_logged_once_and_again_when_it_returns(world: World, asked: Asked, caplog, monkeypatch) -> None:
+async def test_a_warning_is_logged_once_and_again_when_it_returns(
+    world: World, requests: WarningRequests, caplog, monkeypatch
+) -> None:
     monkeypatch.setattr(retention_warnings, "CHECK_INTERVAL_S", 0.001)
     fill(world.a, "t", 1, 0)
     async with running(world.config(route("r", "a/t", "b/bad"))):
-        await until(lambda: len(asked) > 10)
+        await until(lambda: len(requests) > 10)
         assert len(warned(caplog)) == 1
         with monkeypatch.context() as patch:
             patch.setattr(MemoryOperations, "warnings", no_warnings)
-            seen = len(asked)
+            seen = len(requests)
             await until(lambda: len(NOTHING) > 2)
-            assert len(asked) == seen
+            assert len(requests) == seen
         await until(lambda: len(warned(caplog)) == 2)
 
 
@@ -115,23 +118,23 @@ async def no_warnings(self: Any, topic: str, group: str | None = None, planned: 
 @pytest.mark.parametrize(("failure", "said"), [(Failure.FATAL, 3), (Failure.RETRY, 0)])
 async def test_a_failed_warnings_request_stops_no_route(world: World, caplog, monkeypatch, failure, said) -> None:
     """A permanent failure is logged, since messages may be unsafe; a transient one is retried later."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def refuse(self: Any, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        asked.append(topic)
+        requests.append(topic)
         raise ClusterError("not for you", failure)
 
     monkeypatch.setattr(MemoryOperations, "warnings", refuse)
     fill(world.a, "t", 1, 20)
     async with running(world.config(route("r", "a/t", "b/t", "c/t"))):
         await until(lambda: len(everything(world.b, "t")) == len(everything(world.c, "t")) == 20)
-        await until(lambda: len(asked) == 3 and len(warned(caplog)) == said)
+        await until(lambda: len(requests) == 3 and len(warned(caplog)) == said)
     assert all("the retention of t cannot be checked: not for you" in text for text in warned(caplog))
 
 
-async def test_check_warns_about_topics_that_do_not_exist_yet(world: World, asked: Asked) -> None:
+async def test_check_warns_about_topics_that_do_not_exist_yet(world: World, requests: WarningRequests) -> None:
     fill(world.a, "t", 1, 0)
-    assert await look(world, route("r", "a/t", "b/bad")) == ([], ["cluster b: bad is in danger; do something"])
+    assert await check_route(world, route("r", "a/t", "b/bad")) == ([], ["cluster b: bad is in danger; do something"])
     assert "bad" not in world.b.topics
 
 
@@ -142,7 +145,7 @@ async def test_groups_are_created_with_a_topic_before_anything_is_written(world:
     fill(world.a, "t", 2, 50)
     target = end("b/t", create={"partitions": 5, "subscriptions": ["billing", "audit"]})
     await run(world.config(route("r", "a/t", target)))
-    assert groups.made == [("t", "billing", 0), ("t", "audit", 0)]
+    assert groups.created == [("t", "billing", 0), ("t", "audit", 0)]
     assert len(world.b.topics["t"]) == 5
     assert everything(world.b, "t") == list(range(50))
 
@@ -150,28 +153,28 @@ async def test_groups_are_created_with_a_topic_before_anything_is_written(world:
 async def test_a_target_with_a_configured_size_does_not_grow_with_its_source(world: World, groups: Groups) -> None:
     fill(world.a, "t", 3, 9)
     await run(world.config(route("r", "a/t", end("b/t", create={"partitions": 2}))))
-    assert (len(world.b.topics["t"]), groups.made) == (2, [])
+    assert (len(world.b.topics["t"]), groups.created) == (2, [])
 
 
-async def test_check_passes_planned_groups_to_warnings(world: World, asked: Asked, groups: Groups) -> None:
+async def test_check_passes_planned_groups_to_warnings(world: World, requests: WarningRequests, groups: Groups) -> None:
     fill(world.a, "t", 1, 0)
-    problems, _ = await look(world, route("r", "a/t", end("b/t", create={"subscriptions": "billing"})))
-    assert (problems, asked) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
-    assert groups.made == []
+    problems, _ = await check_route(world, route("r", "a/t", end("b/t", create={"subscriptions": "billing"})))
+    assert (problems, requests) == ([], [("t", "g-r", ()), ("t", None, ("billing",))])
+    assert groups.created == []
 
 
 async def test_a_cluster_that_cannot_create_groups_is_refused_before_anything_is_created(world: World, groups: Groups) -> None:
     fill(world.a, "t", 1, 5)
     groups.refused = True
     made = route("r", "a/t", end("b/t", create={"subscriptions": ["billing"]}))
-    with pytest.raises(ClusterError, match="groups are not made here"):
+    with pytest.raises(ClusterError, match="groups cannot be created here"):
         await run(world.config(made))
     assert "t" not in world.b.topics
-    problems, _ = await look(world, made)
-    assert problems == ["groups are not made here"]
+    problems, _ = await check_route(world, made)
+    assert problems == ["groups cannot be created here"]
 
 
-async def test_warnings_of_hundreds_of_topics_are_limited(world: World, asked: Asked, caplog) -> None:
+async def test_warnings_of_hundreds_of_topics_are_limited(world: World, requests: WarningRequests, caplog) -> None:
     for number in range(30):
         fill(world.a, f"bad{number:02}", 1, 0)
     async with running(world.config(route("r", "a/~bad.*", "b/good", source_={"group": "g"}))) as gateway:
@@ -187,5 +190,5 @@ async def test_subscriptions_are_refused_if_they_have_no_effect(world: World) ->
     with pytest.raises(ConfigError, match=r"cluster 'b' keeps messages with or without subscriptions.* Remove `subscriptions`"):
         await run(world.config(made))
     assert "t" not in world.b.topics, "nothing was made"
-    (problem,), _ = await look(world, made)
+    (problem,), _ = await check_route(world, made)
     assert "`create.subscriptions` has no effect there" in problem
