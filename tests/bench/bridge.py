@@ -1,8 +1,8 @@
 """Benchmark of one direction end to end: this gateway and the Java bridge alternate, on the same servers and source topic.
 
-Both are measured alike: from the moment the first fifth of the messages is stored (a JVM compiles its hot code in that time)
-until the last one is, by the kernel's own account of their process. Each run reads the whole topic with a group of its own into
-a fresh target.
+Both are measured in the same way: from the moment the first fifth of the messages is stored (a JVM compiles its hot code
+in that time) until the last one is stored, with the CPU time that the kernel reports. Each run reads the whole topic with a
+new group into a new target topic.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.maven import say
 
 WARMUP = 0.2
-"""Share of the messages that the figures leave out."""
+"""Share of the messages, at the start of a run, that the figures leave out."""
 POLL_S = 0.25
-"""Asking the gateway how far it is costs it CPU too: at 20 times a second that was a twentieth of all."""
+"""Interval of polls of the gateway's progress. Polls cost CPU time of the gateway: 5 % of it at 20 polls per second."""
 LEAST_POLL_S = 0.02
 DEADLINE_S = 600
 RULES: dict[str, Any] = {
@@ -36,12 +36,12 @@ RULES: dict[str, Any] = {
     "edit": {"remove": ["title"], "rename": {"trace": "trace_id"}, "set": {"label": "{property:zone}/{property:user}"}},
     "partitions": {"by": "key", "key": "property:user"},
 }
-"""What a route does in the runs with rules; `BridgeRules.java` does the same."""
+"""Settings of a route in runs with rules; `BridgeRules.java` does the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a bridge is to move: a filled topic to another cluster."""
+    """Work of a bridge: move the messages of a filled topic to another cluster."""
 
     source: Side
     target: Side
@@ -51,7 +51,7 @@ class Task:
     rules: bool = False
 
     def route(self, into: str, group: str) -> dict[str, Any]:
-        """The configuration of the gateway."""
+        """Return the configuration of the gateway."""
         here, there = self.source, self.target
         route: dict[str, Any] = {
             "name": "r",
@@ -66,25 +66,25 @@ class Task:
 
 
 def reading(gateway: GatewayProcess) -> Reading:
-    """How far it is."""
+    """Return the progress and the CPU time of a gateway."""
     row = gateway.route()
     done = sum(row.get(name, 0) for name in ("stored", "filtered", "looped", "dead"))
     return Reading(time.monotonic(), done, row.get("batches", 0), *cpu_seconds(gateway.process.pid))
 
 
 def wait_done(gateway: GatewayProcess, count: int) -> Reading:
-    """Wait until so many messages are through."""
+    """Wait until this number of messages is stored or filtered; return the progress."""
     begin = now = reading(gateway)
     while now.done < count:
         if gateway.process.poll() is not None or now.at > begin.at + DEADLINE_S:
-            raise AssertionError(f"the gateway has {now.done:,} of {count:,} messages through:\n{gateway.log}")
+            raise AssertionError(f"the gateway has {now.done:,} of {count:,} messages stored:\n{gateway.log}")
         time.sleep(pause_s(begin, now, count))
         now = reading(gateway)
     return now
 
 
 def pause_s(begin: Reading, now: Reading, count: int) -> float:
-    """How long to wait before asking again: towards the end, at the rate so far, less and less."""
+    """Return the time to the next poll. It gets shorter towards the end, which is estimated from the rate so far."""
     done, seconds = now.done - begin.done, now.at - begin.at
     left_s = (count - now.done) * seconds / done if done else math.inf
     return min(POLL_S, max(LEAST_POLL_S, left_s / 2))
@@ -92,7 +92,7 @@ def pause_s(begin: Reading, now: Reading, count: int) -> float:
 
 @contextlib.contextmanager
 def started(task: Task, group: str, checkout: Path | None = None, into: str | None = None) -> Iterator[GatewayProcess]:
-    """This gateway, or the one in another checkout, at work; without a target topic it gets a fresh one."""
+    """Run this gateway, or that of another checkout. Without `into`, a new target topic is created."""
     settings = task.route(into or take_topic(task.target, task.partitions), group)
     with (
         tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder,
@@ -103,23 +103,23 @@ def started(task: Task, group: str, checkout: Path | None = None, into: str | No
 
 
 def run_gateway(task: Task, group: str, checkout: Path | None = None) -> Figures:
-    """One run of this gateway, or of the one in another checkout."""
+    """Run this gateway, or that of another checkout, once."""
     with started(task, group, checkout) as gateway:
         begin = wait_done(gateway, int(task.total * WARMUP))
         return wait_done(gateway, task.total).figures(begin, peak_rss_mb(gateway.process.pid))
 
 
 def run_java(task: Task, group: str) -> Figures:
-    """One run of the Java bridge."""
+    """Run the Java bridge once."""
     with java_bridge(task, group, take_topic(task.target, task.partitions)) as program:
         last = program.wait(DEADLINE_S)[-1]
     if not last["measured"]:
-        raise ValueError("there are too few messages to measure: all were through at once")
+        raise ValueError("there are too few messages to measure: all were stored during the warm-up")
     return Figures(last["rate"], last["cpuSecondsPerMillion"], last["peakRssBytes"] / 1e6)
 
 
 def java_bridge(task: Task, group: str, into: str) -> java.JavaProgram:
-    """The Java bridge at work, for ever if the task has no number of messages."""
+    """Start the Java bridge. If the task has no number of messages, it runs forever."""
     arguments = java_arguments(task.source, task.target) | {"topic": task.topic, "group": group, "target": into}
     if task.source.system != "pulsar":
         arguments["threads"] = task.partitions

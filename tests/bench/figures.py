@@ -1,4 +1,4 @@
-"""What a run of a bridge gave, medians of several, and ratios."""
+"""Figures of benchmark runs, their medians and ratios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Figures:
-    """One run, or several in one."""
+    """Figures of one run, or medians of several runs."""
 
     rate: float
     """Messages per second."""
@@ -22,12 +22,12 @@ class Figures:
     rss_mb: float
     """Peak resident memory, 10^6 bytes."""
     batch: float = 0
-    """Messages per batch that the gateway received; 0: not known."""
+    """Messages per received batch of the gateway; 0 if unknown."""
     kernel: float = 0
-    """Those of the CPU-seconds that the kernel spent on its behalf; 0: not known."""
+    """The part of `cpu` that was spent in the kernel; 0 if unknown."""
 
     def beside(self, other: Figures) -> Figures:
-        """These as ratios of others."""
+        """Return these figures divided by those of another run."""
         return Figures(self.rate / other.rate, self.cpu / other.cpu, self.rss_mb / other.rss_mb)
 
     def __str__(self) -> str:
@@ -37,22 +37,23 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a running gateway has done so far, and when."""
+    """Progress and CPU time of a running gateway at one moment."""
 
     at: float
-    """Return the seconds of a monotonic clock."""
+    """Time of the reading, by a monotonic clock."""
     done: int
-    """Messages that are stored or left out."""
+    """Messages that were stored, filtered out or written as dead letters."""
     batches: int
     user_s: float
-    """CPU-seconds of the process; likewise the next, in the kernel."""
+    """CPU-seconds of the process in user mode."""
     kernel_s: float
+    """CPU-seconds of the process in the kernel."""
 
     def figures(self, begin: Reading, rss_mb: float) -> Figures:
-        """What lies between an earlier reading and this one."""
+        """Return the figures for the time between an earlier reading and this one."""
         messages, batches = self.done - begin.done, self.batches - begin.batches
         if messages <= 0:
-            raise ValueError("there are too few messages to measure: all were through at once")
+            raise ValueError("there are too few messages to measure: all were stored before the second reading")
         user, kernel = ((now - before) / messages * 1e6 for now, before in zip(self._cpu, begin._cpu, strict=True))
         return Figures(messages / (self.at - begin.at), user + kernel, rss_mb, messages / batches if batches else 0, kernel)
 
@@ -62,17 +63,17 @@ class Reading:
 
 
 def median(runs: Sequence[Figures]) -> Figures:
-    """The median of each figure."""
+    """Return the median of each figure."""
     return Figures(*(statistics.median(getattr(run, field) for run in runs) for field in Figures.__slots__))
 
 
 def cpu_seconds(pid: int) -> tuple[float, float]:
-    """Time of a process in its own code and in the kernel."""
+    """Return the CPU-seconds of a process in user mode and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) / TICKS, int(fields[12]) / TICKS
 
 
 def peak_rss_mb(pid: int) -> float:
-    """Its largest resident size."""
+    """Return the peak resident size of a process in 10^6 bytes."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""Pages of docs/ that have a chapter for everything that was measured, each renewed when it is measured again."""
+"""Pages of docs/ with a chapter for each benchmark. A new measurement replaces its chapter and keeps the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.kit.maven import say
 
 
 def machine() -> str:
-    """What was measured on."""
+    """Return a line that describes this machine and the versions of packages."""
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
     )
@@ -22,13 +22,13 @@ def machine() -> str:
 
 
 def chapters(page: str) -> dict[str, str]:
-    """The chapters of a page by their titles."""
+    """Return the chapters of a page by title."""
     texts = [f"## {text.strip()}\n" for text in f"\n{page}".split("\n## ")[1:]]
     return {text.splitlines()[0]: text for text in texts}
 
 
 def renew(page: Path, intro: str, measured: dict[str, str]) -> None:
-    """Write a page anew: its introduction, the chapters that it had, and those that were measured."""
+    """Write a page: the introduction, the measured chapters, and the other chapters that it had before."""
     before = chapters(page.read_text()) if page.exists() else {}
     page.write_text("\n".join([intro, *(before | measured).values()]))
     say(f"wrote {page.name}")

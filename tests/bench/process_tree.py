@@ -1,4 +1,4 @@
-"""Processor time of a process and all that it started, by the kernel's account."""
+"""CPU time of a process and its descendants, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_s(root: int, without: Collection[int] = ()) -> float:
-    """User and system time of a process and its descendants so far, those included that have ended and were waited for.
+    """Return the user and system time of a process and its descendants, including ended ones whose parent waited for them.
 
-    The processes `without` are left out with all below them.
+    The processes `without` and their descendants are excluded.
     """
     children: dict[int, list[tuple[int, float]]] = {}
     used = 0.0
@@ -30,7 +30,7 @@ def tree_cpu_s(root: int, without: Collection[int] = ()) -> float:
 
 
 def _processes() -> list[tuple[int, int, float]]:
-    """Process id, parent, and seconds with those of the children that it waited for."""
+    """Return for each process its id, its parent, and its CPU-seconds including those of ended children."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

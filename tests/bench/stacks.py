@@ -1,4 +1,4 @@
-"""Sampled stacks of a gateway: read from py-spy, put into groups by the package that did the work."""
+"""Sampled stacks of a gateway, as recorded by py-spy, and their groups by package."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _FOLDERS = {
     "gateway": DELIVERY, "routing": DELIVERY, "receipts": DELIVERY, "ranges": DELIVERY, "positions": DELIVERY, "net": NET,
 }  # fmt: skip
 _COMMAND = ("mqbridge/cli/", "mqbridge/__main__")
-"""The command is at the root of every stack and does none of the work."""
+"""Files of the command line, whose frames are at the root of every stack and form no group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Frames from the root to the leaf, each `function (file:line)`, and how many samples had them."""
+    """Frames from the root to the leaf, each `function (file:line)`, and the number of samples with this stack."""
 
     frames: tuple[str, ...]
     samples: int
 
     @property
     def group(self) -> str:
-        """Whose time it is: the innermost package of ours, or of the event loop."""
+        """Group that the samples count for: that of the innermost frame of mqbridge or of the event loop."""
         return next((found for frame in reversed(self.frames) if (found := group_of(frame)) is not None), OTHER)
 
     @property
     def where(self) -> str:
-        """The innermost function of ours or of the event loop."""
+        """The innermost function of mqbridge or of the event loop."""
         return next((plain(frame) for frame in reversed(self.frames) if group_of(frame) is not None), plain(self.frames[0]))
 
 
 def group_of(frame: str) -> str | None:
-    """The group of one frame; None where its caller's counts, as of a library's function."""
+    """Return the group of a frame. None, for example for a library, means the group of the caller."""
     if "mqbridge_native" in frame:
         return COMPILED
     if any(command in frame for command in _COMMAND):
@@ -62,7 +62,7 @@ def group_of(frame: str) -> str | None:
 
 
 def plain(frame: str) -> str:
-    """A frame without its line number, its file from our package on. Functions of the module have no names: it is one."""
+    """Return a frame without line number and with a path inside mqbridge. Functions of the compiled module become one name."""
     name, _, place = frame.rpartition(" (")
     if "mqbridge_native" in place and name.startswith("0x"):
         return COMPILED
@@ -73,10 +73,10 @@ def plain(frame: str) -> str:
 
 
 def parse(text: str) -> list[Stack]:
-    """What `py-spy record --format raw` wrote: frames joined by semicolons, a blank, the number of samples.
+    """Parse the output of `py-spy record --format raw`: frames joined by semicolons, a blank, the number of samples.
 
-    Those that end in a system call are left out: py-spy takes time, not CPU, and a process waits there, for something to do or
-    for the core that the process which it woke took over.
+    Stacks that end in a system call are dropped. py-spy samples elapsed time, not CPU time, and in a system call the process may
+    wait: for events, or for a core that another process uses.
     """
     stacks = []
     for line in text.splitlines():
@@ -88,7 +88,7 @@ def parse(text: str) -> list[Stack]:
 
 
 def shares(stacks: Iterable[Stack], kernel: float) -> dict[str, float]:
-    """Each group's share of all CPU, in the order of GROUPS, when the kernel's is known."""
+    """Return the share of CPU time of each group, in the order of GROUPS; `kernel` is the share of the kernel."""
     counts: Counter[str] = Counter()
     for stack in stacks:
         counts[stack.group] += stack.samples
@@ -97,7 +97,10 @@ def shares(stacks: Iterable[Stack], kernel: float) -> dict[str, float]:
 
 
 def largest(stacks: Iterable[Stack], count: int) -> list[tuple[str, str, float]]:
-    """The functions that take most outside the kernel, a library's counted as their caller's: name, group, share of that."""
+    """Return the functions with the most CPU time outside the kernel: name, group and share.
+
+    Library functions count for their callers.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     for stack in stacks:
         counts[stack.where, stack.group] += stack.samples
