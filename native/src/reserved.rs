@@ -127,6 +127,7 @@ pub fn carry_field(message: &Message, field: Field, scratch: &mut Vec<u8>, out: 
     }
 }
 
+/// Writes the pair that carries a number, in decimal; None writes nothing.
 fn carry_number(name: &[u8], number: Option<i64>, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     if let Some(number) = number {
         write_number(number, scratch);

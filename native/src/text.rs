@@ -101,6 +101,7 @@ pub fn unquote(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Decodes the percent-encoding of an ASCII text. A percent sign without two hex digits after it is kept.
 fn percent_decode(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -119,6 +120,7 @@ fn percent_decode(text: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Returns the value of a hex digit, which the caller has checked.
 fn hex_value(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',

@@ -28,6 +28,7 @@ type EncodedFields<'py> = (Vec<RequestFields<'py>>, Vec<(usize, String)>);
 /// levels.
 type LimitFields = (i64, i64, i64, i128, Vec<(i64, i64)>);
 
+/// Returns the pull with these fields.
 fn pull_of((body, first, next, tags): PullFields) -> Pull {
     Pull { body: Source::Python(PyBackedBytes::from(body)), first, next, tags: tags.into_iter().collect() }
 }

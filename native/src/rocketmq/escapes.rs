@@ -67,6 +67,7 @@ pub fn unescape(store: &mut Store, pair: Pair) -> Pair {
     (unescape_text(store, escaped_name), unescape_text(store, value))
 }
 
+/// Returns the original text of an escaped name or value.
 fn unescape_text(store: &mut Store, text: Slice) -> Slice {
     if store.bytes(text) == EMPTY_TEXT { Slice::EMPTY } else { store.unquote(text) }
 }

@@ -47,6 +47,7 @@ pub fn unescape_pair(store: &mut Store, pair: Pair) -> Pair {
     (unescape_text(store, pair.0), unescape_text(store, pair.1))
 }
 
+/// Returns the original text of an escaped name or value.
 fn unescape_text(store: &mut Store, text: Slice) -> Slice {
     if store.bytes(text) == b"%" { Slice::EMPTY } else { store.unquote(text) }
 }

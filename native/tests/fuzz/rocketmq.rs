@@ -58,6 +58,7 @@ pub fn encode(store: &Store) {
     let _ = encode_all(store, Some(b"c|t|0|"), &limits, Some(&mut reserve_ids));
 }
 
+/// Encodes the messages, and writes the bodies of all batches.
 fn encode_all(store: &Store, origin: Option<&[u8]>, limits: &Limits, reserve_ids: Option<&mut ReserveIds>) -> Result<()> {
     let encoded =
         encode_requests(store.messages(), origin, limits, 1_700_000_000_000, reserve_ids.map(|reserve_ids| reserve_ids as _))?;
