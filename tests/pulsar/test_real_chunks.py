@@ -111,7 +111,7 @@ async def test_a_connection_cut_between_chunks_loses_and_repeats_nothing(pulsar,
         while await consumer.has_more():
             if (entry := consumer.take()) is not None:
                 entries.append(entry)
-            await consumer.changed(0.1)
+            await consumer.wait_available(0.1)
     assert [entry.defect for entry in entries] == [None] * len(entries)
     expected = [payload + b"%d" % number for number in range(8) for payload in payloads]
     assert [entry.payload for entry in entries] == expected

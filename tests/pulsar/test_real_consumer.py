@@ -228,5 +228,5 @@ async def test_the_end_of_a_terminated_topic_is_reported(pulsar, client, subscri
     await asyncio.to_thread(pulsar.admin, "POST", f"{path_of(topic)}/terminate")
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not consumer.at_end:
-            await consumer.changed(0.1)
+            await consumer.wait_available(0.1)
     await producer.close()

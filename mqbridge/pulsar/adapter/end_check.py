@@ -68,7 +68,7 @@ class EndCheck:
             raise
         else:
             is_stale = version != self._version
-            self.reached = not (has_more or is_stale or self._consumer.waiting)
+            self.reached = not (has_more or is_stale or self._consumer.queued)
             if self.reached or is_stale:  # the woken lane repeats a stale request at once, not after its timeout
                 self._consumer.wake()
         finally:

@@ -77,11 +77,11 @@ class PulsarLane:
         loop = self._loop
         self._release_charge()
         while True:
-            if self.revoked.is_set() or is_missing(self._consumer.ended):
+            if self.revoked.is_set() or is_missing(self._consumer.end_error):
                 raise LaneRevoked(f"{self.partition} was revoked, released or deleted")
             if loop.time() < self._resume_at:
-                await self._consumer.changed_within(min(IDLE_CHECK_S, self._resume_at - loop.time()))
-            elif self._consumer.waiting:
+                await self._consumer.wait_change(min(IDLE_CHECK_S, self._resume_at - loop.time()))
+            elif self._consumer.queued:
                 if entries := self._take_entries():
                     self._charged_batch = batch = self._make_batch(entries)
                     return batch
@@ -104,10 +104,10 @@ class PulsarLane:
 
     async def _idle(self) -> None:
         """Wait for an entry, and check for the end of the topic. Raises the error that ended the consumer."""
-        if self._consumer.ended is not None:
-            raise self._consumer.ended
+        if self._consumer.end_error is not None:
+            raise self._consumer.end_error
         pause = self._end_check.check()
-        await self._consumer.changed(IDLE_CHECK_S if pause is None else pause)
+        await self._consumer.wait_available(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:
         """Take the queued entries for one batch, but at most half of the consumer's memory; the rest is for further entries."""

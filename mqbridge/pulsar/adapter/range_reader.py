@@ -67,11 +67,11 @@ class RangeReader:
                 next_entry = self._deferred_entry or consumer.take()
                 self._deferred_entry = None
                 if next_entry is None:
-                    if self._end is not None and not await consumer.has_more() and not consumer.waiting:
+                    if self._end is not None and not await consumer.has_more() and not consumer.queued:
                         return
-                    await consumer.changed(END_CHECK_INTERVAL_S)
-                    if consumer.ended is not None and not consumer.waiting:
-                        raise consumer.ended
+                    await consumer.wait_available(END_CHECK_INTERVAL_S)
+                    if consumer.end_error is not None and not consumer.queued:
+                        raise consumer.end_error
                     continue
                 if position is self._begin:  # nothing of the range was read yet
                     await self._check_gap(next_entry)

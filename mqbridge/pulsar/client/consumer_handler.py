@@ -58,7 +58,7 @@ class ConsumerHandler:
         """Number of successful SUBSCRIBE commands."""
         self.at_end = False
         """True once the broker has reported that the topic is terminated and has no more entries for the subscription."""
-        self.ended: ClusterError | None = None
+        self.end_error: ClusterError | None = None
         """The error that ended the consumer; None while it has not ended."""
         self.closed = False
         """True once `close` was called."""
@@ -329,8 +329,8 @@ class ConsumerHandler:
 
     def _live_connection(self) -> Connection:
         """Return the connection where the consumer is registered. Raises ClusterError if it has ended or is reconnecting."""
-        if self.ended is not None:
-            raise self.ended
+        if self.end_error is not None:
+            raise self.end_error
         connection = self._connection()
         if connection is None:
             raise ConnectionLost(f"the consumer of {self.topic} is not connected now; it is reconnecting")
@@ -348,7 +348,7 @@ class ConsumerHandler:
 
     def end(self, error: ClusterError) -> None:
         """End the consumer; waiting and later calls raise this error."""
-        self.ended = error
+        self.end_error = error
         self._stall_detector.end()
         self._registration.ended = True
         self._detach()

@@ -25,7 +25,7 @@ class EntryConsumer(ConsumerHandler):
     # --- receiving --------------------------------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> int:
+    def queued(self) -> int:
         """Number of entries in the receiver queue, which `receive` would return at once."""
         return len(self._receiver_queue)
 
@@ -40,8 +40,8 @@ class EntryConsumer(ConsumerHandler):
             entry = self.take()
             if entry is not None:
                 return entry
-            if self.ended is not None:
-                raise self.ended
+            if self.end_error is not None:
+                raise self.end_error
             await self._wait_for_change()
 
     def take(self) -> Entry | None:
@@ -87,8 +87,8 @@ class EntryConsumer(ConsumerHandler):
         Raises ClusterError if the consumer has ended.
         """
         while self.active is not active:
-            if self.ended is not None:
-                raise self.ended
+            if self.end_error is not None:
+                raise self.end_error
             await self._wait_for_change()
 
     async def wait_deactivated(self, deactivations: int) -> None:
@@ -98,16 +98,16 @@ class EntryConsumer(ConsumerHandler):
         consumer has ended.
         """
         while self.active and self.deactivations == deactivations:
-            if self.ended is not None:
-                raise self.ended
+            if self.end_error is not None:
+                raise self.end_error
             await self._wait_for_change()
 
-    async def changed(self, timeout: float) -> None:
-        """Wait as `changed_within` does, but return at once if an entry is queued or the consumer has ended."""
-        if not self._receiver_queue and self.ended is None:
-            await self.changed_within(timeout)
+    async def wait_available(self, timeout: float) -> None:
+        """Wait as `wait_change` does, but return at once if an entry is queued or the consumer has ended."""
+        if not self._receiver_queue and self.end_error is None:
+            await self.wait_change(timeout)
 
-    async def changed_within(self, timeout: float) -> None:
+    async def wait_change(self, timeout: float) -> None:
         """Wait for the next change, a new entry or a change of the consumer's state; at most `timeout` seconds."""
         timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # a third of the CPU time of asyncio.timeout
         try:

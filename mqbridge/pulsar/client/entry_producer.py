@@ -69,7 +69,7 @@ class EntryProducer:
         """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
         self._replaced_at: int | None = None
         """The last sequence id of another producer that used this producer's name, see `ProducerSettings.sole_sender`."""
-        self._ended: ClusterError | None = None
+        self._end_error: ClusterError | None = None
         """The error that ended the producer."""
         self._rejecting_with: ClusterError | None = None
         """Error for new entries until all callers have been notified of a failed entry, see `ProducerSettings.fails_in_order`."""
@@ -139,7 +139,7 @@ class EntryProducer:
         after `withdraw`, FATAL if the producer ends.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        error = self._ended or self._rejecting_with
+        error = self._end_error or self._rejecting_with
         highest = highest_sequence_id
         if sequence_id is not None and not 0 <= sequence_id <= (MAX_SEQUENCE + 1 - count if highest is None else highest):
             error = ClusterError(
@@ -290,7 +290,7 @@ class EntryProducer:
 
     def end(self, error: ClusterError) -> None:
         """End the producer: fail all pending entries and every later one with this error."""
-        self._ended = error
+        self._end_error = error
         self._registration.ended = True
         self._detach()
         if not self._opened.done():

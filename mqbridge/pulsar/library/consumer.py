@@ -97,16 +97,16 @@ class Consumer:
 
     def _raise_failure(self) -> None:
         """Raise an error if the consumer as a whole, one more partition, or every partition has failed."""
-        if self._topic_consumer.ended is not None:
-            raise self._topic_consumer.ended
+        if self._topic_consumer.end_error is not None:
+            raise self._topic_consumer.end_error
         failed = self._topic_consumer.failed_consumers()
         for consumer in failed:
-            assert consumer.ended is not None  # noqa: S101 - it has failed
+            assert consumer.end_error is not None  # noqa: S101 - it has failed
             if consumer not in self._reported_failures:
                 self._reported_failures.add(consumer)
-                raise consumer.ended
+                raise consumer.end_error
         if failed and len(failed) == len(self._topic_consumer.consumers):
-            raise ClusterError(f"every partition has failed: {failed[0].ended}", Failure.FATAL)
+            raise ClusterError(f"every partition has failed: {failed[0].end_error}", Failure.FATAL)
 
     def __aiter__(self) -> Self:
         return self
@@ -184,7 +184,7 @@ class Consumer:
 
     async def _confirm(self, consumer: EntryConsumer) -> None:
         """Wait until the broker has received this partition's acknowledgements; a failed consumer has none to wait for."""
-        if consumer.ended is None:
+        if consumer.end_error is None:
             await retry(consumer.confirm_acks, self._request_timeout_s)
             await consumer.last_id()  # the broker answers after it has read all earlier acknowledgements of the connection
 
@@ -231,9 +231,9 @@ class Consumer:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._request_timeout_s):
                 # A consumer that was deactivated before has been announced already: as a passive one.
-                while any(each.ended is None and not each.active and not each.deactivations for each in consumers.values()):
+                while any(each.end_error is None and not each.active and not each.deactivations for each in consumers.values()):
                     await self._topic_consumer.wait()
-        active = [each for each in consumers.values() if each.ended is None and each.active]
+        active = [each for each in consumers.values() if each.end_error is None and each.active]
         if not active:
             raise ClusterError("cannot seek: this consumer is not the active consumer of any partition now")
         return active
@@ -272,7 +272,7 @@ class Consumer:
     def at_end(self) -> bool:
         """True once all topics are terminated and every message was received."""
         consumers = self._topic_consumer.consumers.values()
-        return not self._decoded_messages and bool(consumers) and all(each.at_end and not each.waiting for each in consumers)
+        return not self._decoded_messages and bool(consumers) and all(each.at_end and not each.queued for each in consumers)
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close the consumer. Raises ClusterError if the subscription has other consumers."""

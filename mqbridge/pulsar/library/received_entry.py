@@ -35,7 +35,7 @@ class ReceivedEntry:
     @property
     def is_current(self) -> bool:
         """False once the entry will be redelivered: after a seek or a lost connection, or if another consumer is active now."""
-        return self.consumer.ended is None and self.generation == self.consumer.generation
+        return self.consumer.end_error is None and self.generation == self.consumer.generation
 
     def acknowledge(self, index: int) -> None:
         """Acknowledge the message at this index of the batch; with the last unacknowledged message the entry is acknowledged."""

@@ -50,7 +50,7 @@ class TopicConsumer:
         """Held during a check for new partitions: two concurrent checks could both subscribe to a partition, and one of the two
         consumers would never be closed."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._ended: ClusterError | None = None
+        self._end_error: ClusterError | None = None
         self.closed = False
         """True once `close` was called."""
 
@@ -74,11 +74,11 @@ class TopicConsumer:
         while True:
             if (received := self.take()) is not None:
                 return received
-            if self.ended is not None:
-                raise self.ended
+            if self.end_error is not None:
+                raise self.end_error
             for consumer in self.failed_consumers():
-                assert consumer.ended is not None  # noqa: S101 - it has failed
-                raise consumer.ended
+                assert consumer.end_error is not None  # noqa: S101 - it has failed
+                raise consumer.end_error
             await self.wait()
 
     def take(self) -> tuple[EntryConsumer, Entry] | None:
@@ -93,17 +93,17 @@ class TopicConsumer:
         return None
 
     def failed_consumers(self) -> list[EntryConsumer]:
-        """Return the consumers that ended with an error, which is their `ended`; a deleted topic of a pattern is not an error."""
+        """Return the consumers that ended with an error (their `end_error`); a deleted topic of a pattern is not an error."""
         return [
             each
             for each in self._round_robin
-            if each.ended is not None and not each.closed and not self._is_missing_in_pattern(each.ended)
+            if each.end_error is not None and not each.closed and not self._is_missing_in_pattern(each.end_error)
         ]
 
     @property
-    def ended(self) -> ClusterError | None:
+    def end_error(self) -> ClusterError | None:
         """The error that ended this consumer as a whole: it was closed, or the topics of its pattern cannot be listed."""
-        return self._ended
+        return self._end_error
 
     async def wait(self) -> None:
         """Wait until the state of a consumer changes: afterwards an entry may be queued, or a consumer may have failed."""
@@ -131,7 +131,7 @@ class TopicConsumer:
         partitions = [str(name.partition(index)) for index in range(count)] or [topic]
         self._budget.consumers = max(self._budget.consumers, len(partitions))
         for partition in partitions:
-            if partition in self.consumers and self._is_missing_in_pattern(self.consumers[partition].ended):
+            if partition in self.consumers and self._is_missing_in_pattern(self.consumers[partition].end_error):
                 await self._drop(partition)  # it was deleted and created again
             if partition not in self.consumers:
                 await self._open_consumer(partition)
@@ -180,7 +180,7 @@ class TopicConsumer:
             try:
                 change = await watch.next_change()
             except ClusterError as error:
-                self._ended = error
+                self._end_error = error
                 self.wake()
                 return
             self._topics = set(watch.topics)
@@ -202,8 +202,8 @@ class TopicConsumer:
         self.closed = True
         deadline = asyncio.get_running_loop().time() + timeout
         await cancel(*self._tasks)
-        if self._ended is None:
-            self._ended = ClusterError("the consumer is closed", Failure.FATAL)
+        if self._end_error is None:
+            self._end_error = ClusterError("the consumer is closed", Failure.FATAL)
         self.wake()
         await asyncio.gather(*(consumer.close(deadline) for consumer in self.consumers.values()))
         if self._watch is not None:

@@ -192,7 +192,7 @@ async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_s
         sender.chunk(uuid, number, place)
     sender.chunk("b", 2)
     assert (await consumer.receive()).payload == b"b-0b-1b-2"
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     await consumer.close()
 
 
@@ -245,7 +245,7 @@ async def test_repeated_chunks_of_a_joined_message_are_acknowledged_undelivered(
     for number in (0, 1, 2, 0, 1):
         sender.chunk("a", number)
     entry = await consumer.receive()
-    assert (entry.id, consumer.waiting, consumer.held_bytes) == ((1, 2), 0, 0)
+    assert (entry.id, consumer.queued, consumer.held_bytes) == ((1, 2), 0, 0)
     await until(lambda: acknowledged(broker))
     assert acknowledged(broker) == [(False, [3, 4])]
 
@@ -279,7 +279,7 @@ async def test_chunks_do_not_expire_while_none_can_arrive(broker: Broker, client
     sender.plain(b"in the way")
     sender.chunk("a", 0)
     await asyncio.sleep(0.2)
-    assert (consumer.waiting, len(consumer._receiver_queue.chunks)) == (1, 1)
+    assert (consumer.queued, len(consumer._receiver_queue.chunks)) == (1, 1)
     assert consumer._receiver_queue.permits.outstanding <= 0
     await consumer.receive()
     sender.chunk("a", 1)
@@ -364,7 +364,7 @@ async def test_a_delivered_defective_entry_is_not_delivered_twice(broker: Broker
     sender.chunk("a", 0, 0)
     sender.plain(b"later", 1)
     await until(lambda: not consumer._receiver_queue.chunks)
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     sender.plain(b"last")
     assert await take(consumer) == (2, False)
     await consumer.close()
@@ -482,7 +482,7 @@ async def test_later_acknowledgements_do_not_include_chunks_to_be_redelivered(br
     assert [await take(consumer) for _ in range(2)] == [(0, False), (2, False)]
     for number in range(1, arrived):
         sender.chunk("a", number)
-    await until(lambda: consumer.waiting == (arrived == 3))
+    await until(lambda: consumer.queued == (arrived == 3))
     broker.link.drop()
     await until(lambda: consumer._connection() is None, pause_s=0)
     consumer.acknowledge_up_to((1, 2))
@@ -579,5 +579,5 @@ async def test_acknowledgements_withheld_because_of_chunks_are_sent_on_redeliver
     await until(lambda: consumer.registrations == 3)
     sender.plain(b"last", 4)
     await until(lambda: acknowledged(broker)[-1] == (False, [4]))
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     await consumer.close()

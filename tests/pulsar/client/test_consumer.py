@@ -55,7 +55,7 @@ async def test_a_damaged_entry_is_delivered_with_its_defect(broker: Broker, clie
 @pytest.mark.parametrize("turns", range(1, 4))
 async def test_an_entry_that_arrives_when_the_wait_begins_ends_it(broker: Broker, client, turns: int):
     consumer = await client.consumer(TOPIC, Subscription("s"))
-    waiting = asyncio.create_task(consumer.changed(PATIENCE_S))
+    waiting = asyncio.create_task(consumer.wait_available(PATIENCE_S))
     for _ in range(turns):
         await asyncio.sleep(0)
     consumer._changed.set()  # as an entry does
@@ -129,7 +129,7 @@ async def test_redelivery_of_everything_subscribes_again_after_the_last_acknowle
     for entry in range(1, 5):
         broker.link.message(0, 1, entry, b"again", consumer_epoch=1)
     assert [(await consumer.receive()).entry for _ in range(4)] == [1, 2, 3, 4]
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     assert broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES] == []
     assert [asked.consumer_epoch for asked in broker.asked[BaseCommand.SUBSCRIBE]] == [0, 1]
     await consumer.close()
@@ -161,7 +161,7 @@ async def test_after_a_seek_without_a_close_the_consumer_subscribes_again(broker
     broker.link.message(0, 1, 9, b"old")
     await consumer.seek(publish_time=5)
     await until(lambda: consumer.registrations == 2)
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     assert len(broker.asked[BaseCommand.CLOSE_CONSUMER]) == 1
     await consumer.close()
 
@@ -193,7 +193,7 @@ async def test_a_failover_consumer_follows_the_broker(broker: Broker, client):
     assert (await consumer.receive()).entry == 0
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=False))
     await asyncio.wait_for(consumer.wait_active(False), PATIENCE_S)
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     broker.link.message(0, 1, 0, b"again")
     assert (await consumer.receive()).entry == 0, "it was not acknowledged before the other consumer took over"

@@ -246,7 +246,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.do(self.broker.say_active, True)
         self.pass_time(TURN_S)
 
-    @precondition(lambda self: self.settled and not self.consumer.waiting)
+    @precondition(lambda self: self.settled and not self.consumer.queued)
     @rule()
     def long_silence(self) -> None:
         """The broker delivers everything, so the stall detector has no reason to subscribe again."""
@@ -283,10 +283,10 @@ class ConsumerConversation(RuleBasedStateMachine):
         for context in self.errors:
             raise context.get("exception") or RuntimeError(context["message"])
         if not self.closed:
-            assert self.consumer.ended is None
+            assert self.consumer.end_error is None
             assert self.consumer.held_bytes <= MAX_BYTES + BIG + 2 * ENTRY_BYTES
         known = None if self.closed else self.broker.live()
-        if known is not None and self.settled and not self.consumer.waiting:
+        if known is not None and self.settled and not self.consumer.queued:
             assert known.permits > 0, "it holds nothing, and the broker has nothing to go on"
 
     def teardown(self) -> None:
@@ -313,7 +313,7 @@ class ConsumerConversation(RuleBasedStateMachine):
             self.become_active()
         self.pass_time(ACKS_S)
         for _ in range(TURNS):
-            if not self.do(broker.deliver, 100) and not consumer.waiting:
+            if not self.do(broker.deliver, 100) and not consumer.queued:
                 break
             self.take(100)
         owed = {entry for entry in broker.owed if broker.reads or not broker.persistent or entry > broker.cursor}

@@ -73,7 +73,7 @@ async def test_an_entry_without_unacknowledged_messages_is_no_backlog(broker: Br
     consumer.acknowledge_message((1, 1), 0, 2)
     deliver(broker, 1, 2, 0b01)
     await until(lambda: (1, []) in acknowledged(broker))
-    assert (consumer.waiting, await consumer.has_more()) == (0, False)
+    assert (consumer.queued, await consumer.has_more()) == (0, False)
     await consumer.close()
 
 

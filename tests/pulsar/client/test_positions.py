@@ -96,7 +96,7 @@ async def test_a_failover_consumer_grants_the_permits_of_dropped_entries_again(b
     active(broker, False)
     active(broker, True)
     await until(lambda: sum(flow.messagePermits for flow in broker.asked[BaseCommand.FLOW]) > granted)
-    assert consumer.waiting == 0
+    assert consumer.queued == 0
     await consumer.close()
 
 

@@ -240,7 +240,7 @@ async def test_a_pattern_does_not_recreate_deleted_topics(catalog, broker, clien
     ended = consumer.consumers[gone]
     del catalog.counts[gone]
     close(gone)
-    await until(lambda: ended.ended)
+    await until(lambda: ended.end_error)
     assert catalog.names == [kept]
     broker.link.message(broker.asked[BaseCommand.SUBSCRIBE][1].consumer_id, 1, 0, b"x")
     taken, _ = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
@@ -250,7 +250,7 @@ async def test_a_pattern_does_not_recreate_deleted_topics(catalog, broker, clien
     catalog.counts[gone] = 0
     catalog.report(watch.watcher_id, [gone], [])
     await until(lambda: gone in consumer.consumers)
-    assert consumer.consumers[gone].ended is None
+    assert consumer.consumers[gone].end_error is None
     await consumer.close()
 
 
@@ -266,9 +266,9 @@ async def test_a_topic_recreated_between_two_checks_is_consumed_again(catalog, b
         )
     )
     close(TOPIC)
-    await until(lambda: ended.ended)
+    await until(lambda: ended.end_error)
     catalog.absent = set()
-    await until(lambda: consumer.consumers.get(TOPIC, ended).ended is None)
+    await until(lambda: consumer.consumers.get(TOPIC, ended).end_error is None)
     assert ended.closed
     await consumer.close()
 
