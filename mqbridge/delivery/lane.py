@@ -18,7 +18,7 @@ from functools import partial
 
 from mqbridge.adapter.inbound import InboundLane
 from mqbridge.adapter.receipt import MessageFailure, Receipt
-from mqbridge.delivery.gaps import GapPolicy
+from mqbridge.delivery.gap_policy import GapPolicy
 from mqbridge.delivery.refusals import Refusals
 from mqbridge.delivery.sends import Sends
 from mqbridge.delivery.settings import LaneSettings

@@ -19,7 +19,7 @@ from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.gateway.closing import GRACE_S, cancel_by_deadline, close_by_deadline, wait_by_deadline
 from mqbridge.gateway.endpoints import RouteEndpoints
-from mqbridge.gateway.gaps import GapCheck
+from mqbridge.gateway.gap_check import GapCheck
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
 

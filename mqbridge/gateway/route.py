@@ -19,14 +19,14 @@ from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.closing import cancel_by_deadline, close_by_deadline
 from mqbridge.gateway.endpoints import RouteEndpoints
-from mqbridge.gateway.gaps import GapCheck
+from mqbridge.gateway.gap_check import GapCheck
 from mqbridge.gateway.membership import GroupMembership
 from mqbridge.gateway.plan import Plan, is_transient
 from mqbridge.gateway.retention_warnings import RouteWarnings
 from mqbridge.gateway.route_state import RouteState
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import MAX_PAUSE_S, level_of
+from mqbridge.net.connectivity import MAX_PAUSE_S, retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.routing.filters import make_filter
 
@@ -228,7 +228,7 @@ class Route(RouteState):
             isinstance(cluster, ReportsConnectivity) and cluster.connectivity.unreachable_s is not None
             for cluster in self._clusters.values()
         )
-        return level_of(error, logging.WARNING) if has_outage else logging.WARNING
+        return retry_log_level(error, logging.WARNING) if has_outage else logging.WARNING
 
     def _on_membership_failure(self, error: Exception) -> None:
         """Keep the first transient failure as `retry_reason`; stop the route after any other failure."""

@@ -26,7 +26,7 @@ FORGET_S = 60.0
 """A missing server is forgotten after this time without an attempt; longer than any pause plus the duration of an attempt."""
 
 
-def level_of(error: Exception, level: int) -> int:
+def retry_log_level(error: Exception, level: int) -> int:
     """Return the log level for a retry after this error: DEBUG for an outage, which `Connectivity` logs itself; else `level`."""
     return logging.DEBUG if isinstance(error, (Unreachable, ConnectionLost)) else level
 
@@ -73,9 +73,9 @@ class Connectivity:
         """The errors of the missing servers, joined by semicolons; None while no server is missing."""
         return "; ".join(self.missing.values()) or None
 
-    def level_of(self, error: Exception, level: int) -> int:
-        """Return DEBUG during an outage of this cluster, which may have caused the error; else as the function `level_of`."""
-        return logging.DEBUG if self.missing else level_of(error, level)
+    def retry_log_level(self, error: Exception, level: int) -> int:
+        """Return DEBUG during an outage of this cluster, which may have caused the error; else as the module's function."""
+        return logging.DEBUG if self.missing else retry_log_level(error, level)
 
     # --- reported by connections ------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import logging
 
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 
@@ -62,7 +62,9 @@ class EndCheck:
         try:
             has_more = await self._consumer.has_more()
         except ClusterError as error:  # `receive` raises the error that ends the consumer
-            log.log(level_of(error, logging.INFO), "%s: checking for the end of the topic failed: %s", self._partition, error)
+            log.log(
+                retry_log_level(error, logging.INFO), "%s: checking for the end of the topic failed: %s", self._partition, error
+            )
         except Exception:
             self._consumer.wake()
             raise

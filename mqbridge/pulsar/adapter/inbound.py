@@ -15,7 +15,7 @@ from mqbridge.adapter.deadlines import CLOSE_S
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions
 from mqbridge.pulsar.adapter.lane import PulsarLane
@@ -151,4 +151,9 @@ class PulsarInbound:
             try:
                 await self._subscribe_all(first=False)
             except ClusterError as error:
-                log.log(level_of(error, logging.WARNING), "checking for new partitions of %s failed: %s", self._spec.group, error)
+                log.log(
+                    retry_log_level(error, logging.WARNING),
+                    "checking for new partitions of %s failed: %s",
+                    self._spec.group,
+                    error,
+                )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.connection import Connection, PushHandler
@@ -114,7 +114,7 @@ class BrokerRegistration:
                 return await self._lookup.connect_assigned(*urls, self._proxied)
             except ClusterError as error:
                 log.log(
-                    level_of(error, logging.INFO),
+                    retry_log_level(error, logging.INFO),
                     "%s: cannot connect to the assigned broker, looking up the owner: %s",
                     self._topic,
                     error,
@@ -141,7 +141,7 @@ class BrokerRegistration:
                     self._registrable.end(_final_error(f"no {self._what} for {self._topic}: {error}", error))
                     return
                 log.log(
-                    level_of(error, logging.INFO),
+                    retry_log_level(error, logging.INFO),
                     "%s: registering the %s failed, trying again in %.1f s: %s",
                     self._topic,
                     self._what,
@@ -221,7 +221,7 @@ class BrokerRegistration:
                 timeout,
             )
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "%s: closing the %s failed: %s", self._topic, self._what, error)
+            log.log(retry_log_level(error, logging.INFO), "%s: closing the %s failed: %s", self._topic, self._what, error)
 
 
 def _final_error(problem: str, error: ClusterError) -> ClusterError:

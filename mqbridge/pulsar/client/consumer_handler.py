@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.pulsar.client.acknowledger import Acknowledger
 from mqbridge.pulsar.client.authorization import explain_subscribe_denial
 from mqbridge.pulsar.client.broker_registration import BrokerRegistration
@@ -188,7 +188,9 @@ class ConsumerHandler:
 
     def on_lost(self, error: Exception) -> None:
         """Subscribe again after the loss of the connection."""
-        log.log(level_of(error, logging.INFO), "%s: the consumer lost its connection (%s), reconnecting", self.topic, error)
+        log.log(
+            retry_log_level(error, logging.INFO), "%s: the consumer lost its connection (%s), reconnecting", self.topic, error
+        )
         self._detach()
         self._reopen()
 

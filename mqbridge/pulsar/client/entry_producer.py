@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.pulsar.client.authorization import PRODUCE, explain_topic_denial
 from mqbridge.pulsar.client.broker_registration import BrokerRegistration
 from mqbridge.pulsar.client.connection import Connection
@@ -208,7 +208,9 @@ class EntryProducer:
 
     def on_lost(self, error: Exception) -> None:
         """Register again after the loss of the connection; entries without a receipt will be sent again."""
-        log.log(level_of(error, logging.INFO), "%s: the producer lost its connection (%s), reconnecting", self.topic, error)
+        log.log(
+            retry_log_level(error, logging.INFO), "%s: the producer lost its connection (%s), reconnecting", self.topic, error
+        )
         self._detach()
         self._registration.reopen()
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ProtocolError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.wire.ids import EntryId
 
@@ -78,7 +78,7 @@ class StallDetector:
             last = await self._find_unreceived()
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.INFO),
+                retry_log_level(error, logging.INFO),
                 "%s: no entry has arrived, and requesting the topic's last entry failed, trying again later: %s",
                 self._topic,
                 error,

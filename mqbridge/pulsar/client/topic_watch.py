@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.pulsar.client.connection import Connection
 from mqbridge.pulsar.client.lookup import FIRST_DELAY_S, MAX_DELAY_S, Lookup
 from mqbridge.pulsar.wire import topic_lists
@@ -97,7 +97,12 @@ class TopicWatch:
             except ClusterError as error:
                 if error.failure is Failure.FATAL:
                     raise
-                log.log(level_of(error, logging.INFO), "requesting the topics of %s failed, retrying: %s", self._namespace, error)
+                log.log(
+                    retry_log_level(error, logging.INFO),
+                    "requesting the topics of %s failed, retrying: %s",
+                    self._namespace,
+                    error,
+                )
                 await asyncio.sleep(self._backoff.delay())
             else:
                 self._backoff.reset()
@@ -157,7 +162,7 @@ class TopicWatch:
 
     def on_lost(self, error: Exception) -> None:
         """Process the loss of the connection; the next refresh starts a new watch."""
-        log.log(level_of(error, logging.INFO), "the watch on the topics of %s was lost: %s", self._namespace, error)
+        log.log(retry_log_level(error, logging.INFO), "the watch on the topics of %s was lost: %s", self._namespace, error)
         self._connection = None
         self._changed.set()
 
@@ -175,4 +180,6 @@ class TopicWatch:
                 self._request_timeout_s,
             )
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "closing the watch on the topics of %s failed: %s", self._namespace, error)
+            log.log(
+                retry_log_level(error, logging.INFO), "closing the watch on the topics of %s failed: %s", self._namespace, error
+            )

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import REFRESH_S, BaseClient
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
@@ -195,7 +195,7 @@ class TopicConsumer:
             async with self._subscribe_lock:
                 await self._subscribe(topic, missing_is_fatal=False)
         except ClusterError as error:
-            log.log(level_of(error, logging.WARNING), "checking for new partitions of %s failed: %s", topic, error)
+            log.log(retry_log_level(error, logging.WARNING), "checking for new partitions of %s failed: %s", topic, error)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send the pending acknowledgements and close all consumers, within `timeout` seconds."""

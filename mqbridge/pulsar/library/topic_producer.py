@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import REFRESH_S, BaseClient
 from mqbridge.pulsar.client.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
@@ -144,7 +144,9 @@ class TopicProducer:
             try:
                 count = await self._client.partitions(self.topic)
             except ClusterError as error:
-                log.log(level_of(error, logging.WARNING), "checking for new partitions of %s failed: %s", self.topic, error)
+                log.log(
+                    retry_log_level(error, logging.WARNING), "checking for new partitions of %s failed: %s", self.topic, error
+                )
                 continue
             if count is not None and count > self.partitions:
                 log.info("%s has %d partitions now, %d before", self.topic, count, self.partitions)

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from typing import Self
 
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
-from mqbridge.net.connectivity import Connectivity, level_of
+from mqbridge.net.connectivity import Connectivity, retry_log_level
 from mqbridge.net.dial import split_address
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import SendWindow
@@ -234,7 +234,7 @@ class BaseClient:
             await self._heartbeats.greet(connection)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
-        log.log(level_of(error, logging.INFO), "lost the connection to %s: %s", connection.address, error)
+        log.log(retry_log_level(error, logging.INFO), "lost the connection to %s: %s", connection.address, error)
         self.routes.invalidate_broker(connection.address)
 
 

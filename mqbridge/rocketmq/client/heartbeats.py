@@ -12,7 +12,7 @@ from collections import Counter
 from functools import partial
 
 from mqbridge.errors import ClusterError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.connection import Connection
 from mqbridge.rocketmq.client.connection_pool import ConnectionPool
@@ -121,7 +121,7 @@ class Heartbeats:
             else:
                 await self._order.run(address, partial(self._send, connection))
         except ClusterError as error:
-            log.log(level_of(error, logging.WARNING), "heartbeat to broker %s failed: %s", address, error)
+            log.log(retry_log_level(error, logging.WARNING), "heartbeat to broker %s failed: %s", address, error)
 
     async def _send(self, connection: Connection) -> Heartbeat:
         """Send a heartbeat with the current groups and return it; a response with an error code is only logged."""
@@ -159,4 +159,6 @@ class Heartbeats:
         try:
             await self._order.run(connection.address, request)
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "unregistering group %s at %s failed: %s", group, connection.address, error)
+            log.log(
+                retry_log_level(error, logging.INFO), "unregistering group %s at %s failed: %s", group, connection.address, error
+            )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mqbridge.errors import ClusterError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.broadcast_offsets import BroadcastOffsets
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel, StartOffset
@@ -69,7 +69,7 @@ class GroupOffsets:
                 await self._brokers.send_oneway(queue, Code.UPDATE_CONSUMER_OFFSET, ext)
             except ClusterError as error:
                 log.log(
-                    level_of(error, logging.INFO),
+                    retry_log_level(error, logging.INFO),
                     "commit of offset %d of %s for group %s failed, retrying later: %s",
                     offset,
                     queue_label(queue),
@@ -102,7 +102,7 @@ class StoredOffsets:
             await self._store.save(offsets)
         except ClusterError as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "saving the offsets of %d queues failed, retrying later: %s",
                 len(offsets),
                 error,

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.access_errors import AccessRefused
 from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
@@ -259,7 +259,7 @@ class PullConsumer:
             own_queues, alone = await self._assignment.own_queues(topic)
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "rebalance of topic %s for %s failed, keeping its queues and retrying: %s",
                 topic,
                 self.name,
@@ -308,7 +308,7 @@ class PullConsumer:
             if isinstance(error, AccessRefused) and error.failure is Failure.FATAL:
                 self._events.put_nowait(error)  # a retry would not help
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "%s is assigned to %s but cannot be started yet, retrying: %s",
                 queue_label(queue),
                 self.name,

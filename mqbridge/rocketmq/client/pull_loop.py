@@ -17,7 +17,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client import pull_request
 from mqbridge.rocketmq.client.budget import Account, Budget, Charge
@@ -328,7 +328,7 @@ class PullLoop:
 
     async def _pause(self, error: MqbridgeError) -> None:
         delay = self._retry_backoff.delay()
-        log.log(level_of(error, logging.WARNING), "%s: pull failed, retrying in %.1f s: %s", self._name, delay, error)
+        log.log(retry_log_level(error, logging.WARNING), "%s: pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.request_rebalance()
         await asyncio.sleep(delay)

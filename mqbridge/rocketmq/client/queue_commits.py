@@ -8,7 +8,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ProtocolError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.brokers import repeat_if_lost
 from mqbridge.rocketmq.client.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.offset_store import OffsetStore
@@ -49,7 +49,7 @@ class QueueCommits:
             await repeat_if_lost(self._save)
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "%s: committing offset %d failed, so messages after the previous commit may be delivered again: %s",
                 self._name,
                 self._state.acknowledged,

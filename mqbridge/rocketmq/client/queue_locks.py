@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from mqbridge.errors import ClusterError, ProtocolError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.brokers import Brokers, group_by_broker, repeat_if_lost
 from mqbridge.rocketmq.client.per_broker_order import PerBrokerOrder
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -53,7 +53,7 @@ class QueueLocks:
             return {Queue(*queue) for queue in LockedQueues.decode(response.body).queues}
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "locking queues of group %s at broker %s failed, retrying later: %s",
                 self._group,
                 queues[0].broker,
@@ -69,7 +69,7 @@ class QueueLocks:
                 await repeat_if_lost(partial(self._request, Code.UNLOCK_BATCH_MQ, locked))
             except ClusterError as error:
                 log.log(
-                    level_of(error, logging.INFO),
+                    retry_log_level(error, logging.INFO),
                     "unlocking queues of group %s at broker %s failed, their locks expire within a minute: %s",
                     self._group,
                     broker,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.admin import Admin
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.name_rules import check_group, check_topic
@@ -221,7 +221,7 @@ class QueueProducer:
         except ClusterError as error:
             if self._route is None or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.INFO), "using the last known route of topic %s: %s", self.topic, error)
+            log.log(retry_log_level(error, logging.INFO), "using the last known route of topic %s: %s", self.topic, error)
             return self._route
         if route is not None:
             self._route = route

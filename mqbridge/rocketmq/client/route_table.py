@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.rocketmq.client.nameservers import NameServers
 from mqbridge.rocketmq.client.route import TopicRoute, read_route
@@ -103,7 +103,7 @@ class RouteTable:
         except ClusterError as error:
             if last_known is None or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.INFO), "using the last known route of %s: %s", topic, error)
+            log.log(retry_log_level(error, logging.INFO), "using the last known route of %s: %s", topic, error)
             route = None
         if route is None and (route := self._routes.get(topic)) is not None:
             self._failed_at[topic] = asyncio.get_running_loop().time()
@@ -226,7 +226,7 @@ class RouteTable:
             await self.get(topic, fresh=True)
         except ClusterError as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "refresh of the route of topic %s failed, retrying in at most %g s: %s",
                 topic,
                 self._refresh_s,

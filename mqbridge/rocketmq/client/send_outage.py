@@ -63,7 +63,7 @@ class SendOutage:
         Only the first error of an outage is a warning, and none if the broker is busy, or the cluster has an outage that
         `Connectivity` logs.
         """
-        level = logging.DEBUG if self._warned or is_busy(error) else self._connectivity.level_of(error, logging.WARNING)
+        level = logging.DEBUG if self._warned or is_busy(error) else self._connectivity.retry_log_level(error, logging.WARNING)
         self._warned |= level > logging.DEBUG
         log.log(level, "send to %s failed, retrying later: %s", self._name, error)
         await asyncio.sleep(self._backoff.delay())

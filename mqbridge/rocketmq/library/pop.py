@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.base_client import BaseClient
 from mqbridge.rocketmq.client.brokers import Brokers
 from mqbridge.rocketmq.client.consumer_settings import StartOffset
@@ -164,7 +164,7 @@ class Popper:
             await self.acknowledge(other_receipts)
         except ClusterError as error:
             log.log(
-                level_of(error, logging.INFO),
+                retry_log_level(error, logging.INFO),
                 "acknowledging %d messages of topic %s with other tags failed, the broker will redeliver them: %s",
                 len(other_receipts),
                 self._subscription.topic,

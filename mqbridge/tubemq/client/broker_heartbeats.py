@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from mqbridge.errors import ClusterError, ProtocolError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -80,7 +80,7 @@ class BrokerHeartbeats:
             failures = [parse_failure(text) for text in response.failureInfo]
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "a heartbeat to Broker %s failed, the next one follows in %g s: %s",
                 broker,
                 self.interval_s,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes
@@ -73,7 +73,7 @@ class BrokerReconnector:
 
     def _log(self, error: MqbridgeError) -> None:
         """Log the error. Later errors of an outage, and a Broker whose memory is full, are logged at debug level only."""
-        level = logging.DEBUG if self.is_failing or _is_store_full(error) else level_of(error, logging.WARNING)
+        level = logging.DEBUG if self.is_failing or _is_store_full(error) else retry_log_level(error, logging.WARNING)
         self.is_failing = True
         log.log(level, "sending to %s partition %s failed, retrying: %s", self._context.topic, self._partition, error)
 

@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.group_member import GroupMember
 from mqbridge.tubemq.client.held_partitions import HeldPartitions
@@ -70,7 +70,9 @@ class GroupConsumer(ABC):
             async with asyncio.timeout_at(deadline):
                 await self._member.leave()
         except (ClusterError, ProtocolError, TimeoutError) as error:
-            log.log(level_of(error, logging.INFO), "consumer %s could not leave its group: %s", self._member.client_id, error)
+            log.log(
+                retry_log_level(error, logging.INFO), "consumer %s could not leave its group: %s", self._member.client_id, error
+            )
 
     async def _join(self) -> None:
         """Register with the Master, for the first time or after the Master has forgotten this member."""
@@ -92,7 +94,7 @@ class GroupConsumer(ABC):
                     self._on_permanent_refusal(error)
                     return
                 log.log(
-                    level_of(error, logging.WARNING),
+                    retry_log_level(error, logging.WARNING),
                     "a heartbeat of group %s failed, retrying in %g s: %s",
                     self._member.group,
                     RETRY_S,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.credentials import Credentials, Role
 from mqbridge.tubemq.client.server_connection import ServerConnection
@@ -231,6 +231,6 @@ async def call_with_retries(action: str, attempt: Callable[[], Awaitable[T]]) ->
         except ClusterError as error:
             if not attempts_left or error.failure is Failure.FATAL:
                 raise
-            log.log(level_of(error, logging.WARNING), "%s failed, %d attempts left: %s", action, attempts_left, error)
+            log.log(retry_log_level(error, logging.WARNING), "%s failed, %d attempts left: %s", action, attempts_left, error)
             await asyncio.sleep(REGISTER_PAUSE_S)
     raise AssertionError("unreachable")

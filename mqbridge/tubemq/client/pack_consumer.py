@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, RequestTimeout
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.group_consumer import GroupConsumer
@@ -167,7 +167,7 @@ class PackConsumer(GroupConsumer):
             partition = await self.held_partitions.acquire(ref, offset)
         except MqbridgeError as error:
             log.log(
-                level_of(error, logging.WARNING),
+                retry_log_level(error, logging.WARNING),
                 "acquiring the assigned partition %s failed, the Master will assign it again: %s",
                 ref,
                 error,

@@ -28,7 +28,7 @@ from mqbridge.errors import (
     ServerRefused,
     Unreachable,
 )
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
@@ -149,7 +149,9 @@ class HeldPartition:
             except _RETRIED_ERRORS as error:
                 delay = self._pacing.on_failure()
                 self.counters.failures += 1
-                log.log(level_of(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+                log.log(
+                    retry_log_level(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error
+                )
             except ServerRefused as error:
                 self.counters.failures += 1
                 self._on_refusal(error)
@@ -223,7 +225,7 @@ class HeldPartition:
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
         delay = self._pacing.on_refusal(error.code)
-        log.log(level_of(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+        log.log(retry_log_level(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -260,7 +262,10 @@ class HeldPartition:
             await self.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
             log.log(
-                level_of(error, logging.INFO), "a commit for %s failed, the next get confirms the pack instead: %s", self, error
+                retry_log_level(error, logging.INFO),
+                "a commit for %s failed, the next get confirms the pack instead: %s",
+                self,
+                error,
             )
 
     # --- registering ------------------------------------------------------------------------------------------------

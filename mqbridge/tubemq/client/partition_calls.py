@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.get_response import parse_get_response
 from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.server_connection import ServerConnection
@@ -79,7 +79,7 @@ class PartitionCalls:
             await self.unregister(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
             message = "unregistering %s failed; its lease at the Broker will expire: %s"
-            log.log(level_of(error, logging.INFO), message, self, error)
+            log.log(retry_log_level(error, logging.INFO), message, self, error)
             return isinstance(error, (ServerRefused, Unreachable))
         return True
 

@@ -10,7 +10,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
@@ -141,7 +141,7 @@ class PartitionRegistration:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
                 if not attempts_left or (occupied and attempts_left < REGISTER_ATTEMPTS - 1):
                     raise
-                log.log(level_of(error, logging.INFO), "registering %s failed, retrying: %s", self._calls, error)
+                log.log(retry_log_level(error, logging.INFO), "registering %s failed, retrying: %s", self._calls, error)
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
             if self._state.is_over:
                 self._state.raise_if_stopped()

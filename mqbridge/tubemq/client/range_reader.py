@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.master import Masters, new_client_id
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -132,7 +132,7 @@ class _RangeProgress:
         try:
             after = await partition.commit(consumed=True)
         except ClusterError as error:
-            log.log(level_of(error, logging.INFO), "%s: the commit failed, reading the pack again: %s", partition, error)
+            log.log(retry_log_level(error, logging.INFO), "%s: the commit failed, reading the pack again: %s", partition, error)
             return []
         if pack is None:
             self._handle_no_messages(after)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
-from mqbridge.net.connectivity import level_of
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, call_with_retries, format_topics, new_client_id
@@ -137,7 +137,9 @@ class Routes:
             request = CloseRequestP2M(clientId=self.client_id, authInfo=await self.masters.auth_info())
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
-            log.log(level_of(error, logging.INFO), "unregistering producer %s at the Master failed: %s", self.client_id, error)
+            log.log(
+                retry_log_level(error, logging.INFO), "unregistering producer %s at the Master failed: %s", self.client_id, error
+            )
 
     async def topic(self, topic: str) -> TopicRoute:
         """Return the route of a topic; heartbeats update it from now on. Raises ServerRefused (FATAL) if it does not exist.
@@ -223,7 +225,7 @@ class Routes:
                 await self.refresh()
             except (ClusterError, ProtocolError) as error:
                 log.log(
-                    level_of(error, logging.WARNING),
+                    retry_log_level(error, logging.WARNING),
                     "a producer heartbeat failed, retrying in %g s: %s",
                     self._heartbeat_s,
                     error,

@@ -12,7 +12,7 @@ import pytest
 from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, Failure, GapError
-from mqbridge.gateway.gaps import GapCheck
+from mqbridge.gateway.gap_check import GapCheck
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Partition, Position
