@@ -59,7 +59,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return scripted
 
 
-# --- what is made up for ------------------------------------------------------------------------------------------------
+# --- what is made up for --------------------------------------------------------------------------------------------------
 
 
 @cluster_test
@@ -216,7 +216,7 @@ async def test_delay_levels_of_an_unreachable_broker_are_queried_again(scripted:
     scripted.unreachable = set()
     assert await cluster._delay_levels(route) == (2000,)
     await cluster._delay_levels(route)
-    assert len(scripted.asked[Code.GET_BROKER_CONFIG]) == 2, "a broker that has answered is not queried again"
+    assert len(scripted.requests[Code.GET_BROKER_CONFIG]) == 2, "a broker that has answered is not queried again"
     await cluster.close()
 
 

@@ -17,7 +17,7 @@ from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.send import SendHeader
 from tests.rocketmq.client import broker
-from tests.rocketmq.client.broker import A, Answer, B, Link, cluster, refuses, says, success
+from tests.rocketmq.client.broker import A, Answer, B, Link, cluster, refuses, responds_with, success
 
 __all__ = ["cluster"]
 
@@ -73,8 +73,8 @@ def test_no_secret_is_shown() -> None:
 @pytest.fixture(autouse=True)
 def permit_everything(cluster: broker.Cluster) -> None:
     """Make the brokers grant every permission, and create groups automatically."""
-    cluster.on[Code.GET_BROKER_CONFIG] = says(b"autoCreateSubscriptionGroup=true\n")
-    cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(GroupConfigs({"G": GroupConfig("G")}).encode())
+    cluster.on[Code.GET_BROKER_CONFIG] = responds_with(b"autoCreateSubscriptionGroup=true\n")
+    cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = responds_with(GroupConfigs({"G": GroupConfig("G")}).encode())
     cluster.on[Code.SEND_MESSAGE_V2] = ILLEGAL
     cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = refuses(Status.SYSTEM_ERROR, "no consumer for this group, G")
     cluster.on[Code.QUERY_MESSAGE] = refuses(Status.QUERY_NOT_FOUND, "can not find message")
@@ -96,7 +96,7 @@ async def connected_cluster(**settings: Any) -> AsyncIterator[RocketMQ]:
 async def test_the_permission_to_produce_is_checked_at_every_master(cluster: broker.Cluster) -> None:
     async with connected_cluster(auth=AUTH) as rocket:
         await rocket.check_outbound(OutboundSpec("T"))
-    sent = cluster.asked[Code.SEND_MESSAGE_V2]
+    sent = cluster.requests[Code.SEND_MESSAGE_V2]
     assert [SendHeader.decode(request.ext).queue_id for request in sent] == [0x7FFFFFFF] * 2, "no topic has this queue"
     assert all(SendHeader.decode(request.ext).default_topic == "T" for request in sent), "nor does the broker create the topic"
     assert {request.ext["AccessKey"] for request in sent} == {"app"}
@@ -106,23 +106,23 @@ async def test_without_credentials_no_permission_is_checked(cluster: broker.Clus
     async with connected_cluster() as rocket:
         await rocket.check_outbound(OutboundSpec("T"))
         await rocket.check_inbound(InboundSpec(("T",), "G"))
-    assert not cluster.asked[Code.SEND_MESSAGE_V2]
-    assert not cluster.asked[Code.UNLOCK_BATCH_MQ]
-    assert not cluster.asked[Code.HEART_BEAT]
+    assert not cluster.requests[Code.SEND_MESSAGE_V2]
+    assert not cluster.requests[Code.UNLOCK_BATCH_MQ]
+    assert not cluster.requests[Code.HEART_BEAT]
 
 
 async def test_the_permission_to_consume_is_checked_for_the_group(cluster: broker.Cluster) -> None:
     async with connected_cluster(auth=AUTH) as rocket:
         await rocket.check_inbound(InboundSpec(("T",), "G"))
     asked = (Code.UNLOCK_BATCH_MQ, Code.GET_CONSUMER_LIST_BY_GROUP, Code.QUERY_MESSAGE, Code.GET_MAX_OFFSET)
-    assert all(len(cluster.asked[code]) == 2 for code in asked)
-    assert cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP][0].ext["consumerGroup"] == "G"
+    assert all(len(cluster.requests[code]) == 2 for code in asked)
+    assert cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP][0].ext["consumerGroup"] == "G"
 
 
 async def test_an_outbound_with_a_sender_needs_the_permission_to_consume(cluster: broker.Cluster) -> None:
     async with connected_cluster(auth=AUTH) as rocket:
         await rocket.check_outbound(OutboundSpec("T", sender="one"))
-    assert cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP][0].ext["consumerGroup"] == "TOOLS_CONSUMER"
+    assert cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP][0].ext["consumerGroup"] == "TOOLS_CONSUMER"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code
-from tests.rocketmq.client.broker import A, cluster, says, until
+from tests.rocketmq.client.broker import A, cluster, responds_with, until
 from tests.rocketmq.client.groups import Scene, scene
-from tests.rocketmq.client.test_subscription_consistency import another
+from tests.rocketmq.client.test_subscription_consistency import join_foreign_member
 
 __all__ = ["cluster", "scene"]
 
@@ -23,11 +23,11 @@ CONFIG = {
 
 async def test_a_route_reports_a_member_with_other_subscriptions(scene: Scene) -> None:
     brokers = {"brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "c"}}}
-    scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
+    scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = responds_with({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
     scene.cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = lambda link, request: link.answer(
         request, body=GroupConfigs({"G": GroupConfig("G")}).encode()
     )
-    await another(scene, SubscriptionData("OTHER"))
+    await join_foreign_member(scene, SubscriptionData("OTHER"))
     config = from_dict(CONFIG)
     async with connected_clusters(config) as clusters:
         route = Route(config.routes[0], clusters, None, 1.0)

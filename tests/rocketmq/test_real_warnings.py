@@ -20,11 +20,11 @@ pytestmark = pytest.mark.cluster
 
 @pytest_asyncio.fixture
 async def cluster(rocketmq: Server) -> AsyncIterator[RocketMQ]:
-    made = ADAPTER.make_cluster("r", ADAPTER.cluster_model(name_servers=rocketmq.name_server))
-    assert isinstance(made, RocketMQ)
-    await made.connect()
-    yield made
-    await made.close()
+    cluster = ADAPTER.make_cluster("r", ADAPTER.cluster_model(name_servers=rocketmq.name_server))
+    assert isinstance(cluster, RocketMQ)
+    await cluster.connect()
+    yield cluster
+    await cluster.close()
 
 
 async def test_a_group_that_lags_by_half_of_the_retention_time_is_warned_about(rocketmq, cluster, monkeypatch):
@@ -35,13 +35,13 @@ async def test_a_group_that_lags_by_half_of_the_retention_time_is_warned_about(r
     await outbound.close()
     bounds = await cluster.bounds(topic)
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while any(one.next != (5,) for one in bounds.values()):  # a broker counts a message a moment after it acknowledged it
+        while any(bound.next != (5,) for bound in bounds.values()):  # a broker counts a message a moment after it acknowledged it
             await asyncio.sleep(0.01)
             bounds = await cluster.bounds(topic)
     behind, done = sorted(bounds)
     await cluster.operations.move(topic, group, {behind: bounds[behind].first, done: bounds[done].next})
     assert await cluster.operations.warnings(topic, group) == []
-    hours = await kept_hours(cluster)
+    hours = await retention_hours(cluster)
     later = time.time() + hours * 3600 * operations.LATE_FRACTION + 60
     monkeypatch.setattr(operations, "now_s", lambda: later)
     (warning,) = await cluster.operations.warnings(topic, group)
@@ -51,21 +51,21 @@ async def test_a_group_that_lags_by_half_of_the_retention_time_is_warned_about(r
 
 
 async def test_a_target_with_a_short_retention_time_is_warned_about(rocketmq, cluster):
-    topic, hours = rocketmq.take_topic(1), await kept_hours(cluster)
+    topic, hours = rocketmq.take_topic(1), await retention_hours(cluster)
     assert await cluster.operations.warnings(topic) == []
-    await set_kept_hours(cluster, 12)
+    await set_retention_hours(cluster, 12)
     try:
         (warning,) = await cluster.operations.warnings(topic)
     finally:
-        await set_kept_hours(cluster, hours)
+        await set_retention_hours(cluster, hours)
     assert f"{topic} keeps messages for only 12 hours (fileReservedTime=12)" in warning
 
 
-async def kept_hours(cluster: RocketMQ) -> int:
+async def retention_hours(cluster: RocketMQ) -> int:
     (config,) = (await cluster._client.admin.at_masters(cluster._client.admin.broker_config)).values()
     return int(config["fileReservedTime"])
 
 
-async def set_kept_hours(cluster: RocketMQ, hours: int) -> None:
+async def set_retention_hours(cluster: RocketMQ, hours: int) -> None:
     admin = cluster._client.admin
     await admin.at_masters(lambda address: admin.update_broker_config(address, {"fileReservedTime": hours}))

@@ -18,7 +18,7 @@ from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import refuses, until
 from tests.rocketmq.client.conftest import cluster
-from tests.rocketmq.client.groups import Scene, moved, scene
+from tests.rocketmq.client.groups import Scene, offset_moved, scene
 
 __all__ = ["cluster", "scene"]
 
@@ -90,7 +90,7 @@ async def test_a_gap_is_skipped_only_after_the_messages_before_it_are_stored(sce
     await until(lambda: scene.groups.held)
     store(scene, *[("orders", b"%d" % n) for n in range(2, 10)])
     scene.groups.log().first = 6
-    moved(6, 6, 10, "OFFSET_TOO_SMALL")(*scene.groups.held.pop())
+    offset_moved(6, 6, 10, "OFFSET_TOO_SMALL")(*scene.groups.held.pop())
     await until(lambda: assigned.state.gap_at == 2)
     await asyncio.sleep(0.01)
     assert (assigned.state.gap_at, assigned.committed) == (2, 0)

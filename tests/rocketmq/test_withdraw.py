@@ -123,7 +123,7 @@ async def test_sends_that_wait_for_a_retry_are_withdrawn(cluster: Cluster, outbo
     for code in SENDS:
         cluster.on[code] = hangs_up
     kept = send(outbound, b"0")
-    await until(lambda: cluster.asked[Code.SEND_BATCH_MESSAGE] or cluster.asked[Code.SEND_MESSAGE_V2])
+    await until(lambda: cluster.requests[Code.SEND_BATCH_MESSAGE] or cluster.requests[Code.SEND_MESSAGE_V2])
     cluster.unreachable.add(A)
     for _ in range(20):
         withdrawn = [send(outbound, b"%d" % n) for n in range(3)]

@@ -1,4 +1,4 @@
-"""Name servers and brokers without sockets: they decode the client's frames and answer from a table that tests may change."""
+"""Scripted name servers and brokers without sockets: a table of handlers, which tests may change, answers each request."""
 
 import asyncio
 import json
@@ -49,15 +49,15 @@ class Link(ServerLink):
 
 
 class Cluster:
-    """Answers requests like healthy servers, unless the test sets `on[code]` or `at[address, code]`; keeps all requests.
+    """Answers requests like healthy servers, unless the test sets `on[code]` or `at[address, code]`, and records all requests.
 
     `brokers`: addresses by broker name and id. `topics`: queues by topic and broker name.
     """
 
     def __init__(self) -> None:
         self.links: list[Link] = []
-        self.asked: defaultdict[int, list[Command]] = defaultdict(list)
-        self.asked_at: defaultdict[str, list[Command]] = defaultdict(list)
+        self.requests: defaultdict[int, list[Command]] = defaultdict(list)
+        self.requests_to: defaultdict[str, list[Command]] = defaultdict(list)
         self.unreachable: set[str] = set()
         self.dialled: list[str] = []
         self.brokers: dict[str, dict[int, str]] = {"broker-a": {0: A}, "broker-b": {0: B}}
@@ -67,7 +67,7 @@ class Cluster:
         self.at: dict[tuple[str, int], Answer] = {}
         self.on: dict[int, Answer] = {
             Code.GET_ROUTEINFO_BY_TOPIC: route,
-            Code.GET_BROKER_CLUSTER_INFO: registered,
+            Code.GET_BROKER_CLUSTER_INFO: cluster_info,
             Code.HEART_BEAT: success,
             Code.UNREGISTER_CLIENT: success,
             Code.SEND_MESSAGE_V2: store,
@@ -84,18 +84,18 @@ class Cluster:
 
     def headers(self, code: int) -> list[SendHeader]:
         """Return the headers of the sends with this request code, in the order of arrival."""
-        return [SendHeader.decode(command.ext) for command in self.asked[code]]
+        return [SendHeader.decode(command.ext) for command in self.requests[code]]
 
-    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **more: Any) -> Endpoint:
+    async def dial(self, host: str, port: int, make: Callable[[], Endpoint], **options: Any) -> Endpoint:
         address = f"{host}:{port}"
         self.dialled.append(address)
         await asyncio.sleep(0)
         if address in self.unreachable:
             error = Unreachable(f"{address} cannot be reached")
-            more["link"].record_failure(error)
+            options["link"].record_failure(error)
             raise error
         endpoint = make()
-        endpoint.link = more["link"]
+        endpoint.link = options["link"]
         link = Link(self, address, endpoint)
         self.links.append(link)
         endpoint.connection_made(link)
@@ -104,8 +104,8 @@ class Cluster:
     def receive(self, link: Link, command: Command) -> None:
         if not link.open:
             return
-        self.asked[command.code].append(command)
-        self.asked_at[link.address].append(command)
+        self.requests[command.code].append(command)
+        self.requests_to[link.address].append(command)
         answer = self.at.get((link.address, command.code)) or self.on.get(command.code)
         if answer is not None and not command.is_response:
             answer(link, command)
@@ -114,7 +114,7 @@ class Cluster:
 # --- answers --------------------------------------------------------------------------------------------------------------
 
 
-def route_body(cluster: Cluster, topic: str, **more: Any) -> dict[str, Any]:
+def route_body(cluster: Cluster, topic: str, **options: Any) -> dict[str, Any]:
     """Return the JSON object of a topic's route, as a name server sends it."""
     queues = cluster.topics[topic]
     return {
@@ -132,26 +132,26 @@ def route_body(cluster: Cluster, topic: str, **more: Any) -> dict[str, Any]:
             {"brokerName": name, "perm": 6, "readQueueNums": count, "topicSysFlag": 0, "writeQueueNums": count}
             for name, count in queues.items()
         ],
-        **more,
+        **options,
     }
 
 
 def route(link: Link, request: Command) -> None:
     topic = request.ext["topic"]
     if topic in link.cluster.topics:
-        says(route_body(link.cluster, topic))(link, request)
+        responds_with(route_body(link.cluster, topic))(link, request)
     else:
         link.answer(request, Status.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}")
 
 
-def registered(link: Link, request: Command) -> None:
+def cluster_info(link: Link, request: Command) -> None:
     """Answer with the cluster info: all brokers with their addresses."""
     brokers = link.cluster.brokers
-    found = {name: BrokerData(name, "DefaultCluster", addresses) for name, addresses in brokers.items()}
-    link.answer(request, body=ClusterInfo(found, {"DefaultCluster": tuple(brokers)}).encode())
+    infos = {name: BrokerData(name, "DefaultCluster", addresses) for name, addresses in brokers.items()}
+    link.answer(request, body=ClusterInfo(infos, {"DefaultCluster": tuple(brokers)}).encode())
 
 
-def says(body: Any) -> Answer:
+def responds_with(body: Any) -> Answer:
     """Return a handler that answers with this JSON body."""
     data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
     return lambda link, request: link.answer(request, body=data)
@@ -167,16 +167,16 @@ def success(link: Link, request: Command) -> None:
 
 def store(link: Link, request: Command, code: int = Status.SUCCESS) -> None:
     """Store a message or the messages of a batch, and answer with their queue and offset."""
-    said = SendHeader.decode(request.ext)
+    header = SendHeader.decode(request.ext)
     if request.code == Code.SEND_BATCH_MESSAGE:
         messages = [(body, properties.decode()) for _, body, properties in batch.decode_batch(request.body)]
     else:
-        messages = [(request.body, said.properties)]
-    stored = link.cluster.stored[link.address, said.queue_id]
+        messages = [(request.body, header.properties)]
+    stored = link.cluster.stored[link.address, header.queue_id]
     offset = len(stored)
     stored.extend(messages)
-    ids = ",".join(f"7F00000100002A9F{(said.queue_id << 32) + offset + place:016X}" for place in range(len(messages)))
-    link.answer(request, code, SendResult(ids, said.queue_id, offset, transaction_id="TX").encode())
+    ids = ",".join(f"7F00000100002A9F{(header.queue_id << 32) + offset + index:016X}" for index in range(len(messages)))
+    link.answer(request, code, SendResult(ids, header.queue_id, offset, transaction_id="TX").encode())
 
 
 def stored_with(code: int) -> Answer:

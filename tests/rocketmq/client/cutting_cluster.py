@@ -30,7 +30,7 @@ SHORT_S = 0.2
 """Time limit for a response that never comes."""
 LONG_S = 5.0
 """Time limit for a response that does come, also on a busy machine."""
-WAITS = {
+PAUSES = {
     commit_carrying_pulls: ("COMMIT_STORED_S",),
     pull_consumer: ("HANDOVER_S", "UNBALANCED_INTERVAL_S"),
     membership: ("JOIN_PAUSE_S",),
@@ -67,28 +67,28 @@ class Cutting(Cluster):
         if self.mode == LOST:
             self.end(link)
             return
-        said: list[bytes] = []
-        link.send_bytes = said.append  # type: ignore[method-assign]
+        responses: list[bytes] = []
+        link.send_bytes = responses.append  # type: ignore[method-assign]
         super().receive(link, command)
-        if self.mode == TORN and said:
-            link.endpoint.data_received(said[0][: len(said[0]) // 2])
+        if self.mode == TORN and responses:
+            link.endpoint.data_received(responses[0][: len(responses[0]) // 2])
         self.end(link)
 
     def end(self, link: Link) -> None:
         """Close the connection; like brokers, remove its client from its groups and notify the other members."""
         link.drop()
         for group, members in self.groups.members.items():
-            gone = [member for member, known in members.items() if known is link]
-            for member in gone:
-                del members[member]
-            if gone:
+            lost = [client_id for client_id, member_link in members.items() if member_link is link]
+            for client_id in lost:
+                del members[client_id]
+            if lost:
                 self.groups.notify(group)
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Make all pauses short that only reduce the load of servers."""
-    for module, names in WAITS.items():
+    for module, names in PAUSES.items():
         for name in names:
             monkeypatch.setattr(module, name, 0.005)
     return monkeypatch
@@ -107,8 +107,8 @@ def new_client(cluster: Cutting) -> ClusterClient:
     return scripted_client(request=cluster.patience_s)
 
 
-async def insist(call: Any) -> Any:
-    """As a program does: what may pass is tried again."""
+async def retry_temporary_errors(call: Any) -> Any:
+    """Call up to three times, as long as an error is temporary (RETRY or REFRESH)."""
     for _ in range(3):
         try:
             return await call()

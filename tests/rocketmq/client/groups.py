@@ -50,7 +50,7 @@ class QueueLog:
             record = Record(self.queue.topic, body, stored, queue_id=self.queue.id, queue_offset=self.end)
             self.records.append(encode_record(record))
 
-    def read(self, offset: int, most: int = 32) -> tuple[int, int, bytes]:
+    def read(self, offset: int, max_messages: int = 32) -> tuple[int, int, bytes]:
         """Return the response code, the next offset and the body for a pull at this offset."""
         if self.end == 0:
             return (Status.PULL_NOT_FOUND if offset == 0 else Status.PULL_OFFSET_MOVED), 0, b""
@@ -58,13 +58,16 @@ class QueueLog:
             return Status.PULL_OFFSET_MOVED, self.first if offset < self.first else self.end, b""
         if offset == self.end:
             return Status.PULL_NOT_FOUND, offset, b""
-        stop = min(offset + min(self.limit, most), self.end)
+        stop = min(offset + min(self.limit, max_messages), self.end)
         kept = [self.records[at] for at in range(offset, stop) if at not in self.compacted]
         return Status.SUCCESS, stop, b"".join(kept)
 
 
 class Groups:
-    """The state of a scripted cluster's brokers; tests may replace its handlers in `cluster.on`, as all others."""
+    """The members, offsets, locks and messages of a scripted cluster.
+
+    Its handlers are in `cluster.on`, where tests may replace them.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -120,10 +123,10 @@ class Groups:
 
     def pulls(self, number: int | None = None) -> list[PullHeader]:
         """Return the headers of all pulls, or of those from one queue number."""
-        asked = [PullHeader.decode(command.ext) for code in PULLS for command in self.cluster.asked[code]]
-        return [header for header in asked if number is None or header.queue_id == number]
+        headers = [PullHeader.decode(command.ext) for code in PULLS for command in self.cluster.requests[code]]
+        return [header for header in headers if number is None or header.queue_id == number]
 
-    def say(self, client: ClusterClient, request: Command) -> None:
+    def send_request(self, client: ClusterClient, request: Command) -> None:
         """Send a request from a broker to a client."""
         self.members_link(client).send(request)
 
@@ -140,13 +143,15 @@ class Groups:
         beat = Heartbeat.decode(request.body)
         for consumer in beat.consumers:
             group = self.members[consumer.group]
-            known = beat.client_id in group and _topics(self.subscriptions[consumer.group]) == _topics(consumer.subscriptions)
+            is_unchanged = beat.client_id in group and _topics(self.subscriptions[consumer.group]) == _topics(
+                consumer.subscriptions
+            )
             group[beat.client_id] = link
-            kept = {one.topic: one for one in self.subscriptions.get(consumer.group, ())}
-            self.subscriptions[consumer.group] = tuple(_newer(kept.get(one.topic), one) for one in consumer.subscriptions)
+            kept = {each.topic: each for each in self.subscriptions.get(consumer.group, ())}
+            self.subscriptions[consumer.group] = tuple(_newer(kept.get(each.topic), each) for each in consumer.subscriptions)
             if self.make_retry_topics:
                 self.cluster.topics.setdefault(f"%RETRY%{consumer.group}", {"broker-a": 1})
-            if not known:
+            if not is_unchanged:
                 self.notify(consumer.group)
         link.answer(request)
 
@@ -187,31 +192,35 @@ class Groups:
 
     def update_offset(self, link: Link, request: Command) -> None:
         key = request.ext["consumerGroup"], self._queue(link, request)
-        if key not in self.resets:  # a 5.x broker answers well, and ignores it
+        if key not in self.resets:  # during a reset, a 5.x broker responds with SUCCESS but ignores the commit
             self.offsets[key] = int(request.ext["commitOffset"])
         link.answer(request)
 
-    def bound(self, link: Link, request: Command, of: Callable[[QueueLog], int]) -> None:
-        link.answer(request, ext={"offset": str(of(self.log(*self._queue(link, request))))})
+    def bound(self, link: Link, request: Command, choose: Callable[[QueueLog], int]) -> None:
+        link.answer(request, ext={"offset": str(choose(self.log(*self._queue(link, request))))})
 
     def search(self, link: Link, request: Command) -> None:
         queue = self._queue(link, request)
         times = self.times.get(queue, [])
-        asked = int(request.ext["timestamp"])
-        link.answer(request, ext={"offset": str(next((at for at, ms in enumerate(times) if ms >= asked), len(times)))})
+        timestamp_ms = int(request.ext["timestamp"])
+        link.answer(request, ext={"offset": str(next((at for at, ms in enumerate(times) if ms >= timestamp_ms), len(times)))})
 
     # --- locks ------------------------------------------------------------------------------------------------------
 
     def lock(self, link: Link, request: Command) -> None:
-        said = LockRequest.decode(request.body)
-        held = [queue for queue in said.queues if self.locks.setdefault((said.group, queue), said.client_id) == said.client_id]
+        lock_request = LockRequest.decode(request.body)
+        held = [
+            queue
+            for queue in lock_request.queues
+            if self.locks.setdefault((lock_request.group, queue), lock_request.client_id) == lock_request.client_id
+        ]
         link.answer(request, body=LockedQueues(tuple(held)).encode())
 
     def unlock(self, link: Link, request: Command) -> None:
-        said = LockRequest.decode(request.body)
-        for queue in said.queues:
-            if self.locks.get((said.group, queue)) == said.client_id:
-                del self.locks[said.group, queue]
+        lock_request = LockRequest.decode(request.body)
+        for queue in lock_request.queues:
+            if self.locks.get((lock_request.group, queue)) == lock_request.client_id:
+                del self.locks[lock_request.group, queue]
         link.answer(request)
 
     # --- pulling ----------------------------------------------------------------------------------------------------
@@ -235,10 +244,10 @@ class Groups:
         log = self.log(*queue)
         reset = self.resets.pop((request.ext["consumerGroup"], queue), None)
         if reset is not None:
-            link.answer(request, Status.PULL_OFFSET_MOVED, pull_ext(reset, log.first, log.end), remark="OFFSET_RESET")
+            link.answer(request, Status.PULL_OFFSET_MOVED, pull_fields(reset, log.first, log.end), remark="OFFSET_RESET")
             return
         code, after, body = log.read(int(request.ext["queueOffset"]), int(request.ext["maxMsgNums"]))
-        link.answer(request, code, pull_ext(after, log.first, log.end), body)
+        link.answer(request, code, pull_fields(after, log.first, log.end), body)
 
     def release_held(self) -> None:
         """Answer all held pulls, as if their hold time had passed."""
@@ -247,25 +256,26 @@ class Groups:
             self.answer_pull(link, request)
 
 
-def _newer(kept: SubscriptionData | None, said: SubscriptionData) -> SubscriptionData:
-    return said if kept is None or said.version > kept.version else kept
+def _newer(stored: SubscriptionData | None, received: SubscriptionData) -> SubscriptionData:
+    return received if stored is None or received.version > stored.version else stored
 
 
 def _topics(subscriptions: tuple[SubscriptionData, ...]) -> set[str]:
-    return {one.topic for one in subscriptions}
+    return {each.topic for each in subscriptions}
 
 
-def pull_ext(after: int, first: int, end: int) -> dict[str, str]:
+def pull_fields(after: int, first: int, end: int) -> dict[str, str]:
+    """Return the header of a pull response: the next offset `after`, and the `first` and `end` offset of the queue."""
     return PullResult(0, after, first, end).encode()
 
 
-def moved(after: int, first: int, end: int, remark: str = "") -> Answer:
-    return lambda link, request: link.answer(request, Status.PULL_OFFSET_MOVED, pull_ext(after, first, end), remark=remark)
+def offset_moved(after: int, first: int, end: int, remark: str = "") -> Answer:
+    return lambda link, request: link.answer(request, Status.PULL_OFFSET_MOVED, pull_fields(after, first, end), remark=remark)
 
 
-def replies(code: int, after: int, first: int, end: int, remark: str = "", body: bytes = b"") -> Answer:
+def pull_response(code: int, after: int, first: int, end: int, remark: str = "", body: bytes = b"") -> Answer:
     """Return a handler that answers a pull with exactly these values."""
-    return lambda link, request: link.answer(request, code, pull_ext(after, first, end), body, remark=remark)
+    return lambda link, request: link.answer(request, code, pull_fields(after, first, end), body, remark=remark)
 
 
 class Scene:
@@ -284,8 +294,8 @@ class Scene:
         client._instance = instance
         self.clients.append(client)
         await client.connect()
-        said = {"group": "G", "subscriptions": (everything("T"),), "retries": False} | settings
-        consumer = await join(client, ConsumerSettings(**said))
+        merged = {"group": "G", "subscriptions": (everything("T"),), "retries": False} | settings
+        consumer = await join(client, ConsumerSettings(**merged))
         self.consumers.append(consumer)
         return consumer
 
@@ -304,7 +314,7 @@ async def first_stream(consumer: PullConsumer) -> AssignedQueue:
     async with asyncio.timeout(PATIENCE_S):
         async for assigned in consumer.assigned_queues():
             return assigned
-    raise AssertionError("no assigned came")
+    raise AssertionError("no queue was assigned")
 
 
 @pytest_asyncio.fixture

@@ -1,4 +1,4 @@
-"""Topics, groups and members at a real broker, for the tests of consuming."""
+"""Helpers for tests of consuming from a real broker: a new topic and group, and members that read."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -24,12 +24,15 @@ BROKER = "broker-a"
 until = partial(conversation.until, patience_s=SERVER_PATIENCE_S, pause_s=0.01)
 
 
-class Reading:
-    """A member that reads everything it gets, and what it read."""
+class ReadingMember:
+    """A member that reads and acknowledges all messages of its queues.
+
+    `received`: queue, offset and body of each message, in the order of arrival.
+    """
 
     def __init__(self, consumer: PullConsumer) -> None:
         self.consumer = consumer
-        self.got: list[tuple[Queue, int, bytes]] = []
+        self.received: list[tuple[Queue, int, bytes]] = []
         self._tasks = [spawn(self._streams(), "reading")]
 
     async def _streams(self) -> None:
@@ -42,7 +45,7 @@ class Reading:
             if pulled is None:
                 await assigned.wait_for_change(1.0)
                 continue
-            self.got += [(assigned.queue, record.queue_offset, record.body) for record in pulled.records]
+            self.received += [(assigned.queue, record.queue_offset, record.body) for record in pulled.records]
             assigned.commit(pulled.next)
 
     @property
@@ -54,45 +57,45 @@ class Reading:
         await cancel(*self._tasks)
 
 
-class Place:
-    """A fresh topic and group, and clients that are closed at the end."""
+class Environment:
+    """A new topic and group, with clients and members that are closed at the end."""
 
-    def __init__(self, kit: RocketMQ, queues: int) -> None:
-        self.kit = kit
-        self.topic = kit.take_topic(queues)
+    def __init__(self, server: RocketMQ, queues: int) -> None:
+        self.server = server
+        self.topic = server.take_topic(queues)
         self.group = f"g-{uuid4().hex[:8]}"
         self._clients: list[ClusterClient] = []
         self._closing: list[Any] = []
 
     @property
     def client_ids(self) -> list[str]:
-        """Of the clients so far, in their order."""
+        """The ids of the clients, in the order in which they were created."""
         return [client.client_id for client in self._clients]
 
     def queue(self, number: int = 0) -> Queue:
         return Queue(self.topic, BROKER, number)
 
     async def client(self) -> ClusterClient:
-        client = ClusterClient([self.kit.name_server])
+        client = ClusterClient([self.server.name_server])
         self._clients.append(client)
         await client.connect()
         return client
 
     async def send(self, *bodies: bytes, queue: int = 0, **stored: str) -> None:
         for body in bodies:
-            await asyncio.to_thread(self.kit.send, self.topic, body, queue=queue, properties=stored)
-        await asyncio.to_thread(self.kit.settle)
+            await asyncio.to_thread(self.server.send, self.topic, body, queue=queue, properties=stored)
+        await asyncio.to_thread(self.server.settle)
 
     async def join(self, **settings: Any) -> PullConsumer:
-        said = {"group": self.group, "subscriptions": (everything(self.topic),)} | settings
-        consumer = await join(await self.client(), ConsumerSettings(**said))
+        merged = {"group": self.group, "subscriptions": (everything(self.topic),)} | settings
+        consumer = await join(await self.client(), ConsumerSettings(**merged))
         self._closing.append(consumer)
         return consumer
 
-    async def reading(self, **settings: Any) -> Reading:
-        reading = Reading(await self.join(**settings))
-        self._closing.append(reading)
-        return reading
+    async def join_reading(self, **settings: Any) -> ReadingMember:
+        member = ReadingMember(await self.join(**settings))
+        self._closing.append(member)
+        return member
 
     async def assigned(self, **settings: Any) -> AssignedQueue:
         return await stream_of(await self.join(**settings), self.queue())
@@ -119,16 +122,17 @@ def bodies_of(pulled: PulledRecords) -> list[bytes]:
 
 
 @pytest_asyncio.fixture
-async def places(rocketmq: RocketMQ) -> AsyncIterator[Callable[[int], Place]]:
-    made: list[Place] = []
+async def new_environment(rocketmq: RocketMQ) -> AsyncIterator[Callable[[int], Environment]]:
+    """A function that creates an Environment with a number of queues; all are closed after the test."""
+    made: list[Environment] = []
 
-    def make(queues: int = 1) -> Place:
-        made.append(Place(rocketmq, queues))
+    def make(queues: int = 1) -> Environment:
+        made.append(Environment(rocketmq, queues))
         return made[-1]
 
     yield make
-    for place in made:
-        await place.close()
+    for env in made:
+        await env.close()
 
 
-Places = Callable[..., Place]
+NewEnvironment = Callable[..., Environment]

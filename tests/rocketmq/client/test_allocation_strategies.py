@@ -1,4 +1,4 @@
-"""Dividing queues: like Java to the bit, and every queue has exactly one owner."""
+"""The strategies divide queues exactly as the Java client does, and every queue has exactly one owner."""
 
 import json
 from collections import Counter
@@ -21,7 +21,8 @@ from mqbridge.rocketmq.client.allocation_strategies import (
 from mqbridge.rocketmq.client.allocation_strategies import queue_order as order
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
-# What the three strategies of the Java client 5.3.3 gave: per queue the owner's place in `members`, both lists sorted by Java.
+# Results of the three strategies in the Java client 5.3.3: for each queue the index of its owner in `members`.
+# Java sorted both lists.
 DIVISIONS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("divisions.json").read_text())
 BY_JAVA_NAME: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": circle, "CONSISTENT_HASH": consistent_hash}
 
@@ -32,26 +33,26 @@ strategies = st.sampled_from(list(STRATEGIES.values()))
 
 
 @pytest.mark.parametrize("division", DIVISIONS, ids=lambda d: f"{d['strategy']}-{d['topic']}-{len(d['members'])}")
-def test_as_java_divides(division: dict[str, Any]) -> None:
+def test_queues_are_divided_as_the_java_client_divides_them(division: dict[str, Any]) -> None:
     queues = [Queue(division["topic"], broker, number) for broker, number in division["queues"]]
     members = division["members"]
     strategy = BY_JAVA_NAME[division["strategy"]]
     owners: list[int | None] = [None] * len(queues)
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         for queue in divide(strategy, member, reversed(queues), list(reversed(members))):
-            owners[queues.index(queue)] = place
+            owners[queues.index(queue)] = index
     assert owners == division["owners"]
 
 
 @pytest.mark.parametrize("division", DIVISIONS, ids=lambda d: f"{d['topic']}-{len(d['members'])}")
-def test_sorts_as_java_does(division: dict[str, Any]) -> None:
+def test_members_and_queues_are_sorted_as_java_sorts_them(division: dict[str, Any]) -> None:
     queues = [Queue(division["topic"], broker, number) for broker, number in division["queues"]]
     members = division["members"]
     assert sorted(set(members), key=java_order) == members
     assert sorted(set(queues), key=order) == queues
 
 
-def test_utf16_order_is_not_that_of_code_points() -> None:
+def test_names_are_sorted_by_utf16_units_not_by_code_points() -> None:
     assert sorted(["\uffee", "\U0001f600"], key=java_order) == ["\U0001f600", "\uffee"]
 
 
@@ -62,7 +63,9 @@ def test_every_queue_has_exactly_one_owner(strategy: Strategy, queues: set[Queue
 
 
 @given(st.sampled_from([averagely, circle]), topics, groups)
-def test_parts_differ_by_one_at_most(strategy: Strategy, queues: set[Queue], members: set[str]) -> None:
+def test_numbers_of_queues_of_two_members_differ_by_at_most_one(
+    strategy: Strategy, queues: set[Queue], members: set[str]
+) -> None:
     sizes = [len(divide(strategy, member, queues, members)) for member in members]
     assert max(sizes) - min(sizes) <= 1
 
@@ -76,5 +79,5 @@ def test_consistent_hash_moves_queues_to_the_new_member_only(queues: set[Queue],
 
 
 @given(strategies, topics, groups, names)
-def test_who_is_not_listed_gets_nothing(strategy: Strategy, queues: set[Queue], members: set[str], me: str) -> None:
+def test_a_member_that_is_not_listed_gets_no_queue(strategy: Strategy, queues: set[Queue], members: set[str], me: str) -> None:
     assert divide(strategy, me, queues, members - {me}) == []

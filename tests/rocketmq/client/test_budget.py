@@ -54,7 +54,7 @@ async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, si
     assert most <= LIMIT + size
 
 
-async def test_the_first_pulls_know_how_many_queues_will_share(scene: Scene) -> None:
+async def test_the_first_pulls_share_the_limit_among_all_assigned_queues(scene: Scene) -> None:
     """Queues begin one after another, each when its offset is known."""
     scene.cluster.topics["T"] = {"broker-a": 3}
     for number in range(3):
@@ -71,12 +71,12 @@ async def test_the_first_pulls_know_how_many_queues_will_share(scene: Scene) -> 
     assert {one.max_msg_nums for one in scene.groups.pulls()} == {1}
 
 
-async def test_idle_queues_wait_at_the_broker_where_there_is_room(many: Scene) -> None:
+async def test_all_idle_queues_have_a_held_pull_if_the_limit_allows_it(many: Scene) -> None:
     await many.join()
     await until(lambda: len(many.groups.held) == QUEUES)
 
 
-async def test_what_a_lane_handed_out_counts_until_it_is_asked_for_more(scene: Scene) -> None:
+async def test_a_batch_counts_until_it_is_settled_or_the_next_one_is_requested(scene: Scene) -> None:
     scene.groups.append(*[bytes(1000)] * 32)
     consumer = await scene.join()
     assigned = consumer.held[Queue("T", "broker-a", 0)]
@@ -100,7 +100,7 @@ async def test_what_a_lane_handed_out_counts_until_it_is_asked_for_more(scene: S
     assert consumer.budget.held == 0
 
 
-async def test_a_lane_that_keeps_its_batch_holds_up_its_own_queue_alone(scene: Scene) -> None:
+async def test_a_lane_that_keeps_its_batch_blocks_only_its_own_queue(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
         scene.groups.append(*[bytes(1000)] * 200, number=number)
@@ -128,7 +128,9 @@ async def settle_in_turn(budget: Budget, waiting: "set[asyncio.Task[Charge]]") -
 
 
 @given(data=st.data(), limit=st.sampled_from([1000, 10_000, 1 << 20]), queues=st.integers(1, 12), message=st.integers(1, 300))
-def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: int, queues: int, message: int) -> None:
+def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
+    data: st.DataObject, limit: int, queues: int, message: int
+) -> None:
     """Answers bring up to what they were charged for; in any order of asking, answering, failing, taking and giving up."""
 
     async def run() -> None:
@@ -174,7 +176,7 @@ def test_the_limit_holds_and_everybody_comes_to_ask(data: st.DataObject, limit: 
     asyncio.run(run())
 
 
-async def test_after_an_answer_that_is_larger_than_expected_nothing_is_lent_until_it_fits() -> None:
+async def test_after_a_too_large_response_no_pull_is_granted_until_usage_is_below_the_limit() -> None:
     budget, one, two = Budget(100_000), Account(), Account()
     budget.queues = 2
     budget.record_response(one, await budget.reserve(one, idle=False), 150_000, 1)
@@ -219,7 +221,7 @@ class Books:
         return task
 
 
-async def test_a_large_message_that_finds_no_room_holds_nobody_up() -> None:
+async def test_a_waiting_large_message_does_not_block_queues_of_small_messages() -> None:
     """Nobody takes what two queues hold; a third has a large message, the others small ones."""
     books = Books(400, 300, 490, 10, 10, 10)
     for number in (0, 1):
@@ -236,7 +238,7 @@ async def test_a_large_message_that_finds_no_room_holds_nobody_up() -> None:
     assert large.done()
 
 
-async def test_a_message_that_is_less_large_passes_by_one_that_finds_no_room() -> None:
+async def test_a_smaller_message_overtakes_a_larger_one_that_waits_for_room() -> None:
     books = Books(400, 490, 200, 60)
     await books.hold(0)
     books.accounts[0].message_bytes = 350
@@ -251,7 +253,7 @@ async def test_a_message_that_is_less_large_passes_by_one_that_finds_no_room() -
     assert large.done()
 
 
-async def test_a_large_message_has_its_turn_among_others_that_are_read_all_the_time() -> None:
+async def test_a_large_message_is_pulled_among_queues_that_are_read_continuously() -> None:
     books = Books(490, *[150] * 9)
     others = {number: await books.asks(number) for number in range(1, 10)}
     large = await books.asks(0)
@@ -265,7 +267,7 @@ async def test_a_large_message_has_its_turn_among_others_that_are_read_all_the_t
         task.cancel()
 
 
-async def test_who_waits_behind_one_that_gives_up_is_let_through() -> None:
+async def test_a_cancelled_reservation_lets_the_next_one_through() -> None:
     """Its queue was taken away, or moved: nothing else need happen for those behind it to fit."""
     books = Books(450, 490, 340)
     await books.hold(0)
@@ -276,7 +278,7 @@ async def test_who_waits_behind_one_that_gives_up_is_let_through() -> None:
     await asyncio.wait_for(second, PATIENCE_S)
 
 
-async def test_when_others_are_given_back_who_fits_its_larger_part_goes_on() -> None:
+async def test_a_waiting_queue_continues_when_fewer_queues_make_its_share_large_enough() -> None:
     """Nobody takes what two queues hold, and no other may borrow."""
     books = Books(400, 340, 490, 40, *[1] * 36)
     for number in (0, 1):
@@ -290,7 +292,7 @@ async def test_when_others_are_given_back_who_fits_its_larger_part_goes_on() -> 
     large.cancel()
 
 
-async def test_when_queues_come_what_others_hold_is_lent_to_them_once() -> None:
+async def test_bytes_held_before_queues_were_added_count_once_against_the_borrowed_room() -> None:
     """It was held out of the part that a queue without others has."""
     books = Books(250)
     for _ in range(2):
@@ -305,7 +307,7 @@ async def test_when_queues_come_what_others_hold_is_lent_to_them_once() -> None:
     assert waiting.done()
 
 
-async def test_a_queue_that_was_never_read_is_asked_as_soon_as_messages_are_small_again() -> None:
+async def test_a_queue_that_was_never_read_is_pulled_once_messages_are_small_again() -> None:
     """It expects what came last of others; two that wait before it find no room, as nobody takes what others hold."""
     books = Books(400, 340, 490, 200, 0, 10)
     for number in (0, 1):

@@ -1,4 +1,4 @@
-"""One request of a whole conversation is spoilt, each in turn and in each way: nothing hangs, nothing is lost."""
+"""Each request of a conversation fails in turn, in each of four ways: nothing hangs and no message is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,23 +22,31 @@ from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, 
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Link, store, success
-from tests.rocketmq.client.cutting_cluster import MODES, SILENT, Cutting, cutting, impatient, insist, new_client
+from tests.rocketmq.client.cutting_cluster import (
+    MODES,
+    SILENT,
+    Cutting,
+    cutting,
+    new_client,
+    retry_temporary_errors,
+    short_pauses,
+)
 
-__all__ = ["impatient"]
+__all__ = ["short_pauses"]
 
 QUEUES = [Queue("T", "broker-a", number) for number in range(2)]
 
 
-async def at_every_step(patch: pytest.MonkeyPatch, mode: str, converse: Callable[[Cutting], Awaitable[None]]) -> set[int]:
-    """Run the conversation with its first request spoilt, its second, and so on; the codes that were."""
-    spoilt: set[int] = set()
+async def fail_each_request(patch: pytest.MonkeyPatch, mode: str, converse: Callable[[Cutting], Awaitable[None]]) -> set[int]:
+    """Run the conversation with its first request failing, then its second, and so on; return the codes of these requests."""
+    failed_codes: set[int] = set()
     for victim in range(1000):
         cluster = cutting(patch, mode, victim)
         async with asyncio.timeout(PATIENCE_S):
             await converse(cluster)
         if cluster.hit is None:
-            return spoilt
-        spoilt.add(cluster.hit)
+            return failed_codes
+        failed_codes.add(cluster.hit)
     raise AssertionError("the conversation does not end")
 
 
@@ -46,15 +54,15 @@ async def at_every_step(patch: pytest.MonkeyPatch, mode: str, converse: Callable
 
 
 async def produce(cluster: Cutting) -> None:
-    """Batches and single messages to two queues, in order."""
+    """Send batches and single messages to two queues, in order."""
     client = new_client(cluster)
-    await insist(client.connect)
+    await retry_temporary_errors(client.connect)
     producer = client.producer("P", "T")
-    await insist(producer.queues)
+    await retry_temporary_errors(producer.queues)
     sent = []
     for round_ in range(3):
         for queue in QUEUES:
-            bodies = [b"%d" % (round_ * 3 + place) for place in range(3)]
+            bodies = [b"%d" % (round_ * 3 + index) for index in range(3)]
             sent.append(producer.send_batch(queue, b"".join(batch.encode_element(body, b"") for body in bodies[:2]), 2, 0))
             sent.append(producer.send_single(queue, bodies[2], b""))
     results = await asyncio.gather(*sent)
@@ -63,20 +71,22 @@ async def produce(cluster: Cutting) -> None:
     await client.close()
     for number in range(2):
         stored = [body for body, _ in cluster.stored[A, number]]
-        assert list(dict.fromkeys(stored)) == [b"%d" % at for at in range(9)]  # each, in order; at most one request twice
+        assert list(dict.fromkeys(stored)) == [
+            b"%d" % at for at in range(9)
+        ]  # every message in order; at most one request is stored twice
         assert len(stored) <= 11
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_sends(impatient: pytest.MonkeyPatch, mode: str) -> None:
-    spoilt = await at_every_step(impatient, mode, produce)
-    assert spoilt == {
+async def test_sends_survive_a_failure_of_any_request(short_pauses: pytest.MonkeyPatch, mode: str) -> None:
+    failed_codes = await fail_each_request(short_pauses, mode, produce)
+    assert failed_codes == {
         Code.GET_ROUTEINFO_BY_TOPIC, Code.HEART_BEAT, Code.SEND_BATCH_MESSAGE, Code.SEND_MESSAGE_V2, Code.UNREGISTER_CLIENT,
     }  # fmt: skip
 
 
 async def transact(cluster: Cutting) -> None:
-    """A word that was lost is asked for, and says the same."""
+    """Commit one transaction and roll back another; the broker checks each transaction whose END_TRANSACTION was lost."""
     ended: dict[int, int] = {}
 
     def end(link: Link, request: object) -> None:
@@ -94,17 +104,17 @@ async def transact(cluster: Cutting) -> None:
         return outcomes.get(half.transaction_id, State.ROLLBACK)
 
     client = new_client(cluster)
-    await insist(client.connect)
+    await retry_temporary_errors(client.connect)
     producer = TransactionProducer(client, "TG", "T", check)
     for body in (b"yes", b"no"):
-        await insist(lambda body=body: producer.send(OutgoingMessage(body), execute, partition="broker-a:0"))
+        await retry_temporary_errors(lambda body=body: producer.send(OutgoingMessage(body), execute, partition="broker-a:0"))
     halves = cluster.stored[A, 0]
     while len(ended) < len(halves):
         for offset in range(len(halves)):
             if offset not in ended and (links := cluster.links_to(A)):
-                ask(links[0], offset, *halves[offset])
+                send_check(links[0], offset, *halves[offset])
         if not cluster.links_to(A):
-            await client.heartbeat()  # of every 30 s
+            await client.heartbeat()  # the client sends one every 30 s
         await asyncio.sleep(0.005)
     for offset, (body, _) in enumerate(halves):
         assert body == b"yes" or ended[offset] == State.ROLLBACK.value
@@ -113,24 +123,24 @@ async def transact(cluster: Cutting) -> None:
     await client.close()
 
 
-def ask(link: Link, offset: int, body: bytes, properties: str) -> None:
-    """CHECK_TRANSACTION_STATE, which carries the half message."""
+def send_check(link: Link, offset: int, body: bytes, properties: str) -> None:
+    """Send CHECK_TRANSACTION_STATE, which contains the half message."""
     header = CheckTransactionHeader(offset, offset, None, None, None)
     record = Record("T", body, properties.encode(), queue_offset=offset)
     link.send(Command(Code.CHECK_TRANSACTION_STATE, header.encode(), encode_record(record), flag=ONEWAY))
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_transactions(impatient: pytest.MonkeyPatch, mode: str) -> None:
-    spoilt = await at_every_step(impatient, mode, transact)
-    assert spoilt >= {Code.GET_ROUTEINFO_BY_TOPIC, Code.HEART_BEAT, Code.SEND_MESSAGE_V2, Code.END_TRANSACTION}
+async def test_transactions_survive_a_failure_of_any_request(short_pauses: pytest.MonkeyPatch, mode: str) -> None:
+    failed_codes = await fail_each_request(short_pauses, mode, transact)
+    assert failed_codes >= {Code.GET_ROUTEINFO_BY_TOPIC, Code.HEART_BEAT, Code.SEND_MESSAGE_V2, Code.END_TRANSACTION}
 
 
 # --- consuming ------------------------------------------------------------------------------------------------------------
 
 
-def consumes(*, orderly: bool) -> Callable[[Cutting], Awaitable[None]]:
-    """Everything of two queues; one message is sent back. A second member would go on where the first one stopped."""
+def consume_all(*, orderly: bool) -> Callable[[Cutting], Awaitable[None]]:
+    """Return a conversation that reads two queues and sends one message back; at its end everything is committed."""
 
     async def consume(cluster: Cutting) -> None:
         cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
@@ -140,32 +150,32 @@ def consumes(*, orderly: bool) -> Callable[[Cutting], Awaitable[None]]:
             log.limit = 4
             log.append(*(b"%d %d" % (queue.id, at) for at in range(10)))
         client = new_client(cluster)
-        await insist(client.connect)
-        consumer = await insist(lambda: join(client, ConsumerSettings("G", (everything("T"),), orderly=orderly)))
+        await retry_temporary_errors(client.connect)
+        consumer = await retry_temporary_errors(lambda: join(client, ConsumerSettings("G", (everything("T"),), orderly=orderly)))
         read: dict[Queue, list[bytes]] = {queue: [] for queue in QUEUES}
         back = SendBack(client, "G")
-        while any(len(set(found)) < 10 for found in read.values()):
+        while any(len(set(bodies)) < 10 for bodies in read.values()):
             for assigned in list(consumer.held.values()):
                 pulled = assigned.take()
                 for record in pulled.records if pulled is not None else ():
                     if record.body == b"0 5" and record.body not in read[assigned.queue]:
-                        await insist(lambda queue=assigned.queue, record=record: back.later(queue, record))
+                        await retry_temporary_errors(lambda queue=assigned.queue, record=record: back.later(queue, record))
                     read[assigned.queue].append(record.body)
                 if pulled is not None:
                     assigned.commit(pulled.next)
             await asyncio.sleep(0.002)
         await consumer.close()
         await client.close()
-        # What a connection loses is done again; a broker that is silent to it says so only after the deadline.
-        unheard = cluster.hit if cluster.mode == SILENT else None
-        for queue, found in read.items():
-            assert list(dict.fromkeys(found)) == [b"%d %d" % (queue.id, at) for at in range(10)]
+        # Requests on a lost connection are repeated. One that is never answered is not repeated: closing gives up first.
+        unanswered = cluster.hit if cluster.mode == SILENT else None
+        for queue, bodies in read.items():
+            assert list(dict.fromkeys(bodies)) == [b"%d %d" % (queue.id, at) for at in range(10)]
             committed = cluster.groups.offsets.get(("G", queue), 0)
-            assert committed == 10 or (unheard == Code.UPDATE_CONSUMER_OFFSET and committed <= 10)
-        assert not cluster.groups.locks or unheard == Code.UNLOCK_BATCH_MQ
-        assert not cluster.groups.members["G"] or unheard == Code.UNREGISTER_CLIENT
+            assert committed == 10 or (unanswered == Code.UPDATE_CONSUMER_OFFSET and committed <= 10)
+        assert not cluster.groups.locks or unanswered == Code.UNLOCK_BATCH_MQ
+        assert not cluster.groups.members["G"] or unanswered == Code.UNREGISTER_CLIENT
         copies = sum(len(cluster.stored[A, number]) for number in range(2))
-        assert copies + len(cluster.asked[Code.CONSUMER_SEND_MSG_BACK]) >= 1
+        assert copies + len(cluster.requests[Code.CONSUMER_SEND_MSG_BACK]) >= 1
 
     return consume
 
@@ -177,45 +187,51 @@ CONSUMING = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_member(impatient: pytest.MonkeyPatch, mode: str) -> None:
-    assert await at_every_step(impatient, mode, consumes(orderly=False)) >= CONSUMING
+async def test_a_member_survives_a_failure_of_any_request(short_pauses: pytest.MonkeyPatch, mode: str) -> None:
+    assert await fail_each_request(short_pauses, mode, consume_all(orderly=False)) >= CONSUMING
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_orderly_member(impatient: pytest.MonkeyPatch, mode: str) -> None:
-    spoilt = await at_every_step(impatient, mode, consumes(orderly=True))
-    assert spoilt >= CONSUMING | {Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ}
+async def test_an_orderly_member_survives_a_failure_of_any_request(short_pauses: pytest.MonkeyPatch, mode: str) -> None:
+    failed_codes = await fail_each_request(short_pauses, mode, consume_all(orderly=True))
+    assert failed_codes >= CONSUMING | {Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ}
 
 
 async def pop(cluster: Cutting) -> None:
-    """What was not acknowledged is there again."""
+    """Pop messages until all are acknowledged; the broker delivers unacknowledged ones again."""
     todo = {at: encode_record(Record("T", b"%d" % at, queue_offset=at)) for at in range(4)}
 
-    def popped(link: Link, request: Command) -> None:
+    def pop_response(link: Link, request: Command) -> None:
         offsets = sorted(todo)[:2]
         header = PopResult(1000, 60000, 3, 0, f"0 0 {offsets[0]}", "0 0 " + ",".join(map(str, offsets)))
         link.answer(request, ext=header.encode(), body=b"".join(todo[at] for at in offsets))
 
-    def acknowledged(link: Link, request: Command) -> None:
-        for one in BatchAcks.decode(request.body).acks:
+    def acknowledge(link: Link, request: Command) -> None:
+        for ack in BatchAcks.decode(request.body).acks:
             for bit in range(64):
-                if one.mask >> bit & 1:
-                    todo.pop(one.start + bit, None)
+                if ack.mask >> bit & 1:
+                    todo.pop(ack.start + bit, None)
         link.answer(request)
 
-    cluster.on |= {Code.POP_MESSAGE: popped, Code.BATCH_ACK_MESSAGE: acknowledged}
+    cluster.on |= {Code.POP_MESSAGE: pop_response, Code.BATCH_ACK_MESSAGE: acknowledge}
     client = new_client(cluster)
-    await insist(client.connect)
+    await retry_temporary_errors(client.connect)
     popper = Popper(client, "G", everything("T"), poll_ms=0)
     read = set()
     while todo:
-        found = await insist(lambda: popper.pop("broker-a"))
-        read |= {record.body for record, _ in found.messages}
-        await insist(lambda found=found: popper.acknowledge([receipt for _, receipt in found.messages]))
+        popped_now = await retry_temporary_errors(lambda: popper.pop("broker-a"))
+        read |= {record.body for record, _ in popped_now.messages}
+        await retry_temporary_errors(
+            lambda popped_now=popped_now: popper.acknowledge([receipt for _, receipt in popped_now.messages])
+        )
     assert read == {b"0", b"1", b"2", b"3"}
     await client.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_pops(impatient: pytest.MonkeyPatch, mode: str) -> None:
-    assert await at_every_step(impatient, mode, pop) >= {Code.GET_ROUTEINFO_BY_TOPIC, Code.POP_MESSAGE, Code.BATCH_ACK_MESSAGE}
+async def test_pops_survive_a_failure_of_any_request(short_pauses: pytest.MonkeyPatch, mode: str) -> None:
+    assert await fail_each_request(short_pauses, mode, pop) >= {
+        Code.GET_ROUTEINFO_BY_TOPIC,
+        Code.POP_MESSAGE,
+        Code.BATCH_ACK_MESSAGE,
+    }

@@ -1,4 +1,4 @@
-"""Members of a group: who gets which queues, where they begin, and what brokers may ask."""
+"""Members of a group: the division of queues, start offsets, joining, broadcasting and requests of brokers."""
 
 import asyncio
 import logging
@@ -52,13 +52,13 @@ async def test_members_come_and_go_and_each_queue_has_one_owner(scene: Scene) ->
     await until(lambda: (numbers(three), numbers(two)) == ([0, 1, 2], [3, 4]))
 
 
-async def test_all_members_use_the_strategy_that_is_asked_for(scene: Scene) -> None:
+async def test_members_divide_queues_by_the_configured_strategy(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 4}
     one, two = await scene.join("1", strategy=circle), await scene.join("2", strategy=circle)
     await until(lambda: (numbers(one), numbers(two)) == ([0, 2], [1, 3]))
 
 
-async def test_a_queue_that_goes_commits_what_is_acknowledged(scene: Scene) -> None:
+async def test_acknowledged_offsets_are_committed_when_a_queue_moves_to_another_member(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
         scene.groups.append(*[b"x"] * 4, number=number)
@@ -77,10 +77,10 @@ async def test_a_queue_that_goes_commits_what_is_acknowledged(scene: Scene) -> N
     assert scene.groups.committed("G", number=1) == 2
 
 
-async def test_who_is_not_listed_tells_the_broker_and_then_gives_all_back(scene: Scene) -> None:
+async def test_a_member_missing_from_the_list_sends_a_heartbeat_then_releases_all_queues(scene: Scene) -> None:
     consumer = await scene.join("1")
     listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
-    beats = len(scene.cluster.asked[Code.HEART_BEAT])
+    beats = len(scene.cluster.requests[Code.HEART_BEAT])
 
     def without_us(link: object, request: Command) -> None:
         link.answer(request, body=ConsumerList(("other",)).encode())  # type: ignore[attr-defined]
@@ -88,31 +88,31 @@ async def test_who_is_not_listed_tells_the_broker_and_then_gives_all_back(scene:
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = without_us
     consumer.request_rebalance()
     await until(lambda: consumer.held == {})
-    assert len(scene.cluster.asked[Code.HEART_BEAT]) > beats
+    assert len(scene.cluster.requests[Code.HEART_BEAT]) > beats
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = listing
     consumer.request_rebalance()
     await until(lambda: numbers(consumer) == [0])
 
 
 @pytest.mark.parametrize("answer", [refuses(Status.SYSTEM_ERROR, "no consumer for this group"), refuses(16), hangs_up])
-async def test_without_a_list_everything_stays(scene: Scene, answer: object) -> None:
+async def test_queues_are_kept_if_the_member_list_cannot_be_queried(scene: Scene, answer: object) -> None:
     consumer = await scene.join("1")
     listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
     (assigned,) = consumer.held.values()
-    asked = len(scene.cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP])
+    count = len(scene.cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP])
     scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = in_turn(answer, answer, listing)  # type: ignore[arg-type]
     consumer.request_rebalance()
-    await until(lambda: len(scene.cluster.asked[Code.GET_CONSUMER_LIST_BY_GROUP]) >= asked + 3)
+    await until(lambda: len(scene.cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP]) >= count + 3)
     assert list(consumer.held.values()) == [assigned]
     assert not assigned.revoked
 
 
-async def test_the_retry_queue_is_taken_as_soon_as_it_shows(scene: Scene) -> None:
+async def test_the_retry_queue_is_assigned_as_soon_as_its_topic_exists(scene: Scene) -> None:
     scene.groups.make_retry_topics = False
     consumer = await scene.join(retries=True)
     assert list(consumer.held) == [q(0)]
-    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
-    assert [one.topic for one in beat.consumers[0].subscriptions] == ["T", "%RETRY%G"]
+    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
+    assert [subscription.topic for subscription in beat.consumers[0].subscriptions] == ["T", "%RETRY%G"]
     scene.groups.append(b"again", topic="%RETRY%G")
     scene.cluster.topics["%RETRY%G"] = {"broker-a": 1}
     await until(lambda: RETRIES in consumer.held)
@@ -130,30 +130,30 @@ async def test_a_released_queue_comes_back_as_a_new_stream(scene: Scene) -> None
     assert (await again.receive()).first == 0
 
 
-async def test_streams_end_with_close(scene: Scene) -> None:
+async def test_closing_a_consumer_ends_its_assignments_and_unregisters_it(scene: Scene) -> None:
     consumer = await scene.join()
     await consumer.close()
     assert [assigned async for assigned in consumer.assigned_queues()] == []
-    (gone,) = scene.cluster.asked[Code.UNREGISTER_CLIENT]
-    assert gone.ext["consumerGroup"] == "G"
+    (unregister,) = scene.cluster.requests[Code.UNREGISTER_CLIENT]
+    assert unregister.ext["consumerGroup"] == "G"
     assert not scene.groups.members["G"]
 
 
-async def test_a_queue_whose_start_is_unknown_is_taken_later(scene: Scene) -> None:
-    ask = scene.cluster.on[Code.QUERY_CONSUMER_OFFSET]
-    scene.cluster.on[Code.QUERY_CONSUMER_OFFSET] = in_turn(refuses(Status.SYSTEM_ERROR), hangs_up, ask)
+async def test_a_queue_is_assigned_once_its_start_offset_can_be_queried(scene: Scene) -> None:
+    query = scene.cluster.on[Code.QUERY_CONSUMER_OFFSET]
+    scene.cluster.on[Code.QUERY_CONSUMER_OFFSET] = in_turn(refuses(Status.SYSTEM_ERROR), hangs_up, query)
     consumer = await scene.join()
     await until(lambda: numbers(consumer) == [0])
 
 
-# --- where it begins ------------------------------------------------------------------------------------------------------
+# --- start offsets --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("start", "start_ms", "offset"),
     [(StartOffset.EARLIEST, 0, 2), (StartOffset.LATEST, 0, 6), (StartOffset.TIMESTAMP, 300, 3), (StartOffset.TIMESTAMP, 999, 6)],
 )
-async def test_a_new_group_begins_where_it_is_told_and_commits_it(
+async def test_a_new_group_starts_at_the_configured_offset_and_commits_it(
     scene: Scene, start: StartOffset, start_ms: int, offset: int
 ) -> None:
     scene.groups.append(*[b"x"] * 6)
@@ -165,16 +165,16 @@ async def test_a_new_group_begins_where_it_is_told_and_commits_it(
     await until(lambda: scene.groups.committed("G") == offset)
 
 
-async def test_a_known_group_goes_on_where_it_stands(scene: Scene) -> None:
+async def test_an_existing_group_continues_at_its_committed_offset(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
     scene.groups.offsets["G", q(0)] = 5
     assigned = await scene.assigned(start=StartOffset.LATEST)
     assert (await assigned.receive()).first == 5
 
 
-async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scene: Scene) -> None:
+async def test_a_queue_added_to_the_topic_later_is_read_from_its_beginning(scene: Scene) -> None:
     consumer = await scene.join(start=StartOffset.LATEST)
-    scene.groups.append(b"before we saw it", number=1)
+    scene.groups.append(b"before the client knew the queue", number=1)
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.clients[0].routes.invalidate("T")
     await until(lambda: q(1) in consumer.held)
@@ -184,13 +184,13 @@ async def test_a_queue_that_the_topic_gets_later_is_read_from_its_beginning(scen
 # --- joining --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_missing_topic_is_told(scene: Scene) -> None:
+async def test_subscribing_to_a_missing_topic_is_fatal(scene: Scene) -> None:
     with pytest.raises(ClusterError, match="topic absent") as caught:
         await scene.join(subscriptions=(everything("absent"),))
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_group_that_brokers_ignore_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_brokers_do_not_register_is_fatal(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "JOIN_PAUSE_S", 0)
     scene.cluster.on[Code.HEART_BEAT] = lambda link, request: link.answer(request)
     with pytest.raises(ClusterError, match="autoCreateSubscriptionGroup") as caught:
@@ -198,29 +198,29 @@ async def test_a_group_that_brokers_ignore_is_told(scene: Scene, monkeypatch: py
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_sql_is_checked_before_anything_else(scene: Scene) -> None:
+async def test_an_sql_filter_is_checked_before_the_first_heartbeat(scene: Scene) -> None:
     scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = refuses(Status.SYSTEM_ERROR, "does not support")
     with pytest.raises(ServerRefused, match="enablePropertyFilter") as caught:
         await scene.join(subscriptions=(sql92("T", "a > 5"),))
     assert caught.value.failure is Failure.FATAL
-    assert scene.cluster.asked[Code.HEART_BEAT] == []
+    assert scene.cluster.requests[Code.HEART_BEAT] == []
 
 
-async def test_sql_goes_with_the_heartbeat(scene: Scene) -> None:
+async def test_a_checked_sql_filter_is_sent_with_the_heartbeat(scene: Scene) -> None:
     scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = lambda link, request: link.answer(request)
     await scene.join(subscriptions=(sql92("T", "a > 5"),))
-    found = CheckClient.decode(scene.cluster.asked[Code.CHECK_CLIENT_CONFIG][0].body)
+    found = CheckClient.decode(scene.cluster.requests[Code.CHECK_CLIENT_CONFIG][0].body)
     group, checked = found.group, found.subscription
     assert (group, checked.expression_type, checked.expression) == ("G", "SQL92", "a > 5")
-    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].subscriptions == (checked,)
 
 
-async def test_a_client_has_one_member_of_a_group(scene: Scene) -> None:
+async def test_a_client_cannot_join_a_group_twice(scene: Scene) -> None:
     await scene.join()
     with pytest.raises(LocalProtocolError, match="needs its own client"):
         await join(scene.clients[0], ConsumerSettings("G", (everything("T"),)))
-    assert scene.cluster.asked[Code.UNREGISTER_CLIENT] == []
+    assert scene.cluster.requests[Code.UNREGISTER_CLIENT] == []
 
 
 async def test_two_groups_share_a_client(scene: Scene) -> None:
@@ -229,7 +229,7 @@ async def test_two_groups_share_a_client(scene: Scene) -> None:
     two = await join(scene.clients[0], ConsumerSettings("H", (everything("T"),), retries=False))
     scene.consumers.append(two)
     assert (await one.held[q(0)].receive()).next == (await two.held[q(0)].receive()).next == 1
-    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
     assert {consumer.group for consumer in beat.consumers} == {"G", "H"}
 
 
@@ -244,12 +244,12 @@ async def test_two_groups_share_a_client(scene: Scene) -> None:
         {"model": MessageModel.BROADCASTING, "orderly": True},
     ],
 )
-def test_a_spec_that_makes_no_sense(settings: dict[str, object]) -> None:
+def test_contradictory_consumer_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(LocalProtocolError):
         ConsumerSettings(**({"group": "G", "subscriptions": (everything("T"),)} | settings))  # type: ignore[arg-type]
 
 
-def test_tag_expressions() -> None:
+def test_tag_expressions_are_parsed_and_invalid_tags_refused() -> None:
     assert parse_tags("T", " b|| a ").tags == {"a", "b"}
     assert parse_tags("T", "*") == parse_tags("T", "") == everything("T")
     assert tagged("T", ["b", "a"]).expression == "a || b"
@@ -277,13 +277,13 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(s
             assigned.commit((await assigned.receive()).next)
         await member.held.commit()
         assert store.offsets == {q(0): 3, q(1): 3}
-    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.asked[Code.QUERY_CONSUMER_OFFSET] == []
+    assert scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.requests[Code.QUERY_CONSUMER_OFFSET] == []
     assert {pull.sys_flag & 1 for pull in scene.groups.pulls()} == {0}
-    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].message_model == "BROADCASTING"
 
 
-async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end(scene: Scene) -> None:
+async def test_a_broadcasting_member_continues_from_its_store_or_starts_at_the_end(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 3)
     store = MemoryOffsets()
     store.offsets[q(0)] = 1
@@ -293,56 +293,56 @@ async def test_a_broadcasting_member_goes_on_from_its_store_or_begins_at_the_end
     assert new.position == 3
 
 
-# --- what brokers ask -----------------------------------------------------------------------------------------------------
+# --- requests of brokers --------------------------------------------------------------------------------------------------
 
 
-async def test_a_reset_by_request_is_followed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reset_requested_by_a_broker_is_followed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.groups.append(*[b"x"] * 6)
     assigned = await scene.assigned()
     await assigned.receive()
     header = ResetOffsetHeader("G", "T", -1).encode()
     body = ResetOffsets({q(0): 2, q(7): 1}).encode()
     with caplog.at_level(logging.WARNING):
-        scene.groups.say(scene.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY))
+        scene.groups.send_request(scene.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY))
         await until(lambda: scene.groups.committed("G") == 2)
     assert (await assigned.receive()).first == 2
     assert "administrator" in caplog.text
 
 
-async def test_running_info_says_what_is_held(scene: Scene) -> None:
+async def test_running_info_contains_the_held_queues_and_subscriptions(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 6)
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     ask = Command(Code.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader("G", scene.clients[0].client_id).encode(), opaque=9)
-    scene.groups.say(scene.clients[0], ask)
-    await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9])
-    (answer,) = (c for c in scene.cluster.asked[0] if c.is_response and c.opaque == 9)
+    scene.groups.send_request(scene.clients[0], ask)
+    await until(lambda: [c for c in scene.cluster.requests[0] if c.is_response and c.opaque == 9])
+    (answer,) = (c for c in scene.cluster.requests[0] if c.is_response and c.opaque == 9)
     info = RunningInfo.decode(answer.body)
     assert info.queues[assigned.queue]["cachedMsgCount"] == 6
-    assert [one.topic for one in info.subscriptions] == ["T"]
+    assert [subscription.topic for subscription in info.subscriptions] == ["T"]
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
 
 
-async def test_consuming_directly_is_declined_politely(scene: Scene) -> None:
+async def test_a_request_to_consume_a_message_directly_is_declined(scene: Scene) -> None:
     await scene.assigned()
     ext = ConsumeDirectlyHeader("G", scene.clients[0].client_id).encode()
-    scene.groups.say(scene.clients[0], Command(Code.CONSUME_MESSAGE_DIRECTLY, ext, b"record", opaque=8))
-    await until(lambda: [c for c in scene.cluster.asked[0] if c.is_response])
-    (answer,) = (c for c in scene.cluster.asked[0] if c.is_response)
+    scene.groups.send_request(scene.clients[0], Command(Code.CONSUME_MESSAGE_DIRECTLY, ext, b"record", opaque=8))
+    await until(lambda: [c for c in scene.cluster.requests[0] if c.is_response])
+    (answer,) = (c for c in scene.cluster.requests[0] if c.is_response)
     assert orjson.loads(answer.body)["consumeResult"] == "CR_LATER"
 
 
-async def test_questions_about_another_group_are_refused(scene: Scene) -> None:
+async def test_a_running_info_request_for_another_group_is_refused(scene: Scene) -> None:
     await scene.assigned()
     ext = RunningInfoHeader("H", scene.clients[0].client_id).encode()
-    scene.groups.say(scene.clients[0], Command(Code.GET_CONSUMER_RUNNING_INFO, ext, opaque=8))
-    await until(lambda: [c for c in scene.cluster.asked[1] if c.is_response])
-    (answer,) = (c for c in scene.cluster.asked[1] if c.is_response)
+    scene.groups.send_request(scene.clients[0], Command(Code.GET_CONSUMER_RUNNING_INFO, ext, opaque=8))
+    await until(lambda: [c for c in scene.cluster.requests[1] if c.is_response])
+    (answer,) = (c for c in scene.cluster.requests[1] if c.is_response)
     assert answer.remark is not None
     assert "G" in answer.remark
 
 
-async def test_a_notice_about_a_group_that_is_gone_is_ignored(scene: Scene) -> None:
+async def test_a_member_change_of_a_group_that_was_left_is_ignored(scene: Scene) -> None:
     consumer = await scene.join()
     link = scene.groups.members_link(scene.clients[0])
     await consumer.close()
@@ -350,14 +350,14 @@ async def test_a_notice_about_a_group_that_is_gone_is_ignored(scene: Scene) -> N
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("how", ["away", "forgetful"])
-async def test_consuming_goes_on_without_name_servers(scene: Scene, how: str) -> None:
-    """Pulls, commits and locks go where the last known route says."""
+@pytest.mark.parametrize("how", ["unreachable", "without the topic"])
+async def test_consuming_continues_without_name_servers(scene: Scene, how: str) -> None:
+    """Pulls, commits and lock requests go to the brokers of the last known route."""
     scene.groups.append(b"1")
     consumer = await scene.join(orderly=True)
     (assigned,) = consumer.held.values()
     await assigned.receive()
-    if how == "away":
+    if how == "unreachable":
         scene.cluster.unreachable.add(NS)
         scene.cluster.link_to(NS).drop()
     else:

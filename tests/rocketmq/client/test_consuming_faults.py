@@ -1,4 +1,4 @@
-"""Consumers while a broker dies and comes back."""
+"""Consumers continue while a broker is killed and restarted."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.kit.rocketmq import RocketMQ
-from tests.rocketmq.client.real_topics import Place, Reading, until
+from tests.rocketmq.client.real_topics import Environment, ReadingMember, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -17,45 +17,46 @@ def two_brokers() -> Iterator[RocketMQ]:
         yield kit
 
 
-async def test_a_broker_is_killed_and_comes_back(two_brokers: RocketMQ) -> None:
-    kit = two_brokers
-    place = Place(kit, 2)
-    queues = {Queue(place.topic, broker, number) for broker in kit.broker_names for number in range(2)}
+async def test_consumers_lose_no_message_when_a_broker_is_killed_and_restarted(two_brokers: RocketMQ) -> None:
+    server = two_brokers
+    env = Environment(server, 2)
+    queues = {Queue(env.topic, broker, number) for broker in server.broker_names for number in range(2)}
     try:
-        readings = [
-            await place.reading(group=place.group, retries=False),
-            await place.reading(group=f"{place.group}-orderly", orderly=True, retries=False),
+        members = [
+            await env.join_reading(group=env.group, retries=False),
+            await env.join_reading(group=f"{env.group}-orderly", orderly=True, retries=False),
         ]
-        sent = send(place, "first")
-        await until(lambda: all(bodies(one) == sent for one in readings))
+        sent = send(env, "first")
+        await until(lambda: all(bodies(member) == sent for member in members))
 
-        kit.kill_broker(1)
-        sent |= send(place, "meanwhile", brokers=1)
-        await until(lambda: all(bodies(one) == sent for one in readings))
+        server.kill_broker(1)
+        sent |= send(env, "meanwhile", brokers=1)
+        await until(lambda: all(bodies(member) == sent for member in members))
 
-        kit.restart_broker(1)
-        sent |= send(place, "after")
-        await until(lambda: all(bodies(one) == sent for one in readings))
-        await until(lambda: all(set(one.consumer.held) == queues for one in readings))
-        for one in readings:
-            assert len(one.got) <= len(sent) + 2, "only what was not committed at the broker that died may come again"
+        server.restart_broker(1)
+        sent |= send(env, "after")
+        await until(lambda: all(bodies(member) == sent for member in members))
+        await until(lambda: all(set(member.consumer.held) == queues for member in members))
+        for member in members:
+            assert len(member.received) <= len(sent) + 2, "only messages whose commit the killed broker lost may be redelivered"
     finally:
-        await place.close()
-    client = await place.client()
+        await env.close()
+    client = await env.client()
     for queue in queues:
-        assert await client.positions.committed(queue, place.group) == await client.positions.next(queue)
+        assert await client.positions.committed(queue, env.group) == await client.positions.next(queue)
     await client.close()
 
 
-def bodies(reading: Reading) -> set[bytes]:
-    return {body for _, _, body in reading.got}
+def bodies(member: ReadingMember) -> set[bytes]:
+    return {body for _, _, body in member.received}
 
 
-def send(place: Place, name: str, brokers: int = 2) -> set[bytes]:
+def send(env: Environment, name: str, brokers: int = 2) -> set[bytes]:
+    """Send one message to each of the two queues of the first `brokers` brokers, and return their bodies."""
     sent = set()
     for broker in range(brokers):
         for number in range(2):
             body = f"{name} {broker} {number}".encode()
-            place.kit.send(place.topic, body, queue=number, broker=broker)
+            env.server.send(env.topic, body, queue=number, broker=broker)
             sent.add(body)
     return sent

@@ -1,4 +1,4 @@
-"""Signed requests: read again, repeated once, refused with a sentence; nothing secret is shown."""
+"""Signed requests: keys are read again after a refusal, a request is repeated once, and errors name the remedy but no secret."""
 
 import asyncio
 import logging
@@ -29,19 +29,19 @@ FIRST, SECOND = "first-secret-of-app", "second-secret-of-app"
 
 
 class Verifying:
-    """What a broker does that knows the secret: it looks at the signature before it answers as `cluster` would."""
+    """Makes the brokers of `cluster` verify signatures, and refuse every request that is not signed with `secret`."""
 
     def __init__(self, cluster: Cluster, secret: str, status: int = Status.NO_PERMISSION, remark: str = FAILED) -> None:
         self.secret, self.refused = secret, 0
         self._status, self._remark = status, remark
         for code in (MAX, *cluster.on):
-            if code not in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):  # name servers look at nothing
+            if code not in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):  # name servers verify no signatures
                 cluster.on[code] = self._verified(cluster.on.get(code, success))
 
-    def _verified(self, then):
+    def _verified(self, handler):
         def answer(link: Link, request: Command) -> None:
             if is_signed_by(request.ext, request.body, self.secret):
-                then(link, request)
+                handler(link, request)
             else:
                 self.refused += 1
                 link.answer(request, self._status, remark=self._remark)
@@ -50,25 +50,27 @@ class Verifying:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def secret_file(tmp_path: Path) -> Path:
     path = tmp_path / "secret"
     path.write_text(FIRST)
     return path
 
 
 @pytest_asyncio.fixture
-async def client(cluster: Cluster, file: Path) -> AsyncIterator[ClusterClient]:
-    client = ClusterClient(["ns:9876"], timing=Timing(request=2.0), credentials=Credentials(Secret("app"), Secret(file=file)))
+async def client(cluster: Cluster, secret_file: Path) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(
+        ["ns:9876"], timing=Timing(request=2.0), credentials=Credentials(Secret("app"), Secret(file=secret_file))
+    )
     await client.connect()
     yield client
     await client.close()
 
 
-def change(file: Path, text: str) -> None:
-    file.write_text(text)
+def change(secret_file: Path, text: str) -> None:
+    secret_file.write_text(text)
 
 
-async def test_every_request_is_signed(cluster: Cluster, client: ClusterClient, file: Path):
+async def test_every_request_is_signed(cluster: Cluster, client: ClusterClient, secret_file: Path):
     broker = Verifying(cluster, FIRST)
     ext = {"topic": "T"}
     await client.request(A, MAX, ext, b"x")
@@ -76,98 +78,100 @@ async def test_every_request_is_signed(cluster: Cluster, client: ClusterClient, 
     producer = client.producer("P", "T")
     await producer.send_single((await producer.queues())[0], b"m", b"")
     await client.heartbeat()
-    await until(lambda: cluster.asked[Code.UPDATE_CONSUMER_OFFSET])
+    await until(lambda: cluster.requests[Code.UPDATE_CONSUMER_OFFSET])
     await client.close()
-    assert cluster.asked[Code.UNREGISTER_CLIENT]
-    for code, requests in cluster.asked.items():
+    assert cluster.requests[Code.UNREGISTER_CLIENT]
+    for code, requests in cluster.requests.items():
         assert all(is_signed_by(request.ext, request.body, FIRST) for request in requests), code
         assert all(request.ext["AccessKey"] == "app" for request in requests)
     assert broker.refused == 0
     assert ext == {"topic": "T"}, "the caller's fields stay as they are"
 
 
-async def test_a_token_goes_with_the_keys(cluster: Cluster):
+async def test_the_security_token_is_sent_with_the_keys(cluster: Cluster):
     credentials = Credentials(Secret("app"), Secret(FIRST), Secret("the-token"))
     async with ClusterClient(["ns:9876"], credentials=credentials) as client:
         Verifying(cluster, FIRST)
         await client.request(A, MAX)
-        assert cluster.asked[MAX][0].ext["SecurityToken"] == "the-token"
+        assert cluster.requests[MAX][0].ext["SecurityToken"] == "the-token"
 
 
-async def test_a_query_by_unique_key_says_the_version_that_does_not_verify_its_mark(cluster: Cluster, client: ClusterClient):
+async def test_a_query_by_unique_key_uses_a_version_whose_signature_excludes_the_key_flag(
+    cluster: Cluster, client: ClusterClient
+):
     Verifying(cluster, FIRST)
     await client.request(A, MAX, {"_UNIQUE_KEY_QUERY": "true"})
-    assert cluster.asked[MAX][0].version == 399
+    assert cluster.requests[MAX][0].version == 399
 
 
-async def test_a_broker_is_asked_first_whether_it_takes_the_credentials(cluster: Cluster, client: ClusterClient):
+async def test_a_heartbeat_checks_the_credentials_before_the_first_request(cluster: Cluster, client: ClusterClient):
     Verifying(cluster, FIRST)
     await client.request(A, MAX)
-    assert [request.code for request in cluster.asked_at[A]] == [Code.HEART_BEAT, MAX]
+    assert [request.code for request in cluster.requests_to[A]] == [Code.HEART_BEAT, MAX]
     assert client.connectivity.credentials_accepted
 
 
 @pytest.mark.parametrize(("status", "remark"), [(Status.NO_PERMISSION, FAILED), (Status.SYSTEM_ERROR, OLD_FAILED)])
-async def test_keys_that_changed_are_read_after_a_refusal(
-    cluster: Cluster, client: ClusterClient, file: Path, status: int, remark: str
+async def test_changed_keys_are_read_after_a_refusal(
+    cluster: Cluster, client: ClusterClient, secret_file: Path, status: int, remark: str
 ):
     broker = Verifying(cluster, FIRST, status, remark)
     await client.request(A, MAX)
     broker.secret = SECOND
-    change(file, SECOND)
+    change(secret_file, SECOND)
     answers = await asyncio.gather(*(client.request(A, MAX, {"n": str(n)}) for n in range(20)))
     assert [answer.code for answer in answers] == [0] * 20
     assert broker.refused == 20
     await client.request(A, MAX)
-    assert broker.refused == 20, "later requests have the new keys at once"
+    assert broker.refused == 20, "later requests are signed with the new keys"
 
 
-async def test_sends_go_on_with_other_keys_in_order(cluster: Cluster, client: ClusterClient, file: Path):
+async def test_sends_continue_in_order_after_keys_are_replaced(cluster: Cluster, client: ClusterClient, secret_file: Path):
     broker = Verifying(cluster, FIRST)
     producer = client.producer("P", "T")
     queue = (await producer.route()).write_queues()[0]
     for number in range(40):
         if number == 20:
             broker.secret = SECOND
-            change(file, SECOND)
+            change(secret_file, SECOND)
         sent = await producer.send_single(queue, b"%d" % number, b"")
     (stored,) = cluster.stored.values()
     assert [int(body) for body, _ in stored] == list(range(40))
     assert sent.offset == 39
-    assert client.connectivity.retries == 0, "the connection repeats what was refused"
+    assert client.connectivity.retries == 0, "the connection repeats refused requests, not the producer"
 
 
-async def test_a_refused_request_is_repeated_once_only(cluster: Cluster, client: ClusterClient, file: Path):
+async def test_a_refused_request_is_repeated_only_once(cluster: Cluster, client: ClusterClient, secret_file: Path):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
-    broker.secret = "a third one"
-    change(file, SECOND)
+    broker.secret = "third-secret-of-app"
+    change(secret_file, SECOND)
     with pytest.raises(AccessRefused) as caught:
         await client.request(A, MAX)
     assert (broker.refused, caught.value.of_credentials) == (2, True)
-    assert caught.value.failure is Failure.RETRY, "somebody who let us in may do so again"
+    assert caught.value.failure is Failure.RETRY, "a cluster that admitted the client may do so again"
 
 
-async def test_a_refusal_without_other_keys_is_told_at_once(cluster: Cluster, client: ClusterClient):
+async def test_a_refusal_is_raised_at_once_if_the_keys_have_not_changed(cluster: Cluster, client: ClusterClient):
     broker = Verifying(cluster, "another")
     with pytest.raises(AccessRefused, match=r"a:10911 refuses access key 'app' .*: check auth\.secret_key") as caught:
         await client.request(A, MAX)
     assert broker.refused == 1
-    assert caught.value.failure is Failure.FATAL, "nobody has let us in yet"
+    assert caught.value.failure is Failure.FATAL, "no broker has admitted the client yet"
     assert not cluster.links_to(A)
 
 
-async def test_keys_are_read_with_heartbeats_and_connections(cluster: Cluster, client: ClusterClient, file: Path):
+async def test_keys_are_read_again_for_each_new_connection(cluster: Cluster, client: ClusterClient, secret_file: Path):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
     broker.secret = SECOND
-    change(file, SECOND)
+    change(secret_file, SECOND)
     await client.request(B, MAX)
     await client.request(A, MAX)
     assert broker.refused == 0
 
 
-async def test_a_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_secret_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mqbridge.secret.MIN_COMMAND_PAUSE_S", 0.0)
     runs = tmp_path / "runs"
     secret = Secret(command=["sh", "-c", f"echo run >> {runs}; echo {FIRST}"])
@@ -183,10 +187,10 @@ async def test_a_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path
         monkeypatch.setattr(credentials, "RENEW_PAUSE_S", 0.0)
         with pytest.raises(AccessRefused):
             await client.request(A, MAX)
-        assert len(runs.read_text().split()) == before + 2, "after a moment it is run again"
+        assert len(runs.read_text().split()) == before + 2, "the command runs again after RENEW_PAUSE_S"
 
 
-async def test_a_file_that_cannot_be_read_names_the_file(cluster: Cluster, tmp_path: Path):
+async def test_the_error_of_an_unreadable_secret_file_names_the_file(cluster: Cluster, tmp_path: Path):
     client = ClusterClient(["ns:9876"], credentials=Credentials(Secret("app"), Secret(file=tmp_path / "absent")))
     with pytest.raises(ClusterError, match=r"absent cannot be read") as caught:
         await client.connect()
@@ -194,13 +198,13 @@ async def test_a_file_that_cannot_be_read_names_the_file(cluster: Cluster, tmp_p
     await client.close()
 
 
-async def test_a_connection_that_ends_as_its_requests_are_repeated_is_no_fault_of_ours(
-    cluster: Cluster, client: ClusterClient, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_connection_lost_while_requests_are_repeated_logs_no_error(
+    cluster: Cluster, client: ClusterClient, secret_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
     broker.secret, read = SECOND, Credentials.read
-    change(file, SECOND)
+    change(secret_file, SECOND)
 
     async def read_and_lose(self: Credentials, *, instead_of: Keys | None = None) -> None:
         await read(self, instead_of=instead_of)
@@ -213,7 +217,7 @@ async def test_a_connection_that_ends_as_its_requests_are_repeated_is_no_fault_o
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
+async def test_a_connection_lost_while_keys_are_read_fails_pending_requests(
     cluster: Cluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ):
     Verifying(cluster, FIRST)
@@ -301,7 +305,7 @@ async def test_a_connection_that_ends_while_keys_are_read_fails_what_waits(
         ),
     ],
 )
-async def test_a_missing_right_says_who_may_not_do_what(
+async def test_the_error_of_a_missing_permission_names_the_key_the_action_and_the_remedy(
     cluster: Cluster, client: ClusterClient, code: int, status: int, remark: str, words: str
 ):
     await client.pool.get(A)
@@ -310,19 +314,19 @@ async def test_a_missing_right_says_who_may_not_do_what(
         await client.request(A, code)
     assert str(caught.value) == words
     assert (caught.value.failure, caught.value.of_credentials) == (Failure.FATAL, False)
-    assert len(cluster.asked[code]) == (2 if code == Code.HEART_BEAT else 1), "other keys do not help"
+    assert len(cluster.requests[code]) == (2 if code == Code.HEART_BEAT else 1), "other keys do not help"
 
 
-async def test_a_send_without_the_right_fails_at_once_and_finally(cluster: Cluster, client: ClusterClient):
+async def test_a_send_without_permission_is_fatal_at_once(cluster: Cluster, client: ClusterClient):
     producer = client.producer("P", "T")
     cluster.on[Code.SEND_MESSAGE_V2] = refuses(16, NO_TOPIC)
     with pytest.raises(ServerRefused, match="'app' may not produce to topic 'T'") as caught:
         await producer.send_single((await producer.route()).write_queues()[0], b"m", b"")
     assert caught.value.failure is Failure.FATAL
-    assert len(cluster.asked[Code.SEND_MESSAGE_V2]) == 1
+    assert len(cluster.requests[Code.SEND_MESSAGE_V2]) == 1
 
 
-async def test_credentials_that_are_missing(cluster: Cluster):
+async def test_the_error_of_missing_credentials_names_the_option(cluster: Cluster):
     async with scripted_client() as client:
         for status, remark in (
             (16, "username cannot be null."),
@@ -334,7 +338,7 @@ async def test_credentials_that_are_missing(cluster: Cluster):
             assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_server_that_ends_a_plain_connection_perhaps_wants_tls(cluster: Cluster):
+async def test_the_error_of_a_plain_connection_closed_by_the_server_suggests_tls(cluster: Cluster):
     async with scripted_client() as client:
         cluster.on[MAX] = hangs_up
         with pytest.raises(ConnectionLost, match="switch on the option `tls`"):
@@ -342,8 +346,10 @@ async def test_a_server_that_ends_a_plain_connection_perhaps_wants_tls(cluster: 
 
 
 @pytest.mark.parametrize(("admitted", "failure"), [(False, Failure.FATAL), (True, Failure.RETRY)])
-async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluster, admitted: bool, failure: Failure):
-    """As TLS 1.3 has it: the server's alert comes in place of the first answer."""
+async def test_a_certificate_refused_after_the_handshake_is_fatal_until_a_broker_admitted_the_client(
+    cluster: Cluster, admitted: bool, failure: Failure
+):
+    """In TLS 1.3, the server's alert arrives instead of the first response."""
     async with scripted_client() as client:
         client.connectivity.credentials_accepted = admitted
         cluster.on[MAX] = lambda link, _: link.drop(ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] bad certificate"))
@@ -352,7 +358,9 @@ async def test_a_certificate_that_is_refused_after_the_handshake(cluster: Cluste
         assert caught.value.failure is failure
 
 
-async def test_sends_wait_while_a_cluster_that_let_us_in_refuses_the_keys(cluster: Cluster, client: ClusterClient, file: Path):
+async def test_sends_wait_while_a_cluster_that_admitted_the_client_refuses_its_keys(
+    cluster: Cluster, client: ClusterClient, secret_file: Path
+):
     broker = Verifying(cluster, FIRST)
     producer = client.producer("P", "T")
     queue = (await producer.route()).write_queues()[0]
@@ -361,18 +369,18 @@ async def test_sends_wait_while_a_cluster_that_let_us_in_refuses_the_keys(cluste
     sends = [producer.send_single(queue, b"%d" % number, b"") for number in range(1, 4)]
     await until(lambda: client.connectivity.retries)
     assert not any(send.done() for send in sends)
-    change(file, SECOND)
+    change(secret_file, SECOND)
     assert [result.offset for result in await asyncio.gather(*sends)] == [1, 2, 3]
 
 
-async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluster, client: ClusterClient, file: Path):
+async def test_keys_that_change_at_every_refusal_are_tried_once(cluster: Cluster, client: ClusterClient, secret_file: Path):
     broker = Verifying(cluster, FIRST)
     await client.request(A, MAX)
-    broker.secret = "never the one"
+    broker.secret = "secret-that-no-client-has"
 
     def refuse(link: Link, request: Command) -> None:
         broker.refused += 1
-        change(file, f"secret number {broker.refused}")
+        change(secret_file, f"secret number {broker.refused}")
         link.answer(request, Status.NO_PERMISSION, remark=FAILED)
 
     cluster.on[MAX] = refuse
@@ -381,7 +389,9 @@ async def test_keys_that_are_other_ones_each_time_are_tried_once(cluster: Cluste
     assert broker.refused == 2
 
 
-async def test_nothing_secret_is_shown(cluster: Cluster, client: ClusterClient, file: Path, caplog: pytest.LogCaptureFixture):
+async def test_secrets_are_not_shown_in_logs_and_errors(
+    cluster: Cluster, client: ClusterClient, secret_file: Path, caplog: pytest.LogCaptureFixture
+):
     caplog.set_level(logging.DEBUG)
     credentials = Credentials(Secret("app"), Secret(FIRST), Secret("the-token"))
     await credentials.read()

@@ -20,7 +20,7 @@ QUEUE = Queue("T", "broker-a", 0)
 
 
 @pytest.mark.parametrize("how", ["release", "revoke", "seek"])
-async def test_a_pull_on_its_way_does_not_undo_the_last_commit(scene: Scene, how: str) -> None:
+async def test_a_pull_in_flight_does_not_undo_the_last_commit(scene: Scene, how: str) -> None:
     """Brokers work on the requests of a connection side by side: the pull's commit may well be the later one."""
     groups = scene.groups
     groups.append(*[b"x"] * 9)
@@ -47,7 +47,7 @@ async def test_a_pull_on_its_way_does_not_undo_the_last_commit(scene: Scene, how
     assert groups.committed("G") == (8 if how == "seek" else 6)
 
 
-async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_release_does_not_wait_for_an_unanswered_pull(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_commits, "MAX_WAIT_S", 0.01)
     scene.groups.append(*[b"x"] * 4)
     scene.groups.log().limit = 2
@@ -61,7 +61,7 @@ async def test_a_broker_that_does_not_answer_the_pull_holds_up_no_release(scene:
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "given back"])
 @pytest.mark.parametrize("by", ["a commit", "a request"])
-async def test_a_gap_is_told_once_until_the_offset_is_another(
+async def test_a_gap_is_raised_once_until_the_group_gets_another_offset(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
 ) -> None:
     monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
@@ -84,13 +84,15 @@ async def test_a_gap_is_told_once_until_the_offset_is_another(
     else:
         body = ResetOffsets({QUEUE: 7}).encode()
         command = Command(Code.RESET_CONSUMER_CLIENT_OFFSET, {"group": "G", "topic": "T", "timestamp": "0"}, body, flag=ONEWAY)
-        groups.say(consumer._client, command)
+        groups.send_request(consumer._client, command)
     again = await first_stream(consumer)
     assert ((await again.receive()).first, groups.committed("G")) == (7, 7)
     assert assigned.ended.is_set()
 
 
-async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pending_commit_is_not_taken_for_a_reset_of_a_queue_at_a_gap(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker has the offset of before: ours is on its way, and the queue is not given back for that."""
     monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
     groups = scene.groups
@@ -110,7 +112,7 @@ async def test_what_is_not_committed_yet_is_no_reset_of_a_queue_at_a_gap(scene: 
 
 
 @pytest.mark.parametrize("again", ["rewind", "twice"])
-async def test_a_reset_is_followed_though_something_is_rejected_while_it_is_told(scene: Scene, again: str) -> None:
+async def test_a_reset_is_followed_although_a_message_is_rejected_meanwhile(scene: Scene, again: str) -> None:
     """A broker tells it once, in the answer to whichever pull comes first: also if that was asked before the rejection."""
     scene.groups.append(*[b"x"] * 10)
     assigned = await scene.assigned()

@@ -1,4 +1,4 @@
-"""Who keeps offsets, and what happens when they cannot be told."""
+"""Offset stores and commits that fail: they are repeated, and a queue is released all the same."""
 
 from collections.abc import Mapping
 
@@ -16,25 +16,27 @@ QUEUE = Queue("T", "broker-a", 0)
 
 
 class FailingOnce(MemoryOffsets):
+    """An offset store whose first load and first save fail."""
+
     def __init__(self) -> None:
         super().__init__()
         self.failed = 0
 
     async def load(self, queue: Queue) -> int | None:
-        self._fail(1)
+        self._fail_once(1)
         return await super().load(queue)
 
     async def save(self, offsets: Mapping[Queue, int]) -> None:
-        self._fail(2)
+        self._fail_once(2)
         await super().save(offsets)
 
-    def _fail(self, below: int) -> None:
-        if self.failed < below:
-            self.failed = below
+    def _fail_once(self, step: int) -> None:
+        if self.failed < step:
+            self.failed = step
             raise ClusterError("the disk is full")
 
 
-async def test_a_store_that_fails_is_asked_again(scene: Scene) -> None:
+async def test_a_failed_load_or_save_of_an_offset_store_is_repeated(scene: Scene) -> None:
     scene.groups.append(b"x")
     store = FailingOnce()
     consumer = await scene.join(model=MessageModel.BROADCASTING, store=store)
@@ -47,7 +49,7 @@ async def test_a_store_that_fails_is_asked_again(scene: Scene) -> None:
     assert store.offsets == {QUEUE: 1}
 
 
-async def test_a_commit_that_could_not_be_sent_is_sent_again(scene: Scene) -> None:
+async def test_a_commit_that_could_not_be_sent_is_repeated(scene: Scene) -> None:
     scene.groups.append(b"x")
     consumer = await scene.join()
     assigned = consumer.held[QUEUE]
@@ -61,10 +63,10 @@ async def test_a_commit_that_could_not_be_sent_is_sent_again(scene: Scene) -> No
     await consumer.held.commit()
     await until(lambda: assigned.unreported() == 1)
     scene.cluster.unreachable.clear()
-    await until(lambda: scene.groups.committed("G") == 1)  # it rides on the pull
+    await until(lambda: scene.groups.committed("G") == 1)  # the commit is sent with the next pull
 
 
-async def test_a_pull_that_was_lost_may_have_lost_its_commit(scene: Scene) -> None:
+async def test_the_commit_of_a_lost_pull_counts_as_unreported(scene: Scene) -> None:
     scene.groups.append(b"x")
     consumer = await scene.join()
     assigned = consumer.held[QUEUE]
@@ -77,7 +79,7 @@ async def test_a_pull_that_was_lost_may_have_lost_its_commit(scene: Scene) -> No
     await until(lambda: assigned.unreported() == 1)
 
 
-async def test_a_save_that_is_refused_loses_nothing_but_progress(scene: Scene) -> None:
+async def test_a_queue_is_released_although_its_commit_is_refused(scene: Scene) -> None:
     scene.groups.append(b"x")
     assigned = await scene.assigned()
     pulled = await assigned.receive()
@@ -89,7 +91,7 @@ async def test_a_save_that_is_refused_loses_nothing_but_progress(scene: Scene) -
     assert scene.groups.committed("G") == 0
 
 
-async def test_a_commit_goes_to_the_queues_own_broker(scene: Scene) -> None:
+async def test_a_commit_is_sent_to_the_broker_of_its_queue(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
     scene.groups.append(b"x", b"y", broker="broker-b")
     consumer = await scene.join()

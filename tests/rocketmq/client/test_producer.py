@@ -1,4 +1,4 @@
-"""The producer's conversations: order, retries, every kind of answer, trouble in every state."""
+"""The producer: order of messages, retries, all kinds of responses, lost connections and brokers, closing."""
 
 import asyncio
 
@@ -53,45 +53,45 @@ def elements(*payloads: bytes) -> bytes:
     return b"".join(batch.encode_element(payload, b"") for payload in payloads)
 
 
-# --- what is sent ---------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_says_nothing_but_its_messages(cluster: Cluster, producer: QueueProducer):
+async def test_a_batch_request_has_no_properties_of_its_own(cluster: Cluster, producer: QueueProducer):
     result = await producer.send_batch(A0, elements(b"a", b"b", b"c"), 3, 1234)
     assert (result.queue, result.offset, result.status, result.address) == (A0, 0, Status.SUCCESS, A)
     assert len(result.message_id.split(",")) == 3
     assert (await producer.send_batch(A0, elements(b"d"), 1, 1234)).offset == 3
     assert bodies(cluster) == [b"a", b"b", b"c", b"d"]
-    said = cluster.headers(BATCH)[0]
-    assert (said.producer_group, said.topic, said.queue_id, said.born_timestamp) == ("P", TOPIC, 0, 1234)
-    assert (said.properties, said.batch, said.sys_flag, said.default_topic) == ("", True, 0, TOPIC)
+    header = cluster.headers(BATCH)[0]
+    assert (header.producer_group, header.topic, header.queue_id, header.born_timestamp) == ("P", TOPIC, 0, 1234)
+    assert (header.properties, header.batch, header.sys_flag, header.default_topic) == ("", True, 0, TOPIC)
 
 
-# --- refused without asking ----------------------------------------------------------------------------------------------
+# --- refused without a request --------------------------------------------------------------------------------------------
 
 
-async def test_what_no_broker_takes_is_not_sent(cluster: Cluster, producer: QueueProducer):
+async def test_messages_that_no_broker_accepts_are_refused_before_sending(cluster: Cluster, producer: QueueProducer):
     done = await asyncio.gather(
         *send(producer, b"", b"x" * (MAX_MESSAGE_BYTES + 1), b"fine"),
         producer.send_single(A0, b"x", b"p" * 32768),
         producer.send_batch(A0, b"", 0, 1),
         return_exceptions=True,
     )
-    kinds = [one.failure if isinstance(one, ClusterError) else one.offset for one in done]
-    assert kinds == [Failure.REFUSED, Failure.REFUSED, 0, Failure.REFUSED, Failure.REFUSED]
+    results = [outcome.failure if isinstance(outcome, ClusterError) else outcome.offset for outcome in done]
+    assert results == [Failure.REFUSED, Failure.REFUSED, 0, Failure.REFUSED, Failure.REFUSED]
     assert bodies(cluster) == [b"fine"]
 
 
-async def test_a_frame_has_its_limit_whatever_the_broker_takes(cluster: Cluster, client: ClusterClient):
+async def test_a_message_too_large_for_a_frame_is_refused_whatever_limit_is_configured(cluster: Cluster, client: ClusterClient):
     producer = client.producer("P", TOPIC, max_message_bytes=1 << 30)
     with pytest.raises(ClusterError, match="maxMessageSize") as caught:
         await producer.send_single(A0, bytes(16 << 20), b"")
     assert caught.value.failure is Failure.REFUSED
-    properties = b'"' * 32767  # JSON doubles them
+    properties = b'"' * 32767  # JSON escapes each quote
     await producer.send_single(A0, bytes(producer.max_message_bytes), properties)
 
 
-def test_names_are_checked():
+def test_invalid_names_of_groups_and_topics_are_fatal():
     client = object()
     for group, topic in (("P", "a b"), ("P", ""), ("P", "x" * 128), ("P", "SCHEDULE_TOPIC_XXXX"), ("", "T"), ("g" * 256, "T")):
         with pytest.raises(ClusterError) as caught:
@@ -99,47 +99,47 @@ def test_names_are_checked():
         assert caught.value.failure is Failure.FATAL
 
 
-# --- order, and how much is on its way ------------------------------------------------------------------------------------
+# --- order and requests in flight -----------------------------------------------------------------------------------------
 
 
-async def test_one_request_of_a_queue_keeps_the_order(cluster: Cluster, producer: QueueProducer):
+async def test_each_queue_has_one_request_in_flight_and_keeps_the_order(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = silent
     sent = send(producer, b"1", b"2", b"3")
     other = send(producer, b"b", queue=B0)
-    await until(lambda: len(cluster.asked[SINGLE]) == 2)
+    await until(lambda: len(cluster.requests[SINGLE]) == 2)
     await asyncio.sleep(0.01)
-    assert len(cluster.asked[SINGLE]) == 2, "one for each queue"
+    assert len(cluster.requests[SINGLE]) == 2, "one request for each queue"
     cluster.on[SINGLE] = store
-    for request in list(cluster.asked[SINGLE]):
+    for request in list(cluster.requests[SINGLE]):
         store(cluster.link_to(A if request.body == b"1" else B), request)
     await asyncio.gather(*sent, *other)
     assert bodies(cluster) == [b"1", b"2", b"3"]
 
 
-async def test_unordered_sends_overlap(cluster: Cluster, client: ClusterClient):
+async def test_several_requests_of_a_queue_may_be_in_flight(cluster: Cluster, client: ClusterClient):
     cluster.on[SINGLE] = silent
     producer = client.producer("P", TOPIC, in_flight_per_queue=3)
     sent = send(producer, *[b"x"] * 5)
-    await until(lambda: len(cluster.asked[SINGLE]) == 3)
+    await until(lambda: len(cluster.requests[SINGLE]) == 3)
     await asyncio.sleep(0.01)
-    assert len(cluster.asked[SINGLE]) == 3
+    assert len(cluster.requests[SINGLE]) == 3
     cluster.on[SINGLE] = store
-    for request in list(cluster.asked[SINGLE]):
+    for request in list(cluster.requests[SINGLE]):
         store(cluster.link_to(A), request)
     await asyncio.gather(*sent)
 
 
-async def test_all_producers_of_a_client_share_a_window(cluster: Cluster, client: ClusterClient):
+async def test_all_producers_of_a_client_share_its_send_window(cluster: Cluster, client: ClusterClient):
     client.window = SendWindow(max_sends=4, max_bytes=1000)
     cluster.on[SINGLE] = silent
     one, two = (client.producer("P", TOPIC, in_flight_per_queue=10) for _ in range(2))
     sent = [*send(one, *[b"x"] * 4), *send(two, *[b"y"] * 4, queue=B0)]
-    await until(lambda: len(cluster.asked[SINGLE]) == 4)
+    await until(lambda: len(cluster.requests[SINGLE]) == 4)
     await asyncio.sleep(0.01)
-    assert (len(cluster.asked[SINGLE]), client.window.sends) == (4, 4)
+    assert (len(cluster.requests[SINGLE]), client.window.sends) == (4, 4)
     cluster.on[SINGLE] = store
-    for request in list(cluster.asked[SINGLE]):
-        (link,) = [link for link in cluster.links if request in cluster.asked_at[link.address]]
+    for request in list(cluster.requests[SINGLE]):
+        (link,) = [link for link in cluster.links if request in cluster.requests_to[link.address]]
         store(link, request)
     await asyncio.gather(*sent)
     big = [*send(one, b"x" * 600, b"x" * 600), *send(two, b"y" * 2000)]
@@ -147,39 +147,39 @@ async def test_all_producers_of_a_client_share_a_window(cluster: Cluster, client
     assert client.window.sends == 0
 
 
-async def test_who_gives_up_is_not_sent(cluster: Cluster, producer: QueueProducer):
+async def test_a_cancelled_send_is_not_sent(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = silent
     sent = send(producer, b"1", b"2", b"3")
-    await until(lambda: cluster.asked[SINGLE])
+    await until(lambda: cluster.requests[SINGLE])
     sent[1].cancel()
     cluster.on[SINGLE] = store
-    store(cluster.link_to(A), cluster.asked[SINGLE][0])
+    store(cluster.link_to(A), cluster.requests[SINGLE][0])
     await asyncio.gather(sent[0], sent[2])
     assert bodies(cluster) == [b"1", b"3"]
 
 
-# --- answers --------------------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT])
-async def test_stored_is_stored(cluster: Cluster, producer: QueueProducer, code: int):
+async def test_a_message_stored_without_flush_or_slave_counts_as_stored(cluster: Cluster, producer: QueueProducer, code: int):
     cluster.on[SINGLE] = stored_with(code)
     (result,) = await asyncio.gather(*send(producer, b"x"))
-    assert (result.status, result.offset, len(cluster.asked[SINGLE])) == (code, 0, 1)
+    assert (result.status, result.offset, len(cluster.requests[SINGLE])) == (code, 0, 1)
 
 
 @pytest.mark.parametrize(
     "code", [Status.SYSTEM_ERROR, Status.SYSTEM_BUSY, Status.SERVICE_NOT_AVAILABLE, Status.TOPIC_NOT_EXIST, 999]
 )
-async def test_what_may_pass_is_sent_again_in_order(cluster: Cluster, producer: QueueProducer, code: int):
+async def test_a_temporary_refusal_is_retried_in_order(cluster: Cluster, producer: QueueProducer, code: int):
     cluster.on[SINGLE] = in_turn(store, refuses(code), refuses(code), store)
     results = await asyncio.gather(*send(producer, b"1", b"2", b"3"))
     assert [result.offset for result in results] == [0, 1, 2]
     assert bodies(cluster) == [b"1", b"2", b"3"]
-    assert [request.body for request in cluster.asked[SINGLE]] == [b"1", b"2", b"2", b"2", b"3"]
+    assert [request.body for request in cluster.requests[SINGLE]] == [b"1", b"2", b"2", b"2", b"3"]
 
 
-async def test_a_message_that_is_refused_fails_alone(cluster: Cluster, producer: QueueProducer):
+async def test_a_refused_message_fails_alone(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(store, refuses(Status.MESSAGE_ILLEGAL, "too long"), store)
     done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)
     assert isinstance(done[1], ServerRefused)
@@ -187,27 +187,29 @@ async def test_a_message_that_is_refused_fails_alone(cluster: Cluster, producer:
     assert bodies(cluster) == [b"1", b"3"]
 
 
-async def test_an_oversized_batch_is_not_tried_again(cluster: Cluster, producer: QueueProducer):
+async def test_an_oversized_batch_is_not_retried(cluster: Cluster, producer: QueueProducer):
     cluster.on[BATCH] = refuses(Status.SYSTEM_ERROR, "java.lang.RuntimeException: message body size exceeded, x")
     with pytest.raises(ServerRefused) as caught:
         await producer.send_batch(A0, elements(b"x"), 1, 1)
-    assert (caught.value.failure, len(cluster.asked[BATCH])) == (Failure.REFUSED, 1)
+    assert (caught.value.failure, len(cluster.requests[BATCH])) == (Failure.REFUSED, 1)
 
 
 @pytest.mark.parametrize(
     ("code", "failure"), [(Status.INVALID_PARAMETER, Failure.REFUSED), (Status.NO_PERMISSION, Failure.FATAL)]
 )
-async def test_a_doubtful_answer_is_believed_after_a_look_at_the_route(cluster: Cluster, producer: QueueProducer, code, failure):
+async def test_an_ambiguous_refusal_is_raised_after_the_route_is_refreshed(
+    cluster: Cluster, producer: QueueProducer, code, failure
+):
     cluster.on[SINGLE] = in_turn(store, refuses(code), store)
     done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)
     assert isinstance(done[1], ServerRefused)
     assert (done[1].failure, done[1].code) == (failure, code)
     assert bodies(cluster) == [b"1", b"3"]
-    assert len(cluster.asked[ROUTE]) >= 2
+    assert len(cluster.requests[ROUTE]) >= 2
 
 
 @pytest.mark.parametrize("code", [Status.INVALID_PARAMETER, Status.NO_PERMISSION])
-async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: QueueProducer, code):
+async def test_the_error_of_a_removed_queue_says_that_the_topic_has_fewer_queues(cluster: Cluster, producer: QueueProducer, code):
     await producer.send_single(Queue(TOPIC, "broker-a", 1), b"x", b"")
     cluster.topics[TOPIC]["broker-a"] = 1
     cluster.on[SINGLE] = refuses(code)
@@ -216,7 +218,7 @@ async def test_a_queue_that_is_gone_says_so(cluster: Cluster, producer: QueuePro
     assert "topic has fewer queues now" in str(done[0])
 
 
-async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluster, producer: QueueProducer):
+async def test_an_impossible_send_result_ends_the_connection(cluster: Cluster, producer: QueueProducer):
     wrong_queue = SendResultHeader("00", 77, 5).encode()
     for ext in ({}, wrong_queue, SendResultHeader("00", 0, -5).encode()):
         cluster.on[SINGLE] = in_turn(lambda link, request, ext=ext: link.answer(request, ext=ext), store)
@@ -224,24 +226,24 @@ async def test_an_answer_that_makes_no_sense_ends_the_connection(cluster: Cluste
     assert cluster.dialled.count(A) == 4
 
 
-async def test_a_broker_that_goes_away_gets_no_more(cluster: Cluster, producer: QueueProducer):
+async def test_a_send_refused_with_go_away_is_repeated_on_a_new_connection(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(refuses(Status.GO_AWAY), store)
     await asyncio.gather(*send(producer, b"1", b"2"))
     assert (bodies(cluster), cluster.dialled.count(A)) == ([b"1", b"2"], 2)
 
 
-# --- trouble --------------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_connection_sends_the_same_again(cluster: Cluster, producer: QueueProducer):
+async def test_a_send_lost_with_its_connection_is_repeated_unchanged(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(hangs_up, hangs_up, store)
     await asyncio.gather(*send(producer, b"1", b"2"))
     assert bodies(cluster) == [b"1", b"2"]
-    same = [(request.body, request.ext) for request in cluster.asked[SINGLE][:3]]
+    same = [(request.body, request.ext) for request in cluster.requests[SINGLE][:3]]
     assert same[0] == same[1] == same[2]
 
 
-async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_counted(
+async def test_an_outage_logs_its_begin_and_end_and_counts_repeated_sends(
     cluster: Cluster, client: ClusterClient, producer: QueueProducer, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
@@ -253,23 +255,23 @@ async def test_an_outage_is_one_warning_and_one_line_and_what_is_sent_again_is_c
     cluster.unreachable.clear()
     await asyncio.gather(*sent)
     assert (client.connectivity.unreachable_s, client.connectivity.retries) == (None, 1)
-    said = [(record.levelname, record.name) for record in caplog.records]
-    assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
+    logged = [(record.levelname, record.name) for record in caplog.records]
+    assert logged == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
 
 
-async def test_a_stored_message_whose_answer_was_lost_is_stored_twice(cluster: Cluster, producer: QueueProducer):
-    def stores_and_hangs_up(link, request):
+async def test_a_stored_message_whose_response_was_lost_is_stored_twice(cluster: Cluster, producer: QueueProducer):
+    def store_and_hang_up(link, request):
         link.open, was = False, link.open
         store(link, request)
         link.open = was
         link.drop()
 
-    cluster.on[SINGLE] = in_turn(stores_and_hangs_up, store)
+    cluster.on[SINGLE] = in_turn(store_and_hang_up, store)
     (result,) = await asyncio.gather(*send(producer, b"1"))
     assert (result.offset, bodies(cluster)) == (1, [b"1", b"1"])
 
 
-async def test_no_answer_in_time_is_sent_again_over_a_new_connection(cluster: Cluster):
+async def test_a_send_without_response_in_time_is_repeated_on_a_new_connection(cluster: Cluster):
     client = scripted_client(request=0.05)
     await client.connect()
     cluster.on[SINGLE] = in_turn(silent, store)
@@ -279,7 +281,7 @@ async def test_no_answer_in_time_is_sent_again_over_a_new_connection(cluster: Cl
     await client.close()
 
 
-async def test_it_waits_for_a_broker_that_cannot_be_reached(cluster: Cluster, producer: QueueProducer):
+async def test_sends_wait_for_an_unreachable_broker(cluster: Cluster, producer: QueueProducer):
     cluster.unreachable.add(A)
     sent = send(producer, b"1", b"2")
     await until(lambda: cluster.dialled.count(A) >= 3)
@@ -288,7 +290,7 @@ async def test_it_waits_for_a_broker_that_cannot_be_reached(cluster: Cluster, pr
     assert bodies(cluster) == [b"1", b"2"]
 
 
-async def test_a_master_that_moved_is_followed(cluster: Cluster, producer: QueueProducer):
+async def test_a_send_follows_a_master_to_its_new_address(cluster: Cluster, producer: QueueProducer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.brokers["broker-a"][0] = B
     cluster.at[A, SINGLE] = refuses(Status.SERVICE_NOT_AVAILABLE, "I am a slave now")
@@ -296,21 +298,21 @@ async def test_a_master_that_moved_is_followed(cluster: Cluster, producer: Queue
     assert (bodies(cluster, A), bodies(cluster, B)) == ([b"1"], [b"2"])
 
 
-async def test_a_broker_without_master_is_waited_for(cluster: Cluster, producer: QueueProducer):
+async def test_a_send_waits_for_a_broker_to_have_a_master(cluster: Cluster, producer: QueueProducer):
     cluster.brokers["broker-a"] = {1: "slave:1"}
     sent = send(producer, b"1")
-    await until(lambda: len(cluster.asked[ROUTE]) >= 3)
+    await until(lambda: len(cluster.requests[ROUTE]) >= 3)
     assert cluster.dialled.count("slave:1") == 0
     cluster.brokers["broker-a"] = {0: A}
     await asyncio.gather(*sent)
 
 
-async def test_an_address_that_is_a_lie_is_asked_of_the_next_name_server(cluster: Cluster):
+async def test_an_unreachable_address_in_a_route_is_queried_from_the_next_name_server(cluster: Cluster):
     client = scripted_client(NS, "ns2:9876")
     await client.connect()
     cluster.unreachable.add("nowhere:1")
 
-    def lie(link, request):
+    def unreachable_address(link, request):
         brokers, link.cluster.brokers = link.cluster.brokers, {"broker-a": {0: "nowhere:1"}, "broker-b": {0: B}}
         try:
             routes(link, request)
@@ -318,14 +320,14 @@ async def test_an_address_that_is_a_lie_is_asked_of_the_next_name_server(cluster
             link.cluster.brokers = brokers
 
     routes = cluster.on[ROUTE]
-    cluster.at[NS, ROUTE] = lie
+    cluster.at[NS, ROUTE] = unreachable_address
     producer = client.producer("P", TOPIC)
     await asyncio.gather(*send(producer, b"1"))
     assert bodies(cluster) == [b"1"]
     await client.close()
 
 
-async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, producer: QueueProducer):
+async def test_sends_continue_without_name_servers_while_brokers_stay(cluster: Cluster, producer: QueueProducer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.unreachable.add(NS)
     cluster.link_to(NS).drop()
@@ -334,25 +336,25 @@ async def test_name_servers_are_not_needed_while_brokers_stay(cluster: Cluster, 
     assert bodies(cluster) == [b"1", b"2"]
 
 
-async def test_a_forgetful_name_server_is_no_end(cluster: Cluster, producer: QueueProducer):
+async def test_sends_continue_after_name_servers_forgot_the_topic_for_a_while(cluster: Cluster, producer: QueueProducer):
     await asyncio.gather(*send(producer, b"1"))
     cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
-    cluster.unreachable.add(A)  # or it is connected again at once, and the route is not asked for
+    cluster.unreachable.add(A)  # otherwise the client reconnects at once and does not query the route
     cluster.link_to(A).drop()
     await asyncio.sleep(0.01)
     sent = send(producer, b"2")
-    asked = len(cluster.asked[ROUTE])
-    await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
+    count = len(cluster.requests[ROUTE])
+    await until(lambda: len(cluster.requests[ROUTE]) > count + 2)
     cluster.on[ROUTE] = route
     cluster.unreachable.clear()
     await asyncio.gather(*sent)
     assert bodies(cluster) == [b"1", b"2"]
 
 
-async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_it(
+async def test_a_dead_broker_is_reported_at_once_even_if_name_servers_forget_it(
     cluster: Cluster, client: ClusterClient, producer: QueueProducer, caplog: pytest.LogCaptureFixture
 ):
-    """Nobody would dial it again before the next heartbeat."""
+    """Without a route, no request would dial the broker again before the next heartbeat."""
     caplog.set_level("INFO")
     await asyncio.gather(*send(producer, b"1"))
     cluster.on[ROUTE], route = refuses(Status.TOPIC_NOT_EXIST), cluster.on[ROUTE]
@@ -360,8 +362,8 @@ async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_i
     cluster.link_to(A).drop()
     await until(lambda: client.connectivity.unreachable_s is not None)
     sent = send(producer, b"2")
-    asked = len(cluster.asked[ROUTE])
-    await until(lambda: len(cluster.asked[ROUTE]) > asked + 2)
+    count = len(cluster.requests[ROUTE])
+    await until(lambda: len(cluster.requests[ROUTE]) > count + 2)
     assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "mqbridge.net.connectivity")]
     cluster.on[ROUTE] = route
     cluster.unreachable.clear()
@@ -369,7 +371,7 @@ async def test_a_broker_that_dies_is_missed_at_once_though_name_servers_forget_i
     assert (client.connectivity.unreachable_s, bodies(cluster)) == (None, [b"1", b"2"])
 
 
-async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: ClusterClient, producer: QueueProducer):
+async def test_sending_to_a_missing_topic_is_fatal(cluster: Cluster, client: ClusterClient, producer: QueueProducer):
     missing = client.producer("P", "missing")
     for sent in (missing.queues(), missing.send_single(Queue("missing", "broker-a", 0), b"x", b"")):
         with pytest.raises(ServerRefused, match="no name server knows topic 'missing'") as caught:
@@ -383,16 +385,16 @@ async def test_a_topic_that_nobody_has_is_fatal(cluster: Cluster, client: Cluste
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_static_topic_is_fatal(cluster: Cluster, client: ClusterClient):
-    from tests.rocketmq.client.broker import route_body, says
+async def test_sending_to_a_static_topic_is_fatal(cluster: Cluster, client: ClusterClient):
+    from tests.rocketmq.client.broker import responds_with, route_body
 
-    cluster.on[ROUTE] = says(route_body(cluster, TOPIC, topicQueueMappingByBroker={"broker-a": {"bname": "broker-a"}}))
+    cluster.on[ROUTE] = responds_with(route_body(cluster, TOPIC, topicQueueMappingByBroker={"broker-a": {"bname": "broker-a"}}))
     with pytest.raises(ClusterError, match="static topic") as caught:
         await client.producer("P", TOPIC).send_single(A0, b"x", b"")
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_after_the_longest_time_all_that_waits_fails_and_the_next_may_live(cluster: Cluster):
+async def test_all_waiting_sends_fail_after_the_time_limit_and_later_ones_succeed(cluster: Cluster):
     client = scripted_client(request=0.02)
     await client.connect()
     cluster.on[SINGLE] = silent
@@ -422,24 +424,24 @@ async def test_movable_requests_leave_a_dead_broker(cluster: Cluster, producer: 
     assert (await waiting).address == A
 
 
-# --- the end --------------------------------------------------------------------------------------------------------------
+# --- closing --------------------------------------------------------------------------------------------------------------
 
 
-async def test_close_waits_for_what_is_on_its_way(cluster: Cluster, producer: QueueProducer):
+async def test_close_waits_for_sends_in_flight(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = silent
     sent = send(producer, b"1")
-    await until(lambda: cluster.asked[SINGLE])
+    await until(lambda: cluster.requests[SINGLE])
     closing = asyncio.ensure_future(producer.close())
     await asyncio.sleep(0.01)
     assert not closing.done()
-    store(cluster.link_to(A), cluster.asked[SINGLE][0])
+    store(cluster.link_to(A), cluster.requests[SINGLE][0])
     await closing
     assert (await sent[0]).offset == 0
     with pytest.raises(ClusterError, match="closed"):
         await producer.send_single(A0, b"2", b"")
 
 
-async def test_close_gives_up_in_the_end(cluster: Cluster, producer: QueueProducer):
+async def test_close_fails_waiting_sends_after_its_timeout(cluster: Cluster, producer: QueueProducer):
     cluster.unreachable.add(A)
     sent = send(producer, b"1", b"2")
     await until(lambda: cluster.dialled.count(A))
@@ -452,8 +454,8 @@ async def test_close_gives_up_in_the_end(cluster: Cluster, producer: QueueProduc
 
 
 @pytest.mark.parametrize("code", [Status.TOPIC_NOT_EXIST, Status.NO_PERMISSION, Status.SYSTEM_ERROR])
-async def test_nothing_overtakes_what_failed(cluster: Cluster, client: ClusterClient, code: int) -> None:
-    """What is behind fails too, also what is sent before the sender could know; what is sent after that is stored."""
+async def test_no_message_overtakes_a_failed_one(cluster: Cluster, client: ClusterClient, code: int) -> None:
+    """Messages behind the failed one fail too, even those sent before the caller could know of it; later ones are stored."""
     limit = 0.0 if code == Status.SYSTEM_ERROR else None
     producer = client.producer("p", TOPIC, fail_behind=True, max_elapsed_s=limit)
     queue = (await producer.queues())[0]
@@ -475,7 +477,7 @@ async def test_nothing_overtakes_what_failed(cluster: Cluster, client: ClusterCl
 
 
 @pytest.mark.parametrize("numbers", [("", "5"), ("0", ""), ("²", "5"), ("0", "1" * 40)])
-async def test_an_answer_with_numbers_that_are_none_is_not_believed(
+async def test_a_send_result_with_invalid_numbers_is_not_accepted(
     cluster: Cluster, client: ClusterClient, numbers: tuple[str, str]
 ) -> None:
     ext = {"queueId": numbers[0], "queueOffset": numbers[1], "msgId": "x"}
@@ -488,7 +490,7 @@ async def test_an_answer_with_numbers_that_are_none_is_not_believed(
     await producer.close()
 
 
-async def test_a_refused_message_holds_up_nothing_behind_it(cluster: Cluster, client: ClusterClient) -> None:
+async def test_messages_behind_a_refused_one_are_stored(cluster: Cluster, client: ClusterClient) -> None:
     producer = client.producer("p", TOPIC, fail_behind=True)
     queue = (await producer.queues())[0]
     cluster.on[Code.SEND_MESSAGE_V2] = in_turn(refuses(Status.MESSAGE_ILLEGAL), store)
@@ -500,11 +502,11 @@ async def test_a_refused_message_holds_up_nothing_behind_it(cluster: Cluster, cl
     await producer.close()
 
 
-async def test_closing_leaves_no_send_undecided(cluster: Cluster, client: ClusterClient) -> None:
+async def test_closing_fails_every_undecided_send(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.SEND_MESSAGE_V2] = silent
     producer = client.producer("p", TOPIC)
     queue = (await producer.queues())[0]
     sends = [producer.send_single(queue, b"1", b""), producer.send_single(queue, b"2", b"")]
-    await until(lambda: cluster.asked[Code.SEND_MESSAGE_V2])
+    await until(lambda: cluster.requests[Code.SEND_MESSAGE_V2])
     await producer.close(timeout=0.01)
     assert [type(outcome) for outcome in await asyncio.gather(*sends, return_exceptions=True)] == [ConnectionLost] * 2

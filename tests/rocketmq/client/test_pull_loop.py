@@ -1,4 +1,4 @@
-"""One queue: what the answers to pulls mean, what is committed, what ends it."""
+"""One queue: the meaning of pull responses, gaps, commits, seeks, the memory limit, and readers without a group."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
-from tests.rocketmq.client.groups import Scene, moved, replies, scene
+from tests.rocketmq.client.groups import Scene, offset_moved, pull_response, scene
 
 __all__ = ["scene"]
 
@@ -36,7 +36,7 @@ def bodies_of(pulled: PulledRecords) -> list[bytes]:
 # --- reading --------------------------------------------------------------------------------------------------------------
 
 
-async def test_reads_on_and_waits_at_the_end(scene: Scene) -> None:
+async def test_a_queue_is_read_to_its_end_and_then_has_one_held_pull(scene: Scene) -> None:
     log = scene.groups.log()
     log.append(*[b"%d" % n for n in range(5)])
     log.limit = 3
@@ -63,7 +63,7 @@ async def test_an_empty_queue_is_caught_up_at_once(scene: Scene) -> None:
     assert (assigned.first_offset, assigned.end_offset) == (0, 0)
 
 
-async def test_a_held_pull_that_brings_nothing_is_repeated(scene: Scene) -> None:
+async def test_a_held_pull_without_messages_is_repeated(scene: Scene) -> None:
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     scene.groups.release_held()
@@ -73,38 +73,40 @@ async def test_a_held_pull_that_brings_nothing_is_repeated(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("turns", range(1, 4))
-async def test_what_comes_as_a_wait_begins_ends_it(scene: Scene, turns: int) -> None:
+async def test_a_change_at_the_begin_of_a_wait_ends_the_wait(scene: Scene, turns: int) -> None:
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     waiting = asyncio.create_task(assigned.wait_for_change(PATIENCE_S))
     for _ in range(turns):
         await asyncio.sleep(0)
-    assigned._changed.set()  # as the answer to a pull does
+    assigned._changed.set()  # as a pull response does
     await asyncio.wait([waiting], timeout=PATIENCE_S / 2)
     assert waiting.done()
 
 
-async def test_what_is_pulled_names_limit_hold_and_version(scene: Scene) -> None:
+async def test_a_pull_contains_its_limit_hold_time_and_subscription_version(scene: Scene) -> None:
     await scene.assigned(max_msgs=777)
     await until(lambda: scene.groups.held)
     header = scene.groups.pulls()[-1]
     assert (header.suspend_timeout_millis, header.consumer_group) == (pull_request.SUSPEND_MS, "G")
-    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, MAX_HELD_PULL_MESSAGES], "little where the pull waits"
-    beat = Heartbeat.decode(scene.cluster.asked[Code.HEART_BEAT][-1].body)
+    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, MAX_HELD_PULL_MESSAGES], (
+        "a held pull reserves memory for few messages only"
+    )
+    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
     assert header.sub_version == beat.consumers[0].subscriptions[0].version
 
 
-async def test_a_heartbeat_is_answered_before_the_first_pull(scene: Scene) -> None:
+async def test_the_first_pull_follows_the_heartbeat(scene: Scene) -> None:
     await scene.assigned()
     await until(lambda: scene.groups.held)
-    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    codes = [command.code for command in scene.cluster.requests_to["a:10911"]]
     assert codes.index(Code.HEART_BEAT) < codes.index(Code.PULL_MESSAGE)
 
 
 # --- filters --------------------------------------------------------------------------------------------------------------
 
 
-async def test_tags_of_the_same_hash_are_left_out_here(scene: Scene) -> None:
+async def test_other_tags_with_the_same_hash_are_left_out_by_the_client(scene: Scene) -> None:
     # "Aa" and "BB" have the same Java hash: the broker lets both through.
     scene.groups.append(b"1", tag="Aa")
     scene.groups.append(b"2", tag="BB")
@@ -114,12 +116,12 @@ async def test_tags_of_the_same_hash_are_left_out_here(scene: Scene) -> None:
     assert (bodies_of(pulled), pulled.count, pulled.stored, pulled.next) == ([b"1"], 1, 3, 3)
 
 
-async def test_what_a_filter_left_out_is_committed_when_nothing_is_out(scene: Scene) -> None:
+async def test_filtered_offsets_are_committed_when_no_message_is_unacknowledged(scene: Scene) -> None:
     scene.groups.log().records = [b"?"] * 900
     pull = scene.cluster.on[Code.PULL_MESSAGE]
     scene.cluster.on[Code.PULL_MESSAGE] = in_turn(
-        replies(Status.PULL_RETRY_IMMEDIATELY, 800, 0, 900, "NO_MATCHED_MESSAGE"),
-        replies(Status.PULL_RETRY_IMMEDIATELY, 900, 0, 900),
+        pull_response(Status.PULL_RETRY_IMMEDIATELY, 800, 0, 900, "NO_MATCHED_MESSAGE"),
+        pull_response(Status.PULL_RETRY_IMMEDIATELY, 900, 0, 900),
         pull,
     )
     assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
@@ -129,29 +131,29 @@ async def test_what_a_filter_left_out_is_committed_when_nothing_is_out(scene: Sc
     assert scene.groups.committed("G") == 900
 
 
-async def test_what_a_filter_left_out_waits_for_what_is_out(scene: Scene) -> None:
+async def test_filtered_offsets_are_not_committed_before_earlier_unacknowledged_messages(scene: Scene) -> None:
     scene.groups.append(b"1", tag="a")
     assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
     pulled = await assigned.receive()
     await until(lambda: scene.groups.held)
     scene.groups.log().append(b"2")
     link, request = scene.groups.held.pop()
-    replies(Status.PULL_RETRY_IMMEDIATELY, 2, 0, 2)(link, request)
+    pull_response(Status.PULL_RETRY_IMMEDIATELY, 2, 0, 2)(link, request)
     await until(lambda: scene.groups.held)
     assert assigned.committed == 0
     assigned.commit(pulled.next)
     assert assigned.committed == 2
 
 
-async def test_an_answer_that_does_not_move_is_not_asked_for_without_a_pause(scene: Scene) -> None:
+async def test_pulls_continue_after_responses_without_progress(scene: Scene) -> None:
     scene.groups.append(b"1")
     pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[replies(Status.PULL_RETRY_IMMEDIATELY, 0, 0, 1)] * 3, pull)
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[pull_response(Status.PULL_RETRY_IMMEDIATELY, 0, 0, 1)] * 3, pull)
     assigned = await scene.assigned()
     assert bodies_of(await assigned.receive()) == [b"1"]
 
 
-def test_a_tag_is_the_last_of_its_name() -> None:
+def test_the_tag_is_the_last_property_of_its_name() -> None:
     stored = properties.encode([("XTAGS", "no"), ("TAGS", "old"), ("TAGS", "new"), ("K", "v")])
     assert tag_of(Record(properties=stored)) == b"new"
     assert tag_of(Record(properties=properties.encode([("XTAGS", "no")]))) is None
@@ -164,10 +166,10 @@ def test_messages_of_an_inner_batch_before_the_offset_are_left_out() -> None:
     assert (bodies_of(pulled), pulled.count) == ([b"b", b"c"], 2)
 
 
-# --- moved: resets and gaps -----------------------------------------------------------------------------------------------
+# --- resets and gaps ------------------------------------------------------------------------------------------------------
 
 
-async def test_deleted_before_it_was_read_is_a_gap(scene: Scene) -> None:
+async def test_messages_deleted_before_they_were_read_are_a_gap(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 10)
     scene.groups.offsets["G", QUEUE] = 3
     scene.groups.log().first = 7
@@ -181,13 +183,13 @@ async def test_deleted_before_it_was_read_is_a_gap(scene: Scene) -> None:
     await until(lambda: scene.groups.committed("G") == 7)
 
 
-async def test_what_came_before_a_gap_is_handed_out_first(scene: Scene) -> None:
+async def test_messages_before_a_gap_are_delivered_first(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 2)
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     link, request = scene.groups.held.pop()
     scene.groups.log().append(*[b"y"] * 8)
-    moved(9, 9, 10, "OFFSET_TOO_SMALL")(link, request)
+    offset_moved(9, 9, 10, "OFFSET_TOO_SMALL")(link, request)
     await until(lambda: not scene.groups.held)
     assert (await assigned.receive()).next == 2
     with pytest.raises(GapError):
@@ -206,10 +208,10 @@ async def test_an_offset_beyond_the_end_is_a_gap(scene: Scene) -> None:
     assert gap.value.resume is None
 
 
-async def test_our_own_start_may_be_gone(scene: Scene) -> None:
+async def test_a_chosen_start_offset_that_is_deleted_meanwhile_is_no_gap(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 10)
     pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(moved(4, 4, 10, "OFFSET_TOO_SMALL"), pull)
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(offset_moved(4, 4, 10, "OFFSET_TOO_SMALL"), pull)
     assigned = await scene.assigned()
     assert (await assigned.receive()).first == 4
 
@@ -227,10 +229,10 @@ async def test_a_reset_at_the_broker_is_followed_and_committed(scene: Scene, cap
     assert (again.first, again.next, scene.groups.committed("G")) == (4, 10, 4)
     assert "continuing at offset 4 instead of 10" in caplog.text
     assigned.commit(pulled.next)
-    assert assigned.committed == 10  # handed out again by now
+    assert assigned.committed == 10  # the messages were delivered again meanwhile
 
 
-async def test_a_hole_in_what_was_found_is_a_gap(scene: Scene) -> None:
+async def test_a_hole_in_the_pulled_messages_is_a_gap(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     scene.groups.offsets["G", QUEUE] = 1
     scene.groups.log().compacted = {1, 2}
@@ -239,7 +241,7 @@ async def test_a_hole_in_what_was_found_is_a_gap(scene: Scene) -> None:
         await assigned.receive()
 
 
-async def test_a_compacted_topic_has_holes(scene: Scene) -> None:
+async def test_holes_in_a_compacted_topic_are_no_gaps(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     scene.groups.offsets["G", QUEUE] = 1
     scene.groups.log().compacted = {1, 2}
@@ -254,21 +256,21 @@ async def test_a_compacted_topic_has_holes(scene: Scene) -> None:
     ("code", "remark"),
     [(Status.PULL_NOT_FOUND, pull_request.FOUND_NULL), (Status.PULL_RETRY_IMMEDIATELY, pull_request.REMOVING)],
 )
-async def test_a_missing_part_is_believed_after_some_tries(scene: Scene, code: int, remark: str) -> None:
+async def test_unreadable_messages_are_a_gap_after_some_retries(scene: Scene, code: int, remark: str) -> None:
     scene.groups.append(*[b"x"] * 9)
     scene.groups.offsets["G", QUEUE] = 2
-    scene.cluster.on[Code.PULL_MESSAGE] = replies(code, 6, 0, 9, remark)
+    scene.cluster.on[Code.PULL_MESSAGE] = pull_response(code, 6, 0, 9, remark)
     assigned = await scene.assigned()
     with pytest.raises(GapError, match=remark):
         await assigned.receive()
     assert [pull.queue_offset for pull in scene.groups.pulls()] == [2] * (MAX_UNREADABLE_RESPONSES + 1)
 
 
-# --- what goes wrong ------------------------------------------------------------------------------------------------------
+# --- refusals and lost connections ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [Status.SYSTEM_BUSY, Status.FLOW_CONTROL, Status.SYSTEM_ERROR, Status.TOPIC_NOT_EXIST])
-async def test_a_refusal_that_passes_is_waited_for(scene: Scene, code: int) -> None:
+async def test_a_pull_is_repeated_after_a_temporary_refusal(scene: Scene, code: int) -> None:
     scene.groups.append(b"1")
     pull = scene.cluster.on[Code.PULL_MESSAGE]
     scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[refuses(code)] * 2, pull)
@@ -277,19 +279,19 @@ async def test_a_refusal_that_passes_is_waited_for(scene: Scene, code: int) -> N
 
 
 @pytest.mark.parametrize("code", [24, 25, 27, 28])
-async def test_an_unknown_subscription_is_answered_by_a_heartbeat(scene: Scene, code: int) -> None:
+async def test_a_heartbeat_follows_a_pull_refused_for_an_unknown_subscription(scene: Scene, code: int) -> None:
     scene.groups.append(b"1")
     pull = scene.cluster.on[Code.PULL_MESSAGE]
     scene.cluster.on[Code.PULL_MESSAGE] = in_turn(refuses(code), pull)
     assigned = await scene.assigned()
     await assigned.receive()
-    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
+    codes = [command.code for command in scene.cluster.requests_to["a:10911"]]
     refused_at = codes.index(Code.PULL_MESSAGE)
     assert Code.HEART_BEAT in codes[refused_at : codes.index(Code.PULL_MESSAGE, refused_at + 1)]
 
 
 @pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.SUBSCRIPTION_GROUP_NOT_EXIST, Status.SUBSCRIPTION_PARSE_FAILED])
-async def test_a_refusal_that_lasts_ends_the_queue(scene: Scene, code: int) -> None:
+async def test_a_permanent_refusal_of_a_pull_is_fatal(scene: Scene, code: int) -> None:
     scene.cluster.on[Code.PULL_MESSAGE] = refuses(code)
     assigned = await scene.assigned()
     with pytest.raises(ServerRefused) as caught:
@@ -297,7 +299,7 @@ async def test_a_refusal_that_lasts_ends_the_queue(scene: Scene, code: int) -> N
     assert (caught.value.code, caught.value.failure) == (code, Failure.FATAL)
 
 
-async def test_a_lost_connection_is_made_again(scene: Scene) -> None:
+async def test_pulls_continue_after_lost_connections(scene: Scene) -> None:
     scene.groups.append(b"1")
     pull = scene.cluster.on[Code.PULL_MESSAGE]
     scene.cluster.on[Code.PULL_MESSAGE] = in_turn(hangs_up, hangs_up, pull)
@@ -306,15 +308,15 @@ async def test_a_lost_connection_is_made_again(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x10" + bytes(12), bytes(200)])
-async def test_an_answer_that_cannot_be_cut_is_asked_for_again(scene: Scene, body: bytes) -> None:
+async def test_a_damaged_pull_response_is_requested_again(scene: Scene, body: bytes) -> None:
     scene.groups.append(b"1")
     pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(replies(Status.SUCCESS, 1, 0, 1, body=body), pull)
+    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(pull_response(Status.SUCCESS, 1, 0, 1, body=body), pull)
     assigned = await scene.assigned()
     assert bodies_of(await assigned.receive()) == [b"1"]
 
 
-def test_a_torn_record_is_told() -> None:
+def test_the_error_of_a_torn_record_names_its_number() -> None:
     record = encode_record(Record("T", b"body"))
     with pytest.raises(RemoteProtocolError, match="record 1"):
         PulledRecords(QUEUE, record + record[:-1], 0, 2)
@@ -323,7 +325,7 @@ def test_a_torn_record_is_told() -> None:
 # --- committing -----------------------------------------------------------------------------------------------------------
 
 
-async def test_commits_ride_on_pulls_and_never_go_back(scene: Scene) -> None:
+async def test_commits_are_sent_with_pulls_and_never_go_back(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     scene.groups.log().limit = 2
     assigned = await scene.assigned()
@@ -336,7 +338,7 @@ async def test_commits_ride_on_pulls_and_never_go_back(scene: Scene) -> None:
     await until(lambda: scene.groups.committed("G") == 4)
 
 
-async def test_what_was_not_handed_out_cannot_be_committed(scene: Scene) -> None:
+async def test_undelivered_messages_cannot_be_committed(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
@@ -344,7 +346,7 @@ async def test_what_was_not_handed_out_cannot_be_committed(scene: Scene) -> None
     assert assigned.committed == 0
 
 
-async def test_a_timer_commits_once(scene: Scene) -> None:
+async def test_the_commit_timer_sends_each_offset_once(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     consumer = await scene.join()
     (assigned,) = consumer.held.values()
@@ -354,18 +356,18 @@ async def test_a_timer_commits_once(scene: Scene) -> None:
     await consumer.held.commit()
     await consumer.held.commit()
     await until(lambda: scene.groups.committed("G") == 4)
-    updates = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
+    updates = scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
     assert [(command.is_oneway, command.ext["commitOffset"]) for command in updates] == [(True, "4")]
 
 
-async def test_release_commits_with_an_answer(scene: Scene) -> None:
+async def test_a_release_waits_for_the_response_to_its_commit(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 4)
     assigned = await scene.assigned()
     pulled = await assigned.receive()
     await until(lambda: scene.groups.held)
     assigned.commit(pulled.next)
     await assigned.release()
-    (update,) = scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET]
+    (update,) = scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
     assert not update.is_oneway
     assert (assigned.revoked, scene.groups.committed("G")) == (True, 4)
     with pytest.raises(LaneRevoked):
@@ -379,13 +381,13 @@ async def test_a_release_without_progress_commits_nothing(scene: Scene) -> None:
     assigned = await scene.assigned()
     await assigned.receive()
     await assigned.release()
-    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == []
+    assert scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET] == []
 
 
 # --- seeking --------------------------------------------------------------------------------------------------------------
 
 
-async def test_seek_goes_back_and_commits_that(scene: Scene) -> None:
+async def test_a_seek_backwards_is_committed_and_redelivers(scene: Scene) -> None:
     scene.groups.append(*[b"%d" % n for n in range(4)])
     assigned = await scene.assigned()
     pulled = await assigned.receive()
@@ -395,7 +397,7 @@ async def test_seek_goes_back_and_commits_that(scene: Scene) -> None:
     assert bodies_of(await assigned.receive()) == [b"1", b"2", b"3"]
 
 
-async def test_seek_to_what_is_out_keeps_the_commit(scene: Scene) -> None:
+async def test_a_seek_to_an_unacknowledged_offset_keeps_the_committed_offset(scene: Scene) -> None:
     scene.groups.append(*[b"%d" % n for n in range(4)])
     scene.groups.log().limit = 2
     assigned = await scene.assigned()
@@ -403,24 +405,24 @@ async def test_seek_to_what_is_out_keeps_the_commit(scene: Scene) -> None:
     assert (one.next, two.next) == (2, 4)
     await assigned.seek(2)
     assert assigned.committed == 0
-    assigned.commit(two.next)  # of before the seek: it is not out any more
+    assigned.commit(two.next)  # delivered before the seek, so this commit is ignored
     assert assigned.committed == 0
     assert (await assigned.receive()).first == 2
     assigned.commit(4)
     assert assigned.committed == 4
 
 
-async def test_seek_drops_what_waits_and_what_is_asked(scene: Scene) -> None:
+async def test_a_seek_drops_waiting_messages_and_the_pull_in_flight(scene: Scene) -> None:
     scene.groups.append(*[b"%d" % n for n in range(4)])
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     await assigned.seek(3)
     assert bodies_of(await assigned.receive()) == [b"3"]
     assert assigned.held_bytes == 0
-    assert (await asyncio.wait_for(_none(assigned), 1)) is None
+    assert (await asyncio.wait_for(_take_later(assigned), 1)) is None
 
 
-async def _none(assigned: object) -> object:
+async def _take_later(assigned: object) -> object:
     await asyncio.sleep(0.01)
     return assigned.take()  # type: ignore[attr-defined]
 
@@ -428,26 +430,26 @@ async def _none(assigned: object) -> object:
 # --- memory ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_memory_is_bounded_over_all_queues_and_reading_goes_on(scene: Scene) -> None:
+async def test_memory_is_bounded_over_all_queues_while_reading_continues(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 4}
     for number in range(4):
         log = scene.groups.log(number=number)
         log.append(*[bytes(1000)] * 200)
         log.limit = 10
     consumer = await scene.join(max_bytes=100_000)
-    answer = 10 * 1100
-    await until(lambda: consumer.budget.held > 100_000 - 2 * answer)  # nobody reads yet
-    most, read = 0, 0
+    response_bytes = 10 * 1100
+    await until(lambda: consumer.budget.held > 100_000 - 2 * response_bytes)  # no message has been taken yet
+    max_held, read = 0, 0
     async with asyncio.timeout(PATIENCE_S):
         while read < 800:
             await asyncio.sleep(0.001)
-            most = max(most, consumer.budget.held)
+            max_held = max(max_held, consumer.budget.held)
             for assigned in consumer.held.values():
                 if (pulled := assigned.take()) is not None:
                     read += pulled.count
-    assert most <= 100_000
+    assert max_held <= 100_000
     assert consumer.budget.held == 0
-    assert consumer.budget.expected <= 100_000 // 4, "pulls that wait for messages leave room"
+    assert consumer.budget.expected <= 100_000 // 4, "held pulls reserve only a small part of the limit"
 
 
 async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene) -> None:
@@ -476,11 +478,11 @@ async def test_a_reader_leaves_no_trace_of_a_group(scene: Scene) -> None:
     assert header.sys_flag == PullFlag.SUBSCRIPTION | PullFlag.LITE | PullFlag.SUSPEND
     assert (header.consumer_group, header.subscription, header.expression_type) == ("TOOLS_CONSUMER", "a", "TAG")
     await assigned.release()
-    asked = set(scene.cluster.asked)
-    assert not asked & {Code.HEART_BEAT, Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UNREGISTER_CLIENT}
+    codes = set(scene.cluster.requests)
+    assert not codes & {Code.HEART_BEAT, Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UNREGISTER_CLIENT}
 
 
-async def test_a_reader_with_a_group_goes_on_where_that_stands(scene: Scene) -> None:
+async def test_a_reader_with_a_group_continues_at_the_groups_offset(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 3)
     scene.groups.offsets["G", QUEUE] = 2
     assigned = await scene.assigned(model=MessageModel.ASSIGNED, queues=(QUEUE,))
@@ -489,10 +491,10 @@ async def test_a_reader_with_a_group_goes_on_where_that_stands(scene: Scene) -> 
     assigned.commit(3)
     await assigned.release()
     assert scene.groups.committed("G") == 3
-    assert scene.cluster.asked[Code.HEART_BEAT] == []
+    assert scene.cluster.requests[Code.HEART_BEAT] == []
 
 
-async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene: Scene) -> None:
+async def test_a_reader_starts_at_its_given_offset_and_a_deleted_one_is_a_gap(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 9)
     scene.groups.log().first = 4
     settings = {"group": "", "model": MessageModel.ASSIGNED, "queues": (QUEUE,)}
@@ -503,16 +505,16 @@ async def test_a_reader_begins_where_it_is_told_and_a_lost_place_is_a_gap(scene:
         await lost.receive()
 
 
-async def test_an_old_broker_is_pulled_with_the_old_code(scene: Scene) -> None:
+async def test_a_broker_without_lite_pulls_gets_ordinary_pulls(scene: Scene) -> None:
     scene.groups.append(b"x")
     scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
     assigned = await scene.assigned(group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
     assert bodies_of(await assigned.receive()) == [b"x"]
     await until(lambda: scene.groups.held)
-    assert len(scene.cluster.asked[Code.LITE_PULL_MESSAGE]) == 1
+    assert len(scene.cluster.requests[Code.LITE_PULL_MESSAGE]) == 1
 
 
-async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scene) -> None:
+async def test_without_a_master_the_slave_is_read_but_gets_no_commits(scene: Scene) -> None:
     scene.groups.append(b"x")
     scene.groups.offsets["G", QUEUE] = 0
     assigned = await scene.assigned()
@@ -527,7 +529,7 @@ async def test_without_a_master_a_slave_is_read_and_not_told_offsets(scene: Scen
     assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
 
 
-def test_an_answer_is_cut_before_an_offset_also_inside_an_inner_batch() -> None:
+def test_pulled_records_are_cut_at_an_offset_even_inside_an_inner_batch() -> None:
     single = [encode_record(Record("T", b"%d" % n, queue_offset=n)) for n in range(10)]
     pulled = PulledRecords(QUEUE, b"".join(single), 0, 10)
     assert pulled.until(10) is pulled
@@ -539,8 +541,8 @@ def test_an_answer_is_cut_before_an_offset_also_inside_an_inner_batch() -> None:
     assert batch.may_contain(b"anything"), "its properties may be compressed"
 
 
-def test_records_are_not_kept() -> None:
-    """They take several times the bytes that they were read from."""
+def test_decoded_records_are_not_cached() -> None:
+    """Decoded records take several times the memory of their bytes."""
     pulled = PulledRecords(QUEUE, encode_record(Record("T", b"x", properties.encode([("TAGS", "a")]))), 0, 1, frozenset({"a"}))
     assert (pulled.count, pulled.first_record, bodies_of(pulled)) == (1, 0, [b"x"])
     assert pulled._records is None

@@ -1,4 +1,4 @@
-"""Orderly members: a queue is read by who holds its lock."""
+"""Orderly members: only the member that holds the lock of a queue reads it."""
 
 import asyncio
 
@@ -30,22 +30,22 @@ async def test_a_queue_is_locked_before_its_offset_is_read(scene: Scene) -> None
     scene.groups.append(b"x")
     assigned = await scene.assigned(orderly=True)
     await assigned.receive()
-    codes = [command.code for command in scene.cluster.asked_at["a:10911"]]
-    places = [codes.index(c) for c in (Code.LOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET, Code.PULL_MESSAGE)]
-    assert places == sorted(places)
-    said = LockRequest.decode(scene.cluster.asked[Code.LOCK_BATCH_MQ][0].body)
-    assert (said.group, said.client_id, said.queues) == ("G", scene.clients[0].client_id, (q(0),))
+    codes = [command.code for command in scene.cluster.requests_to["a:10911"]]
+    indexes = [codes.index(c) for c in (Code.LOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET, Code.PULL_MESSAGE)]
+    assert indexes == sorted(indexes)
+    lock_request = LockRequest.decode(scene.cluster.requests[Code.LOCK_BATCH_MQ][0].body)
+    assert (lock_request.group, lock_request.client_id, lock_request.queues) == ("G", scene.clients[0].client_id, (q(0),))
 
 
-async def test_locks_are_taken_broker_by_broker(scene: Scene) -> None:
+async def test_locks_are_requested_once_for_each_broker(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2, "broker-b": 1}
     consumer = await scene.join(orderly=True)
     assert set(consumer.held) == {q(0), q(1), q(0, "broker-b")}
-    asked = [LockRequest.decode(command.body).queues for command in scene.cluster.asked[Code.LOCK_BATCH_MQ]]
-    assert sorted(asked) == [(q(0), q(1)), (q(0, "broker-b"),)]
+    requested = [LockRequest.decode(command.body).queues for command in scene.cluster.requests[Code.LOCK_BATCH_MQ]]
+    assert sorted(requested) == [(q(0), q(1)), (q(0, "broker-b"),)]
 
 
-async def test_what_another_has_locked_is_taken_when_it_is_free(scene: Scene) -> None:
+async def test_a_queue_locked_by_another_member_is_assigned_once_it_is_unlocked(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.groups.locks["G", q(1)] = "other"
     consumer = await scene.join(orderly=True)
@@ -54,7 +54,7 @@ async def test_what_another_has_locked_is_taken_when_it_is_free(scene: Scene) ->
     await until(lambda: set(consumer.held) == {q(0), q(1)})
 
 
-async def test_release_and_revoke_unlock(scene: Scene) -> None:
+async def test_released_and_revoked_queues_are_unlocked(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2}
     one = await scene.join("1", orderly=True)
     two = await scene.join("2", orderly=True)
@@ -65,7 +65,7 @@ async def test_release_and_revoke_unlock(scene: Scene) -> None:
     assert scene.groups.locks == {}
 
 
-async def test_a_queue_that_goes_waits_for_what_is_out(scene: Scene) -> None:
+async def test_a_revoked_queue_stays_locked_until_its_messages_are_acknowledged(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.groups.append(*[b"x"] * 3, number=1)
     one = await scene.join("1", orderly=True)
@@ -80,7 +80,7 @@ async def test_a_queue_that_goes_waits_for_what_is_out(scene: Scene) -> None:
     assert (two.held[q(1)].position, scene.groups.committed("G", number=1)) == (3, 3)
 
 
-async def test_it_does_not_wait_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_for_acknowledgements_of_a_revoked_queue_is_limited(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_release, "SETTLE_S", 0.02)
     scene.cluster.topics["T"] = {"broker-a": 2}
     scene.groups.append(*[b"x"] * 3, number=1)
@@ -91,7 +91,7 @@ async def test_it_does_not_wait_for_ever(scene: Scene, monkeypatch: pytest.Monke
     assert (await two.held[q(1)].receive()).first == 0
 
 
-async def test_a_lock_that_another_has_taken_ends_the_queue_without_commit(scene: Scene) -> None:
+async def test_a_queue_whose_lock_is_lost_ends_without_a_commit(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 3)
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[q(0)]
@@ -104,13 +104,13 @@ async def test_a_lock_that_another_has_taken_ends_the_queue_without_commit(scene
         await assigned.receive()
     assert consumer.held == {}
     assert scene.groups.committed("G") == before
-    assert scene.cluster.asked[Code.UPDATE_CONSUMER_OFFSET] == []
+    assert scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET] == []
     scene.groups.locks.clear()
     await until(lambda: q(0) in consumer.held and consumer.held[q(0)] is not assigned)
 
 
 @pytest.mark.parametrize("answer", [hangs_up, refuses(1)])
-async def test_a_renewal_that_does_not_get_through_is_tolerated_for_a_while(scene: Scene, answer: object) -> None:
+async def test_failed_renewals_revoke_a_queue_only_after_its_lock_expired(scene: Scene, answer: object) -> None:
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[q(0)]
     lock = scene.cluster.on[Code.LOCK_BATCH_MQ]
@@ -125,7 +125,7 @@ async def test_a_renewal_that_does_not_get_through_is_tolerated_for_a_while(scen
     await until(lambda: q(0) in consumer.held)
 
 
-async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) -> None:
+async def test_a_queue_with_an_expired_lock_delivers_and_commits_nothing(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 3)
     scene.groups.log().limit = 1
     consumer = await scene.join(orderly=True)
@@ -140,8 +140,8 @@ async def test_an_aged_lock_hands_nothing_out_and_commits_nothing(scene: Scene) 
     assert assigned.take() is not None
 
 
-async def test_an_unlock_never_overtakes_a_lock_that_was_cut_short(scene: Scene) -> None:
-    """Brokers work on the requests of a connection side by side: the lock would stay for a minute, of a member that is gone."""
+async def test_unlocking_waits_for_the_response_to_a_cancelled_renewal(scene: Scene) -> None:
+    """Brokers process the requests of a connection in parallel: a late lock would block the queue for a minute."""
     consumer = await scene.join(orderly=True)
     lock, late = scene.cluster.on[Code.LOCK_BATCH_MQ], []
     scene.cluster.on[Code.LOCK_BATCH_MQ] = lambda link, request: late.append((link, request))

@@ -17,7 +17,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Link, in_turn, silent, until
-from tests.rocketmq.client.groups import Scene, replies, scene
+from tests.rocketmq.client.groups import Scene, pull_response, scene
 
 __all__ = ["scene"]
 
@@ -26,7 +26,7 @@ QUEUE = Queue("T", "broker-a", 0)
 
 @pytest.mark.parametrize("begun_by", ["revoke", "release"])
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_close_waits_for_a_queue_that_is_being_given_back(scene: Scene, begun_by: str, orderly: bool) -> None:
+async def test_close_waits_for_a_release_in_progress(scene: Scene, begun_by: str, orderly: bool) -> None:
     """In a rolling update, a queue on its way to a new member is committed and unlocked, even if this member leaves meanwhile."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join(orderly=orderly)
@@ -36,7 +36,7 @@ async def test_close_waits_for_a_queue_that_is_being_given_back(scene: Scene, be
     scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
     giving = asyncio.ensure_future(getattr(assigned, begun_by)())
     await until(lambda: late)
-    giving.cancel()  # as the task that divides the queues is, when its consumer closes
+    giving.cancel()  # as the rebalance task is cancelled when its consumer closes
     closing = asyncio.ensure_future(consumer.close())
     await asyncio.sleep(0.02)
     assert not closing.done()
@@ -44,10 +44,10 @@ async def test_close_waits_for_a_queue_that_is_being_given_back(scene: Scene, be
     await closing
     assert scene.groups.committed("G") == 10
     assert scene.groups.locks == {}
-    assert len(late) == 1, "it is given back once"
+    assert len(late) == 1, "the offset is committed once"
 
 
-async def test_a_cancelled_release_leaves_no_queue_unread(scene: Scene) -> None:
+async def test_a_queue_is_assigned_again_after_its_release_was_cancelled(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join()
     assigned = consumer.held[QUEUE]
@@ -63,7 +63,7 @@ async def test_a_cancelled_release_leaves_no_queue_unread(scene: Scene) -> None:
     assert consumer.held[QUEUE].position == 10
 
 
-async def test_everybody_who_closes_waits_for_the_same(scene: Scene) -> None:
+async def test_concurrent_calls_of_close_wait_for_the_same_task(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join()
     assigned = consumer.held[QUEUE]
@@ -76,24 +76,24 @@ async def test_everybody_who_closes_waits_for_the_same(scene: Scene) -> None:
     assert scene.groups.members["G"] == {}
 
 
-async def test_a_deadline_ends_what_no_broker_answers(scene: Scene) -> None:
+async def test_close_ends_at_its_deadline_if_no_broker_responds(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await assigned.receive()
-    revoking = asyncio.ensure_future(assigned.revoke())  # waits for what is out
+    revoking = asyncio.ensure_future(assigned.revoke())  # waits for acknowledgements
     await until(lambda: assigned.revoked)
     for code in (Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ, Code.UNREGISTER_CLIENT):
         scene.cluster.on[code] = silent
-    async with asyncio.timeout(4):  # no request is waited for as long as its own timeout
+    async with asyncio.timeout(4):  # close ends before the timeout of any single request
         await consumer.close(asyncio.get_running_loop().time() + 0.05)
     assert consumer.held == {}
     await asyncio.gather(revoking, return_exceptions=True)
 
 
-@pytest.mark.parametrize("turns", range(5))
-async def test_a_deadline_in_the_moment_in_which_settling_ends_is_obeyed(scene: Scene, turns: int) -> None:
-    """On a busy machine, the end of settling and the deadline are due in the same turn of the event loop."""
+@pytest.mark.parametrize("iterations", range(5))
+async def test_a_deadline_at_the_end_of_settling_is_obeyed(scene: Scene, iterations: int) -> None:
+    """On a busy machine, the end of settling and the deadline are due in the same iteration of the event loop."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[QUEUE]
@@ -104,7 +104,7 @@ async def test_a_deadline_in_the_moment_in_which_settling_ends_is_obeyed(scene: 
         scene.cluster.on[code] = silent
     release = assigned._release
     release.stop_settling()
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
     assert release._task is not None
     release._task.cancel()
@@ -113,7 +113,7 @@ async def test_a_deadline_in_the_moment_in_which_settling_ends_is_obeyed(scene: 
     await asyncio.gather(revoking, return_exceptions=True)
 
 
-async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scene: Scene) -> None:
+async def test_the_deadline_of_one_waiter_does_not_cancel_a_release_for_the_others(scene: Scene) -> None:
     """The rebalance task also waits for the release: it continues, and takes the queue again."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join()
@@ -132,7 +132,7 @@ async def test_a_deadline_of_one_who_waits_is_no_cancellation_of_the_others(scen
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
 
 
-async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(scene: Scene) -> None:
+async def test_undelivered_pulls_are_not_committed_when_a_locked_queue_is_revoked(scene: Scene) -> None:
     """Two pull responses have arrived and one was delivered: acknowledging it must not commit the other."""
     scene.groups.append(*[b"x"] * 6)
     scene.groups.log().limit = 3
@@ -149,7 +149,7 @@ async def test_what_was_pulled_ahead_is_not_committed_when_a_locked_queue_goes(s
 
 @pytest.mark.parametrize("by", ["revoke", "release"])
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(scene: Scene, by: str, orderly: bool) -> None:
+async def test_a_reset_reported_during_a_release_is_committed_last(scene: Scene, by: str, orderly: bool) -> None:
     """A broker reports a reset once: in the response to the last pull, which is awaited because the pull carries a commit."""
     scene.groups.append(*[b"x"] * 10)
     scene.groups.log().limit = 5
@@ -173,7 +173,7 @@ async def test_a_reset_that_is_told_while_a_queue_is_given_back_is_what_stays(sc
 
 @pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize("by", ["revoke", "release"])
-async def test_a_reset_that_is_told_behind_the_last_commit_is_committed_after_it(scene: Scene, by: str, code: int) -> None:
+async def test_a_reset_reported_after_the_last_commit_is_committed_too(scene: Scene, by: str, code: int) -> None:
     """A 4.x broker does not store a reset offset itself: the member commits it, even after a commit of another offset."""
     scene.groups.append(*[b"x"] * 10)
     consumer = await scene.join(orderly=True)
@@ -183,7 +183,7 @@ async def test_a_reset_that_is_told_behind_the_last_commit_is_committed_after_it
     scene.cluster.on[code] = lambda link, request: late.append((link, request))
     giving = asyncio.ensure_future(getattr(assigned, by)())
     await until(lambda: late)
-    await assigned.reset(2, "as an administrator has told")
+    await assigned.reset(2, "an administrator has reset the group")
     scene.cluster.on[code] = answer
     answer(*late[0])
     await giving
@@ -191,10 +191,10 @@ async def test_a_reset_that_is_told_behind_the_last_commit_is_committed_after_it
     assert scene.groups.locks == {}
 
 
-# --- waking up, and not waking up all the time ----------------------------------------------------------------------------
+# --- waking up and pausing ------------------------------------------------------------------------------------------------
 
 
-async def test_a_renewed_lock_wakes_who_waits(scene: Scene) -> None:
+async def test_a_renewed_lock_wakes_a_waiting_receiver(scene: Scene) -> None:
     scene.groups.append(b"x")
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[QUEUE]
@@ -209,16 +209,16 @@ async def test_a_renewed_lock_wakes_who_waits(scene: Scene) -> None:
     assert (await asyncio.wait_for(waiting, PATIENCE_S)).count == 1
 
 
-@pytest.mark.parametrize("what", ["something waits", "its lock is old", "it is gone"])
-async def test_changed_always_lets_others_run(scene: Scene, what: str) -> None:
+@pytest.mark.parametrize("queue_state", ["a message waits", "its lock is expired", "it is released"])
+async def test_wait_for_change_always_yields_to_other_tasks(scene: Scene, queue_state: str) -> None:
     scene.groups.append(b"x")
     consumer = await scene.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await until(lambda: assigned.held_bytes)
-    if what == "its lock is old":
+    if queue_state == "its lock is expired":
         assert assigned.state.locked_at is not None
         assigned.state.locked_at -= LOCK_VALID_S
-    elif what == "it is gone":
+    elif queue_state == "it is released":
         await assigned.release()
     ran = []
     asyncio.get_running_loop().call_soon(ran.append, 1)
@@ -226,7 +226,7 @@ async def test_changed_always_lets_others_run(scene: Scene, what: str) -> None:
     assert ran
 
 
-async def test_changed_tells_what_ended_the_queue(scene: Scene) -> None:
+async def test_wait_for_change_raises_the_gap_that_ended_the_queue(scene: Scene) -> None:
     scene.groups.append(*[b"x"] * 10)
     scene.groups.offsets["G", QUEUE] = 3
     scene.groups.log().first = 7
@@ -237,11 +237,11 @@ async def test_changed_tells_what_ended_the_queue(scene: Scene) -> None:
         await assigned.wait_for_change(1.0)
 
 
-async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_between_pulls_without_progress_grow(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave that lags behind responds at once with PULL_RETRY_IMMEDIATELY and the same offset."""
     scene.groups.append(*[b"x"] * 9)
     scene.groups.offsets["G", QUEUE] = 9
-    scene.cluster.on[Code.PULL_MESSAGE] = replies(Status.PULL_RETRY_IMMEDIATELY, 9, 0, 5)
+    scene.cluster.on[Code.PULL_MESSAGE] = pull_response(Status.PULL_RETRY_IMMEDIATELY, 9, 0, 5)
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -252,15 +252,15 @@ async def test_answers_that_move_nothing_are_not_asked_for_without_a_pause(scene
 
     assigned = await scene.assigned()
     monkeypatch.setattr(pull_loop.asyncio, "sleep", paused)
-    asked = len(scene.groups.pulls())
-    await until(lambda: len(scene.groups.pulls()) > asked + 8)
+    count = len(scene.groups.pulls())
+    await until(lambda: len(scene.groups.pulls()) > count + 8)
     monkeypatch.undo()
-    assert len(pauses) >= 7, "a pause for each, after the first that told where the end is"
-    assert max(pauses) > 10 * pull_loop.MIN_HOLD_S, "they grow"
+    assert len(pauses) >= 7, "a pause after each response but the first, which told the end of the queue"
+    assert max(pauses) > 10 * pull_loop.MIN_HOLD_S, "pauses grow"
     assert not assigned.revoked
 
 
-async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(scene: Scene) -> None:
+async def test_a_first_seek_to_deleted_messages_is_a_gap(scene: Scene) -> None:
     """A route does this if it continues from its checkpoint with a new group."""
     scene.groups.append(*[b"x"] * 10)
     scene.groups.log().first = 7
@@ -270,7 +270,7 @@ async def test_a_seek_to_what_is_gone_is_a_gap_also_before_anything_was_read(sce
         await assigned.receive()
 
 
-async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_too(scene: Scene) -> None:
+async def test_a_group_left_during_the_first_heartbeat_of_a_connection_is_unregistered_there(scene: Scene) -> None:
     """The first heartbeat named the group, and it could not be unregistered before the connection was open."""
     scene.groups.offsets["G", QUEUE] = 0
     consumer = await scene.join()
@@ -283,11 +283,11 @@ async def test_a_group_that_is_left_while_a_connection_is_greeted_is_left_there_
     await consumer.close()
     for one in late:
         beat(*one)
-    await until(lambda: scene.cluster.asked[Code.UNREGISTER_CLIENT])
+    await until(lambda: scene.cluster.requests[Code.UNREGISTER_CLIENT])
     await until(lambda: not scene.groups.members["G"])
 
 
-async def test_groups_that_are_left_one_after_another_while_a_connection_is_greeted(scene: Scene) -> None:
+async def test_two_groups_left_during_the_first_heartbeat_of_a_connection_are_unregistered_there(scene: Scene) -> None:
     """The second group is left before the broker has answered the UNREGISTER_CLIENT of the first."""
     scene.groups.offsets["G", QUEUE] = scene.groups.offsets["OTHER", QUEUE] = 0
     consumer = await scene.join()
@@ -311,7 +311,7 @@ async def test_groups_that_are_left_one_after_another_while_a_connection_is_gree
     assert not any(scene.groups.members.values())
 
 
-async def test_a_group_that_is_left_when_a_connection_has_just_been_greeted(scene: Scene) -> None:
+async def test_a_group_left_right_after_the_first_heartbeat_of_a_connection_is_unregistered_there(scene: Scene) -> None:
     """The group is left in the iteration of the event loop in which the first heartbeat has just read the list of groups."""
     consumer = await scene.join()
     client, greeted = scene.clients[0], asyncio.Event()

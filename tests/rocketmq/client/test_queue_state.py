@@ -25,13 +25,13 @@ def block(first: int, next_: int) -> PulledRecords:
 # --- the table ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_state_is_reached_and_only_the_last_two_are_ends() -> None:
+def test_every_state_is_reachable_and_only_released_and_lost_are_final() -> None:
     assert set(TRANSITIONS.values()) | {State.ASSIGNED} == set(State)
     assert set(State) - {before for before, _ in TRANSITIONS} == {State.RELEASED, State.LOST}
 
 
 @pytest.mark.parametrize("event", [Event.FINISH_RELEASE, Event.SETTLE])
-def test_what_is_not_in_the_table_raises(event: Event) -> None:
+def test_a_transition_that_is_not_in_the_table_raises(event: Event) -> None:
     state = QueueState()
     state.start(0, first_start=False)
     with pytest.raises(LocalProtocolError, match="reading"):
@@ -40,7 +40,7 @@ def test_what_is_not_in_the_table_raises(event: Event) -> None:
         state.start(0, first_start=False)
 
 
-def test_one_pull_is_on_its_way_at_a_time() -> None:
+def test_only_one_pull_is_in_flight_at_a_time() -> None:
     state = QueueState()
     state.start(0, first_start=False)
     state.pull(0.0, with_commit=True)
@@ -48,7 +48,7 @@ def test_one_pull_is_on_its_way_at_a_time() -> None:
         state.pull(0.0, with_commit=True)
 
 
-def test_what_was_pulled_ahead_is_not_acknowledged_when_the_queue_is_taken_away() -> None:
+def test_undelivered_pulls_are_not_acknowledged_when_the_queue_is_revoked() -> None:
     """What waits is forgotten: the offset must not follow what was read over it."""
     state = QueueState()
     state.start(0, first_start=False, locked_at=0.0)

@@ -35,18 +35,18 @@ async def client(rocketmq: RocketMQ) -> AsyncIterator[ClusterClient]:
 
 
 async def indexed(client: ClusterClient, address: str | None) -> bool:
-    """Whether all that the broker has stored is in its queues: that comes after the answer to a send."""
+    """Return whether the broker has added all stored messages to their queues, which happens after the response to a send."""
     assert address is not None
     answer = await client.request(address, Code.GET_BROKER_RUNTIME_INFO, {})
     return KvTable.decode(answer.body).table["dispatchBehindBytes"] == "0"
 
 
 async def read(client: ClusterClient, queue: Queue) -> list[Record]:
-    """Everything in a queue, by pulls without a group's offsets."""
+    """Read all messages of a queue by pulls that neither use nor change the offsets of a group."""
     route = await client.routes.get(queue.topic)
     assert route is not None
     found: list[Record] = []
-    await soon(lambda: indexed(client, route.master(queue.broker)))
+    await wait_for_result(lambda: indexed(client, route.master(queue.broker)))
     at = await client.positions.first(queue)
     while True:
         header = PullHeader(READER, queue.topic, queue.id, at, 1000, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", "TAG")
@@ -66,13 +66,13 @@ async def read_all(client: ClusterClient, topic: str) -> list[Record]:
     return [record for queue in route.read_queues() for record in await read(client, queue)]
 
 
-def named(record: Record) -> dict[str, str]:
+def properties_of(record: Record) -> dict[str, str]:
     return dict(props.decode(record.properties))
 
 
-async def soon(condition, timeout: float = 60.0):
-    """What `condition` gives as soon as that is something."""
-    async with asyncio.timeout(timeout):
+async def wait_for_result(condition, timeout_s: float = 60.0):
+    """Call `condition` until its result is true, and return the result."""
+    async with asyncio.timeout(timeout_s):
         while not (found := await condition()):
             await asyncio.sleep(0.1)
     return found
@@ -86,25 +86,27 @@ async def test_batches_keep_order_and_bytes(rocketmq: RocketMQ, client: ClusterC
     queues = await producer.queues()
     sent = []
     for number in range(60):
-        properties = [props.encode([("n", f"{number}.{place}"), ("é", "ü")]) for place in range(10)]
-        body = b"".join(batch.encode_element(b"%d.%d" % (number, place), one, place) for place, one in enumerate(properties))
+        properties = [props.encode([("n", f"{number}.{index}"), ("é", "ü")]) for index in range(10)]
+        body = b"".join(
+            batch.encode_element(b"%d.%d" % (number, index), encoded, index) for index, encoded in enumerate(properties)
+        )
         sent.append(producer.send_batch(queues[number % 2], body, 10, 1234))
     results = await asyncio.gather(*sent)
     assert [result.offset for result in results] == [number // 2 * 10 for number in range(60)]
     for parity, queue in enumerate(queues):
         records = await read(client, queue)
-        expected = [(number, place) for number in range(parity, 60, 2) for place in range(10)]
+        expected = [(number, index) for number in range(parity, 60, 2) for index in range(10)]
         assert [record.body for record in records] == [b"%d.%d" % pair for pair in expected]
-        assert [named(record)["n"] for record in records] == [f"{number}.{place}" for number, place in expected]
-        assert all(record.defect is None and named(record)["é"] == "ü" for record in records)
+        assert [properties_of(record)["n"] for record in records] == [f"{number}.{index}" for number, index in expected]
+        assert all(record.defect is None and properties_of(record)["é"] == "ü" for record in records)
         assert [record.queue_offset for record in records] == list(range(300))
-        assert [record.flag for record in records] == [place for _, place in expected]
+        assert [record.flag for record in records] == [index for _, index in expected]
         assert all(record.born_timestamp == 1234 for record in records)
-        ids = {named(record)["UNIQ_KEY"] for record in records if "UNIQ_KEY" in named(record)}
+        ids = {properties_of(record)["UNIQ_KEY"] for record in records if "UNIQ_KEY" in properties_of(record)}
         assert len(ids) in {0, 300}, "a batch must not get one id for all"
 
 
-async def test_what_the_broker_refuses(rocketmq: RocketMQ, client: ClusterClient):
+async def test_refusals_of_the_broker_have_the_right_failure(rocketmq: RocketMQ, client: ClusterClient):
     topic = rocketmq.take_topic(1)
     at_limit = client.producer("P", topic)
     queue = (await at_limit.queues())[0]
@@ -129,7 +131,7 @@ async def test_what_the_broker_refuses(rocketmq: RocketMQ, client: ClusterClient
 # --- administration -------------------------------------------------------------------------------------------------------
 
 
-async def test_topics(rocketmq: RocketMQ, client: ClusterClient):
+async def test_topics_are_created_grown_shrunk_and_deleted(rocketmq: RocketMQ, client: ClusterClient):
     topic, routes = "made_here", list[TopicRoute]()
     client.routes.watch(topic, routes.append)
     await client.admin.create_topic(topic, 2, attributes={"message.type": "FIFO"})
@@ -159,7 +161,7 @@ async def test_topics(rocketmq: RocketMQ, client: ClusterClient):
     await client.admin.delete_topic(topic)
 
 
-async def test_a_broker_and_its_settings(rocketmq: RocketMQ, client: ClusterClient):
+async def test_settings_of_a_broker_are_read_and_changed(rocketmq: RocketMQ, client: ClusterClient):
     info = await client.admin.cluster()
     assert info.brokers["broker-a"].addresses == {0: rocketmq.broker_address}
     assert await client.admin.masters("DefaultCluster") == {"broker-a": rocketmq.broker_address}
@@ -171,7 +173,7 @@ async def test_a_broker_and_its_settings(rocketmq: RocketMQ, client: ClusterClie
     await client.admin.update_broker_config(rocketmq.broker_address, {name: settings[name]})
 
 
-async def test_groups_and_their_offsets(rocketmq: RocketMQ, client: ClusterClient):
+async def test_groups_are_created_moved_reset_and_deleted(rocketmq: RocketMQ, client: ClusterClient):
     topic, group = rocketmq.take_topic(1), "admin_group"
     producer = client.producer("admin_producers", topic)
     queue = Queue(topic, "broker-a", 0)
@@ -201,7 +203,7 @@ async def test_groups_and_their_offsets(rocketmq: RocketMQ, client: ClusterClien
     async def connected():
         return await client.groups.producers("admin_producers")
 
-    assert [one.client_id for one in await soon(connected)] == [client.client_id]
+    assert [one.client_id for one in await wait_for_result(connected)] == [client.client_id]
     assert await client.groups.producers("nobody") == []
     assert await client.groups.reset(group, topic, times[2]) == {queue: 2}
     assert await client.positions.committed(queue, group) == 2
@@ -238,14 +240,14 @@ async def test_a_killed_broker_loses_nothing_and_keeps_the_order():
                 await asyncio.sleep(0.02)
 
         producing = asyncio.ensure_future(produce())
-        await soon(lambda: _done(sent, 200))
+        await wait_for_result(lambda: _done(sent, 200))
         await asyncio.to_thread(cluster.kill_broker)
         await asyncio.to_thread(cluster.restart_broker)
         count = len(sent)
-        await soon(lambda: _done(sent, count + 200))
+        await wait_for_result(lambda: _done(sent, count + 200))
         await asyncio.to_thread(cluster.name_server_process.kill)
         count = len(sent)
-        await soon(lambda: _done(sent, count + 200))
+        await wait_for_result(lambda: _done(sent, count + 200))
         stop.set()
         await producing
         await asyncio.gather(*sent)

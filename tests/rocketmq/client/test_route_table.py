@@ -9,17 +9,29 @@ from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.route_table import Queue, TopicRoute
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, refuses, route, route_body, says, scripted_client, until
+from tests.rocketmq.client.broker import (
+    NS,
+    TOPIC,
+    A,
+    B,
+    Cluster,
+    refuses,
+    responds_with,
+    route,
+    route_body,
+    scripted_client,
+    until,
+)
 
 ROUTE = Code.GET_ROUTEINFO_BY_TOPIC
 
 
-def queues(*places: str) -> list[Queue]:
-    """`a0` is queue 0 of broker-a."""
-    return [Queue(TOPIC, f"broker-{place[0]}", int(place[1:])) for place in places]
+def queues(*names: str) -> list[Queue]:
+    """Return queues by short names: `a0` is queue 0 of broker-a."""
+    return [Queue(TOPIC, f"broker-{name[0]}", int(name[1:])) for name in names]
 
 
-async def test_queues_are_sorted_and_addresses_known(cluster: Cluster, client: ClusterClient):
+async def test_a_route_lists_sorted_queues_and_the_addresses_of_brokers(cluster: Cluster, client: ClusterClient):
     cluster.brokers["broker-a"] = {0: A, 1: "slave:1"}
     cluster.topics[TOPIC] = {"broker-b": 1, "broker-a": 11}
     found = await client.routes.get(TOPIC)
@@ -30,7 +42,7 @@ async def test_queues_are_sorted_and_addresses_known(cluster: Cluster, client: C
     assert (found.addresses(), found.masters()) == ([B, A, "slave:1"], [B, A])
 
 
-async def test_a_queue_without_a_master_can_be_read_only(cluster: Cluster, client: ClusterClient):
+async def test_queues_without_a_master_are_read_only(cluster: Cluster, client: ClusterClient):
     cluster.brokers["broker-a"] = {2: "two:1", 1: "one:1"}
     found = await client.routes.get(TOPIC)
     assert found is not None
@@ -39,31 +51,31 @@ async def test_a_queue_without_a_master_can_be_read_only(cluster: Cluster, clien
     assert (found.reader("broker-a"), found.reader("broker-b"), found.reader("broker-c")) == ("one:1", B, None)
 
 
-async def test_rights_and_the_order_configuration_count(cluster: Cluster, client: ClusterClient):
+async def test_permissions_and_the_order_configuration_determine_the_queues(cluster: Cluster, client: ClusterClient):
     body = route_body(cluster, TOPIC)
     body["queueDatas"][0]["perm"], body["queueDatas"][1]["perm"] = 4, 2
-    cluster.on[ROUTE] = says(body)
+    cluster.on[ROUTE] = responds_with(body)
     found = await client.routes.get(TOPIC)
     assert found is not None
     assert (list(found.read_queues()), list(found.write_queues())) == (queues("a0", "a1"), queues("b0", "b1"))
-    cluster.on[ROUTE] = says(route_body(cluster, TOPIC, orderTopicConf="broker-b:1;broker-a:3"))
+    cluster.on[ROUTE] = responds_with(route_body(cluster, TOPIC, orderTopicConf="broker-b:1;broker-a:3"))
     found = await client.routes.get(TOPIC, fresh=True)
     assert found is not None
     assert list(found.write_queues()) == queues("a0", "a1", "a2", "b0")
 
 
-async def test_a_route_is_kept_until_it_is_doubted(cluster: Cluster, client: ClusterClient):
+async def test_a_route_is_cached_until_it_is_invalidated(cluster: Cluster, client: ClusterClient):
     first = await client.routes.get(TOPIC)
     assert await client.routes.get(TOPIC) is first
-    assert len(cluster.asked[ROUTE]) == 1
+    assert len(cluster.requests[ROUTE]) == 1
     client.routes.invalidate(TOPIC)
     await asyncio.gather(*(client.routes.get(TOPIC) for _ in range(5)))
-    assert len(cluster.asked[ROUTE]) == 2, "who asks at the same time shares the answer"
+    assert len(cluster.requests[ROUTE]) == 2, "concurrent calls share one query"
     await client.routes.get(TOPIC, fresh=True)
-    assert len(cluster.asked[ROUTE]) == 3
+    assert len(cluster.requests[ROUTE]) == 3
 
 
-async def test_that_a_topic_is_missing_is_remembered_no_longer_than_a_route(cluster: Cluster):
+async def test_a_missing_topic_is_cached_no_longer_than_a_route(cluster: Cluster):
     client = scripted_client(route=0.05)
     await client.connect()
     assert await client.routes.get("new") is None
@@ -74,7 +86,7 @@ async def test_that_a_topic_is_missing_is_remembered_no_longer_than_a_route(clus
     await client.close()
 
 
-async def test_watchers_hear_of_growing_shrinking_and_moving(cluster: Cluster):
+async def test_watchers_are_called_when_queues_or_addresses_change(cluster: Cluster):
     client = scripted_client(route=0.01)
     await client.connect()
     seen: list[TopicRoute] = []
@@ -89,8 +101,8 @@ async def test_watchers_hear_of_growing_shrinking_and_moving(cluster: Cluster):
     cluster.brokers["broker-a"][0] = "elsewhere:1"
     await until(lambda: len(seen) == 4)
     assert seen[-1].master("broker-a") == "elsewhere:1"
-    count = len(cluster.asked[ROUTE])
-    await until(lambda: len(cluster.asked[ROUTE]) > count + 2)
+    count = len(cluster.requests[ROUTE])
+    await until(lambda: len(cluster.requests[ROUTE]) > count + 2)
     assert len(seen) == 4, "an unchanged route is no news"
     unwatch()
     cluster.topics[TOPIC]["broker-a"] = 9
@@ -99,7 +111,7 @@ async def test_watchers_hear_of_growing_shrinking_and_moving(cluster: Cluster):
     await client.close()
 
 
-async def test_a_lost_broker_makes_its_routes_be_asked_again_at_once(cluster: Cluster, client: ClusterClient):
+async def test_a_lost_broker_invalidates_its_routes_at_once(cluster: Cluster, client: ClusterClient):
     cluster.topics["other"] = {"broker-b": 1}
     seen: list[TopicRoute] = []
     client.routes.watch(TOPIC, seen.append)
@@ -110,29 +122,29 @@ async def test_a_lost_broker_makes_its_routes_be_asked_again_at_once(cluster: Cl
     cluster.link_to(A).drop()
     await until(lambda: len(seen) == 2)
     assert seen[-1].master("broker-a") == "elsewhere:1"
-    asked = len(cluster.asked[ROUTE])
+    count = len(cluster.requests[ROUTE])
     await client.routes.get("other")
-    assert len(cluster.asked[ROUTE]) == asked, "the other topic is not at that broker"
+    assert len(cluster.requests[ROUTE]) == count, "the other topic is not at that broker"
 
 
-async def test_an_answer_that_doubts_the_route_makes_it_be_asked_again(cluster: Cluster, client: ClusterClient):
+async def test_a_refusal_that_contradicts_the_route_invalidates_it(cluster: Cluster, client: ClusterClient):
     await client.routes.get(TOPIC)
-    for code, asked in ((Status.SYSTEM_BUSY, 1), (Status.TOPIC_NOT_EXIST, 2), (Status.SERVICE_NOT_AVAILABLE, 3)):
+    for code, count in ((Status.SYSTEM_BUSY, 1), (Status.TOPIC_NOT_EXIST, 2), (Status.SERVICE_NOT_AVAILABLE, 3)):
         cluster.on[Code.GET_MAX_OFFSET] = refuses(code)
         with pytest.raises(ServerRefused):
             await client.request(A, Code.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
         await client.routes.get(TOPIC)
-        assert len(cluster.asked[ROUTE]) == asked
+        assert len(cluster.requests[ROUTE]) == count
 
 
-async def test_a_forgetful_name_server_takes_nothing_from_watchers(cluster: Cluster, caplog):
+async def test_watchers_keep_the_last_route_if_name_servers_forget_the_topic(cluster: Cluster, caplog):
     client = scripted_client(route=0.01)
     await client.connect()
     seen: list[TopicRoute] = []
     client.routes.watch(TOPIC, seen.append)
     await until(lambda: len(seen) == 1)
     cluster.on[ROUTE] = refuses(Status.TOPIC_NOT_EXIST)
-    await until(lambda: "keeping its last route" in caplog.text)  # who asks shares a look that is under way, and began before
+    await until(lambda: "keeping its last route" in caplog.text)  # an earlier query may still be in progress, and would be shared
     assert await client.routes.get(TOPIC, fresh=True) is None
     assert client.routes.last_known(TOPIC) is seen[0]
     cluster.on[ROUTE] = route
@@ -143,8 +155,8 @@ async def test_a_forgetful_name_server_takes_nothing_from_watchers(cluster: Clus
     await client.close()
 
 
-async def test_refreshing_goes_on_when_no_name_server_answers(cluster: Cluster, caplog):
-    caplog.set_level("DEBUG")  # name servers that cannot be reached are said once, for their cluster
+async def test_refreshing_continues_while_no_name_server_responds(cluster: Cluster, caplog):
+    caplog.set_level("DEBUG")  # at INFO, unreachable name servers are logged only once for their cluster
     client = scripted_client(route=0.01)
     await client.connect()
     seen: list[TopicRoute] = []

@@ -36,24 +36,30 @@ async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
 async def test_the_broker_makes_the_copy(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
     await SendBack(client, "G", max_times=5).later(QUEUE, record(), 4)
-    (command,) = cluster.asked_at["a:10911"]
-    said = SendBackHeader.decode(command.ext)
-    assert (said.offset, said.group, said.delay_level, said.max_reconsume_times, said.origin_topic) == (4711, "G", 4, 5, "T")
-    assert said.origin_msg_id == ids.offset_id(record().store_host, 4711)
+    (command,) = cluster.requests_to["a:10911"]
+    header = SendBackHeader.decode(command.ext)
+    assert (header.offset, header.group, header.delay_level, header.max_reconsume_times, header.origin_topic) == (
+        4711,
+        "G",
+        4,
+        5,
+        "T",
+    )
+    assert header.origin_msg_id == ids.offset_id(record().store_host, 4711)
 
 
 async def test_a_dead_letter_has_a_level_of_its_own(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
     await SendBack(client, "G").dead(QUEUE, record())
-    assert SendBackHeader.decode(cluster.asked[Code.CONSUMER_SEND_MSG_BACK][0].ext).delay_level == -1
+    assert SendBackHeader.decode(cluster.requests[Code.CONSUMER_SEND_MSG_BACK][0].ext).delay_level == -1
 
 
 @pytest.mark.parametrize("answer", [refuses(Status.SYSTEM_ERROR), refuses(Status.NO_PERMISSION), hangs_up])
 async def test_otherwise_a_copy_is_sent_to_the_retry_topic(cluster: Cluster, client: ClusterClient, answer: Any) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = answer
     await SendBack(client, "G").later(QUEUE, record(reconsume_times=2))
-    (said,) = cluster.headers(Code.SEND_MESSAGE_V2)
-    assert (said.topic, said.reconsume_times, said.max_reconsume_times, said.flag) == ("%RETRY%G", 3, 16, 3)
+    (header,) = cluster.headers(Code.SEND_MESSAGE_V2)
+    assert (header.topic, header.reconsume_times, header.max_reconsume_times, header.flag) == ("%RETRY%G", 3, 16, 3)
     ((body, stored),) = cluster.stored["b:10911", 0]
     pairs = [("KEYS", "k"), ("UNIQ_KEY", "U1"), ("mine", "ö"), ("RETRY_TOPIC", "T"), ("ORIGIN_MESSAGE_ID", "U1"), ("DELAY", "5")]
     assert (body, properties.decode(stored.encode())) == (b"body", pairs)
@@ -71,9 +77,9 @@ async def test_a_copy_of_a_copy_keeps_where_it_came_from(cluster: Cluster, clien
 async def test_a_dead_copy_has_been_delivered_too_often(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
     await SendBack(client, "G", max_times=3).dead(QUEUE, record())
-    (said,) = cluster.headers(Code.SEND_MESSAGE_V2)
-    assert (said.reconsume_times, said.max_reconsume_times) == (4, 3)
-    assert "DELAY" not in dict(properties.decode(said.properties.encode()))
+    (header,) = cluster.headers(Code.SEND_MESSAGE_V2)
+    assert (header.reconsume_times, header.max_reconsume_times) == (4, 3)
+    assert "DELAY" not in dict(properties.decode(header.properties.encode()))
 
 
 async def test_without_a_retry_topic_it_fails(cluster: Cluster, client: ClusterClient) -> None:

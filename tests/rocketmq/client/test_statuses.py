@@ -29,37 +29,37 @@ from mqbridge.rocketmq.wire.ids import offset_id
 from mqbridge.rocketmq.wire.receipts import Receipt
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import A, Answer, refuses, says, success
-from tests.rocketmq.client.cutting_cluster import Cutting, cutting, impatient, insist, new_client
+from tests.rocketmq.client.broker import A, Answer, refuses, responds_with, success
+from tests.rocketmq.client.cutting_cluster import Cutting, cutting, new_client, retry_temporary_errors, short_pauses
 
-__all__ = ["impatient"]
+__all__ = ["short_pauses"]
 
 STATUSES = [*sorted(value for name, value in vars(Status).items() if name.isupper()), 777, -1]
 """All known response codes, and two unknown ones."""
 QUEUE = Queue("T", "broker-a", 0)
-LASTS = {Failure.FATAL, Failure.REFUSED}
+PERMANENT = {Failure.FATAL, Failure.REFUSED}
 
 
-async def for_each(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cutting, int], Awaitable[None]]) -> None:
+async def for_each_status(patch: pytest.MonkeyPatch, code: int, converse: Callable[[Cutting, int], Awaitable[None]]) -> None:
     """Run the conversation once for each status, with which the first request of this code is answered; later ones succeed."""
     for status in STATUSES:
         cluster = cutting(patch, "none", -1)
         cluster.hit = code
         cluster.topics["T"] = {"broker-a": 1}
         cluster.on |= {Code.CONSUMER_SEND_MSG_BACK: success}
-        healthy, asked = cluster.on[code], [0]
-        cluster.on[code] = once(status, healthy, asked)
+        healthy, count = cluster.on[code], [0]
+        cluster.on[code] = once(status, healthy, count)
         async with asyncio.timeout(PATIENCE_S):
             await converse(cluster, status)
-        assert asked[0]
+        assert count[0]
 
 
-def once(status: int, healthy: Answer, asked: list[int]) -> Answer:
-    """Return a handler that refuses the first request with this status; `healthy` answers the others, `asked` counts all."""
+def once(status: int, healthy: Answer, count: list[int]) -> Answer:
+    """Return a handler that refuses the first request with this status; `healthy` answers the others, `count` counts all."""
 
     def answer(link: Any, request: Any) -> None:
-        asked[0] += 1
-        (refuses(status) if asked[0] == 1 else healthy)(link, request)
+        count[0] += 1
+        (refuses(status) if count[0] == 1 else healthy)(link, request)
 
     return answer
 
@@ -72,9 +72,9 @@ async def produce(cluster: Cutting, status: int) -> None:
     await client.connect()
     producer = client.producer("P", "T")
     try:
-        await insist(producer.queues)
+        await retry_temporary_errors(producer.queues)
     except ClusterError as error:
-        assert error.failure in LASTS  # noqa: PT017 - one of two good ends
+        assert error.failure in PERMANENT  # noqa: PT017 - an error is one of two good results
     else:
         await send_all(cluster, producer)
     await producer.close()
@@ -93,15 +93,15 @@ async def send_all(cluster: Cutting, producer: QueueProducer) -> None:
     for at in failed:
         error = results[at]
         assert isinstance(error, ClusterError)
-        assert error.failure in LASTS
+        assert error.failure in PERMANENT
     assert [body for body, _ in cluster.stored[A, 0]] == [b"%d" % at for at in range(6) if at not in failed]
 
 
 @pytest.mark.parametrize(
     "code", [Code.GET_ROUTEINFO_BY_TOPIC, Code.HEART_BEAT, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.UNREGISTER_CLIENT]
 )
-async def test_sends(impatient: pytest.MonkeyPatch, code: int) -> None:
-    await for_each(impatient, code, produce)
+async def test_sends_handle_every_response_code(short_pauses: pytest.MonkeyPatch, code: int) -> None:
+    await for_each_status(short_pauses, code, produce)
 
 
 async def transact(cluster: Cutting, status: int) -> None:
@@ -118,7 +118,7 @@ async def transact(cluster: Cutting, status: int) -> None:
     try:
         result = await producer.send(OutgoingMessage(b"x"), execute)
     except ServerRefused as error:
-        assert error.failure in LASTS  # noqa: PT017 - one of two good ends
+        assert error.failure in PERMANENT  # noqa: PT017 - an error is one of two good results
         assert ran == []
     else:
         assert (result.state, ran) == (State.COMMIT, [1])
@@ -126,8 +126,8 @@ async def transact(cluster: Cutting, status: int) -> None:
     await client.close()
 
 
-async def test_half_messages(impatient: pytest.MonkeyPatch) -> None:
-    await for_each(impatient, Code.SEND_MESSAGE_V2, transact)
+async def test_half_messages_handle_every_response_code(short_pauses: pytest.MonkeyPatch) -> None:
+    await for_each_status(short_pauses, Code.SEND_MESSAGE_V2, transact)
 
 
 # --- consuming ------------------------------------------------------------------------------------------------------------
@@ -143,9 +143,11 @@ async def consume(cluster: Cutting, status: int) -> None:
     client = new_client(cluster)
     await client.connect()
     try:
-        consumer = await insist(lambda: join(client, ConsumerSettings("G", (everything("T"),), orderly=True, retries=False)))
+        consumer = await retry_temporary_errors(
+            lambda: join(client, ConsumerSettings("G", (everything("T"),), orderly=True, retries=False))
+        )
     except ClusterError as error:
-        assert error.failure in LASTS  # noqa: PT017 - one of two good ends
+        assert error.failure in PERMANENT  # noqa: PT017 - an error is one of two good results
     else:
         await read_all(cluster, client, consumer, status)
     await client.close()
@@ -160,14 +162,14 @@ async def read_all(cluster: Cutting, client: ClusterClient, consumer: PullConsum
     await consumer.close()
     assert read == BODIES or isinstance(ended, GapError | ServerRefused)
     if ended is not None:
-        assert cluster.asked[Code.PULL_MESSAGE]
+        assert cluster.requests[Code.PULL_MESSAGE]
         assert failure_of(status) is Failure.FATAL
     if cluster.hit != Code.UPDATE_CONSUMER_OFFSET:
         assert cluster.groups.committed("G") == len(read)
 
 
 async def read_on(client: ClusterClient, assigned: AssignedQueue, read: list[bytes]) -> MqbridgeError | None:
-    """One answer more; the message 5 is sent back. What ended the queue, if something did."""
+    """Read one more pull response and send message 5 back; return the error that ended the queue, if any."""
     try:
         pulled = await assigned.receive()
     except (GapError, ServerRefused) as error:
@@ -188,11 +190,11 @@ async def read_on(client: ClusterClient, assigned: AssignedQueue, read: list[byt
         Code.UNREGISTER_CLIENT,
     ],
 )  # fmt: skip
-async def test_members(impatient: pytest.MonkeyPatch, code: int) -> None:
-    await for_each(impatient, code, consume)
+async def test_members_handle_every_response_code(short_pauses: pytest.MonkeyPatch, code: int) -> None:
+    await for_each_status(short_pauses, code, consume)
 
 
-async def test_sending_back(impatient: pytest.MonkeyPatch) -> None:
+async def test_sending_back_handles_every_response_code(short_pauses: pytest.MonkeyPatch) -> None:
     """For every response, the broker has made a copy, or the client sends a copy to the retry topic."""
 
     async def send_back(cluster: Cutting, status: int) -> None:
@@ -200,20 +202,20 @@ async def test_sending_back(impatient: pytest.MonkeyPatch) -> None:
         client = new_client(cluster)
         await client.connect()
         await SendBack(client, "G").later(QUEUE, Record("T", b"x", store_host=bytes(8)))
-        # SUCCESS is believed, and a broker that goes away is asked a second time.
+        # SUCCESS is accepted; after GO_AWAY the broker is asked a second time.
         assert len(cluster.stored[A, 0]) == (status not in {Status.SUCCESS, Status.GO_AWAY})
         await client.close()
 
-    await for_each(impatient, Code.CONSUMER_SEND_MSG_BACK, send_back)
+    await for_each_status(short_pauses, Code.CONSUMER_SEND_MSG_BACK, send_back)
 
 
 @pytest.mark.parametrize("code", [Code.POP_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME])
-async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
-    impatient.setattr(pops, "POLLING_FULL_PAUSE_S", 0.0)
+async def test_pops_handle_every_response_code(short_pauses: pytest.MonkeyPatch, code: int) -> None:
+    short_pauses.setattr(pops, "POLLING_FULL_PAUSE_S", 0.0)
     record = encode_record(Record("T", b"x"))
     receipt = Receipt(0, 1000, 60000, 0, "0", "broker-a", 0, 0)
-    brought = PopResult(1000, 60000, 0, 0, "0 0 0", "0 0 0").encode()
-    changed = {"popTime": "1", "invisibleTime": "2", "reviveQid": "3"}
+    pop_fields = PopResult(1000, 60000, 0, 0, "0 0 0", "0 0 0").encode()
+    changed_fields = {"popTime": "1", "invisibleTime": "2", "reviveQid": "3"}
 
     async def pop(cluster: Cutting, status: int) -> None:
         client = new_client(cluster)
@@ -225,32 +227,32 @@ async def test_pops(impatient: pytest.MonkeyPatch, code: int) -> None:
             lambda: popper.acknowledge([receipt, receipt._replace(offset=1)]),
             lambda: popper.change_invisible(receipt, 1000),
         ):
-            await tell(call)
+            await expect_result_or_error(call)
         await client.close()
 
     for status in STATUSES:
-        cluster = cutting(impatient, "none", -1)
+        cluster = cutting(short_pauses, "none", -1)
         cluster.on |= {
-            Code.POP_MESSAGE: lambda link, request: link.answer(request, ext=brought, body=record),
+            Code.POP_MESSAGE: lambda link, request: link.answer(request, ext=pop_fields, body=record),
             Code.BATCH_ACK_MESSAGE: success,
             Code.ACK_MESSAGE: success,
-            Code.CHANGE_MESSAGE_INVISIBLETIME: lambda link, request: link.answer(request, ext=changed),
+            Code.CHANGE_MESSAGE_INVISIBLETIME: lambda link, request: link.answer(request, ext=changed_fields),
         }
         cluster.on[code] = refuses(status)
         async with asyncio.timeout(PATIENCE_S):
             await pop(cluster, status)
-        assert cluster.asked[code]
+        assert cluster.requests[code]
 
 
-async def tell(call: Callable[[], Awaitable[object]]) -> None:
+async def expect_result_or_error(call: Callable[[], Awaitable[object]]) -> None:
     """The call succeeds, or raises one of mqbridge's errors."""
     try:
         await call()
     except MqbridgeError as error:
-        assert str(error)  # noqa: PT017 - one of two good ends
+        assert str(error)  # noqa: PT017 - an error is one of two good results
 
 
-# --- everything that is asked once ----------------------------------------------------------------------------------------
+# --- single requests ------------------------------------------------------------------------------------------------------
 
 CALLS: dict[int, Callable[[ClusterClient], Awaitable[object]]] = {
     Code.GET_BROKER_CLUSTER_INFO: lambda client: client.admin.cluster(),
@@ -290,9 +292,9 @@ ACCEPTED = {
     Code.QUERY_CONSUMER_OFFSET: {Status.QUERY_NOT_FOUND},
     Code.QUERY_MESSAGE: {Status.QUERY_NOT_FOUND},
 }
-"""Refusals that are an answer: there is none."""
-FOLLOWING = {*CALLS, Code.GET_ALL_TOPIC_CONFIG}
-"""What some of them ask next."""
+"""Refusals that mean "there is none", so that no error is raised."""
+HANDLED = {*CALLS, Code.GET_ALL_TOPIC_CONFIG}
+"""All requests of CALLS, and one that a call sends afterwards."""
 CLUSTER_INFO = {
     "brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "C"}},
     "clusterAddrTable": {"C": ["broker-a"]},
@@ -300,21 +302,21 @@ CLUSTER_INFO = {
 
 
 @pytest.mark.parametrize("code", CALLS)
-async def test_questions(impatient: pytest.MonkeyPatch, code: int) -> None:
+async def test_single_requests_handle_every_response_code(short_pauses: pytest.MonkeyPatch, code: int) -> None:
     for status in STATUSES:
-        cluster = cutting(impatient, "none", -1)
+        cluster = cutting(short_pauses, "none", -1)
         cluster.topics["T"] = {"broker-a": 1}
-        cluster.on = dict.fromkeys(FOLLOWING, refuses(Status.SYSTEM_ERROR)) | cluster.on
-        cluster.on[Code.GET_BROKER_CLUSTER_INFO] = says(CLUSTER_INFO)
+        cluster.on = dict.fromkeys(HANDLED, refuses(Status.SYSTEM_ERROR)) | cluster.on
+        cluster.on[Code.GET_BROKER_CLUSTER_INFO] = responds_with(CLUSTER_INFO)
         cluster.on |= dict.fromkeys((Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_TOPIC_IN_NAMESRV), success)
         cluster.on[code] = refuses(status)
         client = new_client(cluster)
         await client.connect()
         async with asyncio.timeout(PATIENCE_S):
-            if status == Status.SUCCESS or status in ACCEPTED.get(code, ()):  # without the header or body that belongs to it
-                await tell(lambda client=client: CALLS[code](client))
+            if status == Status.SUCCESS or status in ACCEPTED.get(code, ()):  # SUCCESS comes without the expected header or body
+                await expect_result_or_error(lambda client=client: CALLS[code](client))
             else:
                 with pytest.raises(ClusterError):
                     await CALLS[code](client)
             await client.close()
-        assert cluster.asked[code]
+        assert cluster.requests[code]

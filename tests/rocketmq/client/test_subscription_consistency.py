@@ -19,7 +19,7 @@ from tests.rocketmq.client.groups import Scene, first_stream, scene
 __all__ = ["scene"]
 
 QUEUE = Queue("T", "broker-a", 0)
-DIFFERENT = [
+OTHER_SUBSCRIPTIONS = [
     (SubscriptionData("OTHER"),),
     (SubscriptionData("T"), SubscriptionData("OTHER")),
     (SubscriptionData("T", "blue", 1 << 50),),
@@ -27,22 +27,22 @@ DIFFERENT = [
 """The last one has a newer version than ours: brokers keep the newest subscription of each topic."""
 
 
-async def beat(scene: Scene, *subscriptions: SubscriptionData) -> None:
+async def send_foreign_heartbeat(scene: Scene, *subscriptions: SubscriptionData) -> None:
     """Send the heartbeat of a member in another process."""
     data = ConsumerData("G", subscriptions)
     await scene.clients[0].request(A, Code.HEART_BEAT, body=Heartbeat("java@1", (), (data,)).encode())
 
 
-async def another(scene: Scene, *subscriptions: SubscriptionData) -> None:
+async def join_foreign_member(scene: Scene, *subscriptions: SubscriptionData) -> None:
     """Let the member in the other process join before any of ours."""
     own = await scene.join(group="OWN")
-    await beat(scene, *subscriptions)
+    await send_foreign_heartbeat(scene, *subscriptions)
     await own.close()
 
 
-@pytest.mark.parametrize("theirs", DIFFERENT)
+@pytest.mark.parametrize("theirs", OTHER_SUBSCRIPTIONS)
 async def test_a_group_with_other_subscriptions_is_not_joined(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
-    await another(scene, *theirs)
+    await join_foreign_member(scene, *theirs)
     with pytest.raises(ClusterError, match=r"the members of group G have different subscriptions: T here.*java@1") as caught:
         await scene.join()
     assert caught.value.failure is Failure.RETRY, "the others may leave"
@@ -51,53 +51,53 @@ async def test_a_group_with_other_subscriptions_is_not_joined(scene: Scene, thei
     assert (await scene.join()).held.keys() == {QUEUE}
 
 
-@pytest.mark.parametrize("theirs", DIFFERENT)
-async def test_a_member_that_differs_ends_ours_and_is_named_once_for_each_difference(
+@pytest.mark.parametrize("theirs", OTHER_SUBSCRIPTIONS)
+async def test_a_member_with_other_subscriptions_ends_ours_and_is_logged_once_per_difference(
     scene: Scene, theirs: tuple[SubscriptionData, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer = await scene.join()
     await first_stream(consumer)
 
-    def named() -> list[str]:
+    def warnings() -> list[str]:
         return [
             one.message for one in caplog.records if "different subscriptions" in one.message and one.levelno == logging.WARNING
         ]
 
-    await beat(scene, *theirs)
+    await send_foreign_heartbeat(scene, *theirs)
     with pytest.raises(ClusterError, match=r"different subscriptions.*java@1"):
         await first_stream(consumer)
     for _ in range(3):
         consumer.request_rebalance()
         await asyncio.sleep(0.01)
-    assert len(named()) == 1
-    await beat(scene, SubscriptionData("THIRD"))
-    await until(lambda: len(named()) == 2)
-    assert "THIRD" in named()[1]
+    assert len(warnings()) == 1
+    await send_foreign_heartbeat(scene, SubscriptionData("THIRD"))
+    await until(lambda: len(warnings()) == 2)
+    assert "THIRD" in warnings()[1]
 
 
-async def test_members_that_differ_only_in_words_are_fine(scene: Scene) -> None:
+async def test_members_may_differ_in_the_form_of_the_same_subscriptions(scene: Scene) -> None:
     """Members may differ in the order of tags, in versions, and in the retry topic, which only some members read."""
     one = await scene.join("1#1", subscriptions=(tagged("T", ["a", "b"]),))
-    await beat(scene, SubscriptionData("T", "b||a", 7), SubscriptionData("%RETRY%G"))
+    await send_foreign_heartbeat(scene, SubscriptionData("T", "b||a", 7), SubscriptionData("%RETRY%G"))
     two = await scene.join("2#2", subscriptions=(tagged("T", ["b", "a"]),))
     for consumer in (one, two):
         await consumer._consistency.check()
         assert consumer._reported_difference == ""
 
 
-async def test_what_is_left_of_another_member_is_no_disagreement(scene: Scene) -> None:
+async def test_subscriptions_of_a_member_that_left_are_no_difference(scene: Scene) -> None:
     """Brokers keep the last subscriptions of a group until a member sends a heartbeat."""
     consumer = await scene.join()
-    await beat(scene, SubscriptionData("OTHER"))
+    await send_foreign_heartbeat(scene, SubscriptionData("OTHER"))
     del scene.groups.members["G"]["java@1"]
     await consumer._consistency.check()
 
 
-async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(scene: Scene) -> None:
+async def test_the_filter_of_a_member_that_left_is_replaced_by_the_only_member(scene: Scene) -> None:
     """The old filter is newer than ours: the broker would withhold our messages forever, and other members could not join."""
     red = (tagged("T", ["red"]),)
     first = await scene.join("1#1", subscriptions=red)
-    await beat(scene, SubscriptionData("T", "blue", 1 << 50))
+    await send_foreign_heartbeat(scene, SubscriptionData("T", "blue", 1 << 50))
     del scene.groups.members["G"]["java@1"]
     await scene.clients[0].heartbeat()
     await first._consistency.check()
@@ -105,7 +105,7 @@ async def test_a_filter_that_a_member_left_behind_is_replaced_by_who_is_alone(sc
     await scene.join("2#2", subscriptions=red)
 
 
-async def test_it_is_replaced_too_while_a_broker_still_lists_our_lost_connection(scene: Scene) -> None:
+async def test_the_old_filter_is_replaced_while_a_broker_still_lists_our_lost_connection(scene: Scene) -> None:
     """A broker lists a lost connection for two minutes more, beside the new one of the same client."""
     consumer = await scene.join()
     client_id = scene.clients[0].client_id
@@ -120,7 +120,7 @@ async def test_it_is_replaced_too_while_a_broker_still_lists_our_lost_connection
     assert scene.groups.subscriptions["G"][0].expression == "*"
 
 
-async def test_it_is_not_replaced_while_somebody_is_there_at_another_broker(scene: Scene) -> None:
+async def test_the_old_filter_is_kept_while_another_broker_lists_its_member(scene: Scene) -> None:
     """A heartbeat goes to all brokers, so it would replace the filter of the member at the other broker."""
     scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
     consumer = await scene.join()
@@ -133,7 +133,7 @@ async def test_it_is_not_replaced_while_somebody_is_there_at_another_broker(scen
     assert scene.groups.subscriptions["G"] == blue
 
 
-async def test_a_newer_version_is_known_before_a_pull_says_it(scene: Scene) -> None:
+async def test_a_new_subscription_version_is_used_after_its_heartbeat(scene: Scene) -> None:
     """Brokers refuse pulls with a newer version than they have, so the new version is used only after the heartbeat."""
     consumer = await scene.join()
     before, beat = consumer.membership.version, scene.cluster.on[Code.HEART_BEAT]
@@ -148,10 +148,10 @@ async def test_a_newer_version_is_known_before_a_pull_says_it(scene: Scene) -> N
     assert scene.groups.subscriptions["G"][0].version == (1 << 50) + 1
 
 
-@pytest.mark.parametrize("theirs", DIFFERENT)
-async def test_what_somebody_reads_who_is_there_is_not_replaced(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
+@pytest.mark.parametrize("theirs", OTHER_SUBSCRIPTIONS)
+async def test_subscriptions_of_a_connected_member_are_not_replaced(scene: Scene, theirs: tuple[SubscriptionData, ...]) -> None:
     consumer = await scene.join()
-    await beat(scene, *theirs)
+    await send_foreign_heartbeat(scene, *theirs)
     for _ in range(3):
         with pytest.raises(ClusterError, match="different subscriptions"):
             await consumer._consistency.check()
@@ -159,7 +159,7 @@ async def test_what_somebody_reads_who_is_there_is_not_replaced(scene: Scene, th
 
 
 @pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.REQUEST_CODE_NOT_SUPPORTED])
-async def test_a_broker_that_cannot_say_is_passed_over(scene: Scene, code: int) -> None:
+async def test_a_broker_that_refuses_to_list_members_is_skipped(scene: Scene, code: int) -> None:
     scene.groups.append(b"x")
     scene.cluster.on[Code.GET_CONSUMER_CONNECTION_LIST] = refuses(code)
     assert (await (await scene.assigned()).receive()).count == 1

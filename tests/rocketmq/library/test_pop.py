@@ -60,7 +60,7 @@ async def test_a_pop_returns_messages_with_receipts(cluster: Cluster, client: Cl
     assert [receipt for _, receipt in popped.messages] == RECEIPTS
     assert [one.body for one, _ in popped.messages] == [b"12", b"6", b"10"]
     assert popped.remaining == 7
-    header = PopHeader.decode(cluster.asked[Code.POP_MESSAGE][0].ext)
+    header = PopHeader.decode(cluster.requests[Code.POP_MESSAGE][0].ext)
     assert (header.queue_id, header.max_msg_nums, header.poll_time, header.init_mode, header.exp, header.order) == (
         -1,
         32,
@@ -78,7 +78,7 @@ async def test_messages_with_another_tag_of_the_same_hash_are_acknowledged_and_d
     cluster.on[Code.ACK_MESSAGE] = success
     popped = await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")
     assert [one.queue_offset for one, _ in popped.messages] == [10]
-    assert [AckHeader.decode(command.ext).offset for command in cluster.asked[Code.ACK_MESSAGE]] == [12]
+    assert [AckHeader.decode(command.ext).offset for command in cluster.requests[Code.ACK_MESSAGE]] == [12]
     cluster.on[Code.ACK_MESSAGE] = refuses(Status.SYSTEM_ERROR)
     assert len((await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")).messages) == 1
 
@@ -127,13 +127,13 @@ async def test_a_broker_of_an_old_version_is_not_queried(
     monkeypatch.setattr(client, "broker_version", {"a:10911": 409}.get)
     with pytest.raises(ServerRefused, match="409"):
         await Popper(client, "G", everything("T")).pop("broker-a")
-    assert cluster.asked[Code.POP_MESSAGE] == []
+    assert cluster.requests[Code.POP_MESSAGE] == []
 
 
 async def test_one_message_is_acknowledged_by_a_single_request(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.ACK_MESSAGE] = success
     await Popper(client, "G", everything("T")).acknowledge(RECEIPTS[1:2])
-    header = AckHeader.decode(cluster.asked[Code.ACK_MESSAGE][0].ext)
+    header = AckHeader.decode(cluster.requests[Code.ACK_MESSAGE][0].ext)
     assert (header.topic, header.queue_id, header.offset, header.extra_info) == (
         "%RETRY%G+T",
         0,
@@ -145,7 +145,7 @@ async def test_one_message_is_acknowledged_by_a_single_request(cluster: Cluster,
 async def test_several_messages_are_acknowledged_by_one_request(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.BATCH_ACK_MESSAGE] = success
     await Popper(client, "G", everything("T")).acknowledge(RECEIPTS)
-    found = BatchAcks.decode(cluster.asked[Code.BATCH_ACK_MESSAGE][0].body)
+    found = BatchAcks.decode(cluster.requests[Code.BATCH_ACK_MESSAGE][0].body)
     broker, acks = found.broker, list(found.acks)
     assert broker == "broker-a"
     assert acks == [BatchAck("G", "T", "0", 10, 0, 3, 1000, 60000, 0b101), BatchAck("G", "T", "2", 5, 0, 3, 1000, 60000, 0b10)]
@@ -157,8 +157,8 @@ async def test_a_broker_without_batch_acknowledgements_gets_single_ones(cluster:
     popper = Popper(client, "G", everything("T"))
     await popper.acknowledge(RECEIPTS)
     await popper.acknowledge(RECEIPTS)
-    assert len(cluster.asked[Code.BATCH_ACK_MESSAGE]) == 1
-    assert len(cluster.asked[Code.ACK_MESSAGE]) == 6
+    assert len(cluster.requests[Code.BATCH_ACK_MESSAGE]) == 1
+    assert len(cluster.requests[Code.ACK_MESSAGE]) == 6
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -175,7 +175,7 @@ async def test_changing_the_invisible_time_returns_a_new_receipt(cluster: Cluste
     cluster.on[Code.CHANGE_MESSAGE_INVISIBLETIME] = later
     receipt = await Popper(client, "G", everything("T")).change_invisible(RECEIPTS[0], 5000)
     assert receipt == Receipt(12, 2000, 5000, 4, "0", "broker-a", 0, 12)
-    header = ChangeInvisibleHeader.decode(cluster.asked[Code.CHANGE_MESSAGE_INVISIBLETIME][0].ext)
+    header = ChangeInvisibleHeader.decode(cluster.requests[Code.CHANGE_MESSAGE_INVISIBLETIME][0].ext)
     assert (header.invisible_time, header.offset, header.extra_info) == (5000, 12, str(RECEIPTS[0]))
 
 
@@ -185,7 +185,7 @@ async def test_assignments_are_queried_at_the_broker(cluster: Cluster, client: C
     cluster.on[Code.QUERY_ASSIGNMENT] = lambda link, request: link.answer(request, body=body)
     popper = Popper(client, "G", everything("T"))
     assert await popper.assignments() == found
-    query = AssignmentQuery.decode(cluster.asked[Code.QUERY_ASSIGNMENT][0].body)
+    query = AssignmentQuery.decode(cluster.requests[Code.QUERY_ASSIGNMENT][0].body)
     assert query == AssignmentQuery("T", "G", client.client_id, "AVG", "CLUSTERING")
 
 

@@ -43,7 +43,7 @@ async def test_every_field_is_stored_as_a_property_or_in_the_header(cluster: Clu
     assert pairs == {"TAGS": "tag", "KEYS": "k1 k2", "own": "1", "__SHARDINGKEY": "shard", "DELAY": "3"}
     assert (header.flag, header.born_timestamp, header.batch) == (7, 99, False)
     assert header.sys_flag == SysFlag.COMPRESSED | compression.ZLIB
-    (request,) = cluster.asked[SINGLE]
+    (request,) = cluster.requests[SINGLE]
     assert compression.decompress(compression.ZLIB, request.body) == body
     assert receipt.partition == (await producer.partitions())[abs(java_string_hash("shard")) % 4]
     assert receipt.position == (), "a delayed message is stored in another topic first"
@@ -72,7 +72,7 @@ async def test_a_message_that_rocketmq_cannot_store_is_refused_before_sending(
     cluster.on[Code.GET_BROKER_CONFIG] = refuses(Status.NO_PERMISSION)
     with pytest.raises(MappingError, match=problem):
         await producer.send(b"x", **fields)
-    assert cluster.asked[SINGLE] == cluster.asked[BATCH] == []
+    assert cluster.requests[SINGLE] == cluster.requests[BATCH] == []
 
 
 async def test_a_payload_of_a_wrong_type_fails_its_message_only(cluster: Cluster, producer: Producer):
@@ -97,7 +97,7 @@ async def test_concurrent_sends_share_a_batch_in_their_order(cluster: Cluster, p
     receipts = await asyncio.gather(*(producer.send(b"%d" % n, key="k") for n in range(100)))
     assert [receipt.position for receipt in receipts] == [(n,) for n in range(100)]
     assert len({receipt.message_id for receipt in receipts}) == 100
-    assert len(cluster.asked[BATCH]) == 1
+    assert len(cluster.requests[BATCH]) == 1
     (stored,) = [messages for messages in cluster.stored.values() if messages]
     assert [body for body, _ in stored] == [b"%d" % n for n in range(100)]
 
@@ -105,24 +105,24 @@ async def test_concurrent_sends_share_a_batch_in_their_order(cluster: Cluster, p
 async def test_sends_during_a_request_share_the_next_batch(cluster: Cluster, producer: Producer):
     cluster.on[BATCH] = silent
     sends = [asyncio.ensure_future(producer.send(b"0", partition=ON_A))]
-    await until(lambda: cluster.asked[BATCH])
+    await until(lambda: cluster.requests[BATCH])
     sends += [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in range(1, 50)]
     await asyncio.sleep(0.01)
-    assert len(cluster.asked[BATCH]) == 1
+    assert len(cluster.requests[BATCH]) == 1
     cluster.on[BATCH] = store
     cluster.link_to(A).drop()  # the first request is sent again
     await asyncio.gather(*sends)
     assert bodies(cluster) == [b"%d" % n for n in range(50)]
-    assert len(decode_batch(cluster.asked[BATCH][-1].body)) == 49
+    assert len(decode_batch(cluster.requests[BATCH][-1].body)) == 49
 
 
 async def test_send_waits_while_too_many_bytes_are_pending(cluster: Cluster, client: ClusterClient):
     producer = Producer(client.producer("P", TOPIC), max_pending_bytes=4000)
     cluster.on[BATCH] = silent
     sends = [asyncio.ensure_future(producer.send(bytes(1000), partition=ON_A)) for _ in range(10)]
-    await until(lambda: cluster.asked[BATCH])
+    await until(lambda: cluster.requests[BATCH])
     await asyncio.sleep(0.01)
-    assert sum(len(decode_batch(request.body)) for request in cluster.asked[BATCH]) == 3
+    assert sum(len(decode_batch(request.body)) for request in cluster.requests[BATCH]) == 3
     cluster.on[BATCH] = store
     cluster.link_to(A).drop()
     await asyncio.gather(*sends)
@@ -155,8 +155,8 @@ async def test_a_batch_is_one_request(cluster: Cluster, producer: Producer):
 async def test_a_oneway_send_waits_for_no_response(cluster: Cluster, producer: Producer):
     cluster.on[SINGLE] = silent
     await producer.send_oneway(OutgoingMessage(b"x"), partition=ON_A)
-    await until(lambda: cluster.asked[SINGLE])
-    assert cluster.asked[SINGLE][0].is_oneway
+    await until(lambda: cluster.requests[SINGLE])
+    assert cluster.requests[SINGLE][0].is_oneway
 
 
 async def test_messages_without_a_key_move_to_another_broker(cluster: Cluster, producer: Producer):
@@ -178,7 +178,7 @@ async def test_messages_without_a_key_move_to_another_broker(cluster: Cluster, p
 async def test_close_waits_for_receipts_then_fails_messages_without_one(cluster: Cluster, producer: Producer):
     cluster.on[BATCH] = silent
     sends = [asyncio.ensure_future(producer.send(b"%d" % n, partition=ON_A)) for n in range(3)]
-    await until(lambda: cluster.asked[BATCH])
+    await until(lambda: cluster.requests[BATCH])
     sends.append(asyncio.ensure_future(producer.send(b"waits", partition=ON_A)))
     await asyncio.sleep(0)
     await producer.close(timeout=0.05)
@@ -218,7 +218,7 @@ async def test_close_sends_messages_that_wait_for_the_window(cluster: Cluster, c
 async def test_a_close_that_is_cancelled_ends_at_once(cluster: Cluster, producer: Producer):
     cluster.on[BATCH] = silent
     sending = asyncio.ensure_future(producer.send(b"x", partition=ON_A))
-    await until(lambda: cluster.asked[BATCH])
+    await until(lambda: cluster.requests[BATCH])
     begun = time.monotonic()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(producer.close(timeout=60.0), 0.01)

@@ -14,7 +14,7 @@ from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.library.transactions import Half, State, TransactionProducer
 from tests.kit.rocketmq import RocketMQ
-from tests.rocketmq.client.test_real_producing import client, named, read, read_all, soon
+from tests.rocketmq.client.test_real_producing import client, properties_of, read, read_all, wait_for_result
 
 __all__ = ["client"]
 
@@ -32,7 +32,7 @@ async def test_every_field_of_a_message_is_stored(rocketmq: RocketMQ, client: Cl
     queue = find_queue(topic, (await client.routes.get(topic)).write_queues(), result.partition)
     records = await read(client, queue)
     assert [record.body for record in records] == [body] * 4
-    found = named(records[0])
+    found = properties_of(records[0])
     assert (found["TAGS"], found["KEYS"], found["own"], found["__SHARDINGKEY"]) == ("tag", "k1 k2", "ä\n", "shard")
     assert records[0].flag == 9
     await producer.send_oneway(OutgoingMessage(b"one way"), partition=result.partition)
@@ -40,7 +40,7 @@ async def test_every_field_of_a_message_is_stored(rocketmq: RocketMQ, client: Cl
     async def arrived():
         return [record for record in await read(client, queue) if record.body == b"one way"]
 
-    assert await soon(arrived)
+    assert await wait_for_result(arrived)
 
 
 async def test_every_pipelined_send_is_stored_once(rocketmq: RocketMQ, client: ClusterClient):
@@ -66,7 +66,7 @@ async def test_delay_levels_and_timers_delay_messages(rocketmq: RocketMQ, client
         records = await read_all(client, topic)
         return records if len(records) == 2 else None
 
-    found = {record.body: record for record in await soon(both)}
+    found = {record.body: record for record in await wait_for_result(both)}
     assert found[b"level"].store_timestamp - now >= 1000
     assert found[b"timer"].store_timestamp - now >= 1000
     with pytest.raises(MappingError, match="timerMaxDelaySec"):
@@ -94,9 +94,9 @@ async def test_transactions(rocketmq: RocketMQ, client: ClusterClient):
         records = await read_all(client, topic)
         return records if len(records) >= 2 and b"unknown, rolled back" in asked else None
 
-    records = await soon(checked)
+    records = await wait_for_result(checked)
     assert [record.body for record in records] == [b"committed", b"unknown, committed" * 500]
-    assert all(named(record)["TAGS"] == "tag" for record in records)
+    assert all(properties_of(record)["TAGS"] == "tag" for record in records)
     assert b"unknown, committed" * 500 in asked
     await producer.close()
 
@@ -111,12 +111,12 @@ async def test_messages_are_found_by_key_unique_key_and_offset_id(rocketmq: Rock
         found = await Query(client).by_key(topic, "batch")
         return found if len(found) == 2 else None
 
-    assert [record.body for record in await soon(indexed)] == [b"b", b"c"]
+    assert [record.body for record in await wait_for_result(indexed)] == [b"b", b"c"]
     assert [record.body for record in await Query(client).by_key(topic, "k2")] == [b"2"]
     assert sorted(record.body for record in await Query(client).by_key(topic, "all")) == [b"0", b"1", b"2", b"3"]
     assert await Query(client).by_key(topic, "none") == []
     (record,) = await Query(client).by_key(topic, "k1")
-    unique = named(record)["UNIQ_KEY"]
+    unique = properties_of(record)["UNIQ_KEY"]
     assert [record.body for record in await Query(client).by_unique_key(topic, unique)] == [b"1"]
     found = await Query(client).by_offset_id(results[3].message_id)
     assert found is not None

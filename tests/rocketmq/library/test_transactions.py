@@ -25,7 +25,7 @@ def fail_on_check(half: Half) -> State:
 
 
 def end_transactions(cluster: Cluster) -> list[EndTransactionHeader]:
-    return [EndTransactionHeader.decode(command.ext) for command in cluster.asked[END]]
+    return [EndTransactionHeader.decode(command.ext) for command in cluster.requests[END]]
 
 
 def check_request(group: str = "G", topic: str = TOPIC, **more: str) -> Command:
@@ -41,13 +41,13 @@ async def test_the_outcome_is_sent_after_the_local_transaction(cluster: Cluster,
     ran = []
 
     async def execute(message: OutgoingMessage, transaction_id: str) -> State:
-        assert len(cluster.asked[SINGLE]) == 1, "the half is stored by now"
-        assert cluster.asked[END] == []
+        assert len(cluster.requests[SINGLE]) == 1, "the half is stored by now"
+        assert cluster.requests[END] == []
         ran.append((message.payload, transaction_id))
         return state
 
     result = await producer.send(OutgoingMessage(b"x", msg_type="tag", delay_level=3), execute)
-    await until(lambda: cluster.asked[END])
+    await until(lambda: cluster.requests[END])
     assert ran == [(b"x", result.transaction_id)]
     assert result.state is state
     (said,) = cluster.headers(SINGLE)
@@ -66,8 +66,8 @@ async def test_the_outcome_is_sent_after_the_local_transaction(cluster: Cluster,
     assert told.commit_log_offset == int(result.half.message_id[16:], 16)
     assert told.transaction_id == "TX"
     assert not told.from_transaction_check
-    assert cluster.asked[END][0].is_oneway
-    assert cluster.asked[END][0] in cluster.asked_at[result.half.address]
+    assert cluster.requests[END][0].is_oneway
+    assert cluster.requests[END][0] in cluster.requests_to[result.half.address]
     await producer.close()
 
 
@@ -76,9 +76,9 @@ async def test_a_heartbeat_precedes_the_first_half_message(cluster: Cluster, cli
     await client.pool.get(B)
     producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     result = await producer.send(OutgoingMessage(b"x"), lambda *_: State.COMMIT)
-    asked = [command.code for command in cluster.asked_at[result.half.address]]
+    asked = [command.code for command in cluster.requests_to[result.half.address]]
     assert asked.index(Code.HEART_BEAT) < asked.index(SINGLE)
-    assert Heartbeat.decode(cluster.asked[Code.HEART_BEAT][0].body).producers == ("G",)
+    assert Heartbeat.decode(cluster.requests[Code.HEART_BEAT][0].body).producers == ("G",)
     await producer.close()
 
 
@@ -87,7 +87,7 @@ async def test_a_half_message_that_may_get_lost_is_rolled_back(cluster: Cluster,
     cluster.on[SINGLE] = stored_with(code)
     producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     result = await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
-    await until(lambda: cluster.asked[END])
+    await until(lambda: cluster.requests[END])
     assert (result.state, result.half.status) == (State.ROLLBACK, code)
     assert end_transactions(cluster)[0].commit_or_rollback == State.ROLLBACK.value
     await producer.close()
@@ -98,7 +98,7 @@ async def test_a_refused_half_message_runs_no_local_transaction(cluster: Cluster
     producer = TransactionProducer(client, "G", TOPIC, fail_on_check)
     with pytest.raises(ServerRefused):
         await producer.send(OutgoingMessage(b"x"), lambda *_: pytest.fail("it must not run"))
-    assert cluster.asked[END] == []
+    assert cluster.requests[END] == []
     await producer.close()
 
 
@@ -114,7 +114,7 @@ async def test_a_half_message_with_a_key_waits_for_its_queue(cluster: Cluster, c
     cluster.unreachable.add(A)
     cluster.at[A, SINGLE] = hangs_up
     waiting = asyncio.ensure_future(send(b"second", key))
-    await until(lambda: len(cluster.asked[SINGLE]) >= 2)
+    await until(lambda: len(cluster.requests[SINGLE]) >= 2)
     assert {await send(b"%d" % number) for number in range(8)} == {B}
     assert not waiting.done()
     cluster.unreachable.clear()
@@ -131,9 +131,9 @@ async def test_a_local_transaction_that_raises_sends_unknown(cluster: Cluster, c
 
     with pytest.raises(ValueError, match="no such account"):
         await producer.send(OutgoingMessage(b"x"), fails)
-    await until(lambda: cluster.asked[END])
+    await until(lambda: cluster.requests[END])
     assert end_transactions(cluster)[0].commit_or_rollback == State.UNKNOWN.value
-    assert "no such account" in (cluster.asked[END][0].remark or "")
+    assert "no such account" in (cluster.requests[END][0].remark or "")
     await producer.close()
 
 
@@ -182,13 +182,13 @@ async def test_a_check_is_answered_at_the_broker_that_sent_it(cluster: Cluster, 
     producer = TransactionProducer(client, "G", TOPIC, check)
     await client.pool.get(A)
     cluster.link_to(A).send(check_request(own="1"))
-    await until(lambda: cluster.asked[END])
+    await until(lambda: cluster.requests[END])
     (half,) = asked
     assert (half.transaction_id, half.record.body, half.properties["own"]) == ("ID1", b"half", "1")
     (told,) = end_transactions(cluster)
     assert (told.tran_state_table_offset, told.commit_log_offset, told.commit_or_rollback) == (5, 1000, state.value)
     assert (told.from_transaction_check, told.msg_id, told.producer_group) == (True, "ID1", "G")
-    assert [command.code for command in cluster.asked_at[A]][-1] == END
+    assert [command.code for command in cluster.requests_to[A]][-1] == END
     await producer.close()
 
 
@@ -203,12 +203,12 @@ async def test_checks_of_other_groups_and_invalid_checks_are_ignored(cluster: Cl
     await asyncio.sleep(0.01)
     assert "no transaction producer of group" in caplog.text
     assert caplog.text.count("could not be handled") == 3
-    assert cluster.asked[END] == []
+    assert cluster.requests[END] == []
     assert link.open
     await producer.close()
     link.send(check_request())
     await asyncio.sleep(0.01)
-    assert cluster.asked[END] == [], "a closed producer is not asked"
+    assert cluster.requests[END] == [], "a closed producer is not asked"
 
 
 async def test_a_check_that_raises_is_logged_and_not_answered(cluster: Cluster, client: ClusterClient, caplog):
@@ -219,7 +219,7 @@ async def test_a_check_that_raises_is_logged_and_not_answered(cluster: Cluster, 
     await client.pool.get(A)
     cluster.link_to(A).send(check_request())
     await until(lambda: "the database is down" in caplog.text)
-    assert cluster.asked[END] == []
+    assert cluster.requests[END] == []
     await producer.close()
 
 
@@ -235,10 +235,10 @@ async def test_the_number_of_concurrent_checks_is_limited(cluster: Cluster, clie
     for _ in range(MAX_CHECKS + 5):
         cluster.link_to(A).send(check_request())
     gate.set()
-    await until(lambda: len(cluster.asked[END]) == MAX_CHECKS)
+    await until(lambda: len(cluster.requests[END]) == MAX_CHECKS)
     assert "the broker will ask again" in caplog.text
     cluster.link_to(A).send(check_request())
-    await until(lambda: len(cluster.asked[END]) == MAX_CHECKS + 1)
+    await until(lambda: len(cluster.requests[END]) == MAX_CHECKS + 1)
     await producer.close()
 
 
