@@ -11,7 +11,7 @@ from mqbridge.tubemq.adapter import cluster as adapter
 from mqbridge.tubemq.adapter.config import TubeMQCluster
 from tests.kit.tubemq import TubeMQ
 from tests.tubemq.client.model import Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 from tests.tubemq.real import Client
 
 
@@ -44,7 +44,7 @@ def own() -> Iterator[TubeMQ]:
 @pytest.fixture
 def unconnected(model: Model, monkeypatch: pytest.MonkeyPatch) -> adapter.TubeMQ:
     """A gateway cluster, not connected yet, whose servers are the test file's model."""
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
     monkeypatch.setattr(adapter, "ConnectionPool", lambda **_: model)
     return adapter.TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",), heartbeat="5ms"))
 

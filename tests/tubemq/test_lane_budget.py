@@ -19,7 +19,7 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, Transfered
 from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef
 from tests.kit.conversation import until
 from tests.tubemq.client.fakes import MasterScript
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 from tests.tubemq.client.test_held_partitions import AnyBroker
 
 LANES = 300
@@ -51,7 +51,7 @@ def masters() -> MasterScript:
 async def test_max_bytes_limits_all_lanes_together(
     masters: MasterScript, max_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
     broker = FullBroker()
     masters.connections = SimpleNamespace(connection_to=lambda *_: broker)  # type: ignore[assignment]
     cluster = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",)))

@@ -194,5 +194,5 @@ async def test_with_a_sender_a_lost_response_is_reported_without_a_retry(sender:
     broker = FakeBroker(ConnectionLost("cut"))
     outbound = outbound_to(broker, max_elapsed_s=OutboundSpec("demo", max_elapsed_s=10.0, sender=sender).resend_s)
     receipt = await asyncio.wait_for(outbound.send(0, share(b"0")), PATIENCE_S)
-    assert len(broker.asked) == times
+    assert len(broker.requests) == times
     assert kinds(receipt) == ([Failure.RETRY] if sender else [])

@@ -40,7 +40,7 @@ async def test_positions_do_not_depend_on_the_packs(
     whole = await read(cluster, (0, 0), end)
     assert whole == [(number, (number // cell * cell * STEP, number % cell)) for number in range(COUNT)]
     for most in (1, 3, 100):
-        monkeypatch.setattr(models, "MOST_PER_GET", most)
+        monkeypatch.setattr(models, "MAX_PER_GET", most)
         assert await read(cluster, (0, 0), end) == whole
         for begin, last in ((0, 5), (6, 9), (13, 40), (39, 40)):
             until = whole[last][1] if last < COUNT else end

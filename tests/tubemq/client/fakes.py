@@ -34,11 +34,11 @@ REF = PartitionRef(Broker(1, "10.0.0.5", 8123), "demo", 0)
 
 
 class Script:
-    """One server: gives its responses in order, to any request; without a response left it stays silent."""
+    """One server that gives its responses in order, to any request; when none is left, it stays silent and sets `silent`."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.asked: list[Any] = []
-        self.answers = deque(answers)
+    def __init__(self, *responses: Any) -> None:
+        self.requests: list[Any] = []
+        self.responses = deque(responses)
         self.silent = asyncio.Event()
         self.visit_token = 77
         self.connections = self
@@ -47,25 +47,26 @@ class Script:
         return self
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
-        self.asked.append(REQUESTS[method].FromString(body))
-        if not self.answers:
+        self.requests.append(REQUESTS[method].FromString(body))
+        if not self.responses:
             self.silent.set()
             await asyncio.Event().wait()
-        answer = self.answers.popleft()
-        if callable(answer):
-            answer = await answer()
-        if isinstance(answer, Exception):
-            raise answer
-        return bytes(answer.SerializeToString())
+        response = self.responses.popleft()
+        if callable(response):
+            response = await response()
+        if isinstance(response, Exception):
+            raise response
+        return bytes(response.SerializeToString())
 
     async def call(self, service: int, method: int, body: Any, answer: Any) -> Any:
         return answer.FromString(await self.request(service, method, body.SerializeToString()))
 
-    def then(self, *answers: Any) -> None:
-        self.answers.extend(answers)
+    def respond_with(self, *responses: Any) -> None:
+        """Append responses; an exception is raised, a function is awaited for the response."""
+        self.responses.extend(responses)
 
 
-class Nobody:
+class WithoutCredentials:
     """The part of `Masters` that handles credentials, for a client without any."""
 
     broker_port = DEFAULT_BROKER_PORT
@@ -78,7 +79,7 @@ class Nobody:
             raise Credentials().refusal_error(request, response.errCode, response.errMsg, role)
 
 
-class MasterScript(Nobody, Script):
+class MasterScript(WithoutCredentials, Script):
     """A scripted Master, with the interface of `Masters`."""
 
     async def call(self, method: int, request: Any, answer: Any) -> Any:  # type: ignore[override]
@@ -104,13 +105,13 @@ class Context:
         self.membership.client_id = "c1"
         self.budget = ReadBudget(4 * GET_BYTES)
         self.master_seen_at = asyncio.get_running_loop().time()
-        self.lost: list[HeldPartition] = []
+        self.ended: list[HeldPartition] = []
 
     def connection_for(self, ref: PartitionRef) -> Any:
         return self.script
 
     def partition_ended(self, partition: HeldPartition) -> None:
-        self.lost.append(partition)
+        self.ended.append(partition)
 
 
 def registered(offset: int = 0) -> RegisterResponseB2C:

@@ -23,7 +23,8 @@ from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, parse_subs
 BROKER = Broker(1, "10.0.0.5", 8123)
 MASTER_ADDRESS = ("10.0.0.1", 8715)
 STEP = 28
-MOST_PER_GET = 5
+"""Index bytes of a message: offsets are multiples of this."""
+MAX_PER_GET = 5
 TOKEN = 4711
 OK = {"success": True, "errCode": 200, "errMsg": "OK"}
 
@@ -81,7 +82,7 @@ class ModelBroker:
             self.confirmed[key] += self.delta.get(key, 0)
         self.delta[key] = 0
         start = self.confirmed[key] = max(self.confirmed[key], self.deleted.get(key[1:], 0))
-        found = self.stored[r.topicName, r.partitionId][start // STEP :][:MOST_PER_GET]
+        found = self.stored[r.topicName, r.partitionId][start // STEP :][:MAX_PER_GET]
         if not found:
             return b.GetMessageResponseB2C(success=False, errCode=404, errMsg="nothing", currOffset=-1)
         self.delta[key] = STEP * len(found)
@@ -164,17 +165,17 @@ class ModelMaster:
         event = None if r.clientId in self.outstanding else self.next_event(members, r.clientId)
         return m.HeartResponseM2C(**OK, event=event, notAllocated=False, authorizedInfo=self.token)
 
-    def next_event(self, members: dict[str, set[PartitionRef]], who: str) -> m.EventProto | None:
+    def next_event(self, members: dict[str, set[PartitionRef]], client_id: str) -> m.EventProto | None:
         every = [PartitionRef(BROKER, topic, n) for topic, count in sorted(self.topics.items()) for n in range(count)]
-        place = sorted(members).index(who)
-        wanted = set(every[place :: len(members)])
-        surplus, missing = members[who] - wanted, wanted - set().union(*members.values())
+        index = sorted(members).index(client_id)
+        wanted = set(every[index :: len(members)])
+        surplus, missing = members[client_id] - wanted, wanted - set().union(*members.values())
         if not surplus and not missing:
             return None
         self.rounds += 1
         kind, refs = (20, surplus) if surplus else (10, missing)
-        event = self.outstanding[who] = m.EventProto(
-            rebalanceId=self.rounds, opType=kind, subscribeInfo=[f"{who}@g#{ref}" for ref in sorted(refs)]
+        event = self.outstanding[client_id] = m.EventProto(
+            rebalanceId=self.rounds, opType=kind, subscribeInfo=[f"{client_id}@g#{ref}" for ref in sorted(refs)]
         )
         return event
 
@@ -218,7 +219,7 @@ class ModelMaster:
         )
 
     def forget(self) -> None:
-        """A restart."""
+        """Restart: registrations of producers and consumers are lost."""
         self.balanced.clear()
         self.producers.clear()
         self.members.clear()
@@ -226,7 +227,7 @@ class ModelMaster:
 
 
 class Faults:
-    """What happens to the nth request (from 1) of a method."""
+    """The planned faults: `plan` maps a method and the number of its request, from 1, to what happens to it."""
 
     def __init__(self) -> None:
         self.plan: dict[tuple[int, int], Any] = {}
@@ -247,7 +248,7 @@ class Model:
     def __init__(self, topics: dict[str, int]) -> None:
         self.broker, self.master, self.faults = ModelBroker(), ModelMaster(topics), Faults()
         self.connections: dict[tuple[str, int], ModelConnection] = {}
-        self.away: set[tuple[str, int]] = set()
+        self.unreachable: set[tuple[str, int]] = set()
         self.connectivity, self.is_encrypted = Connectivity("model"), False
         broker, master = self.broker, self.master
         self.handlers: dict[int, tuple[type[Message], Callable[[Any], Message]]] = {
@@ -268,7 +269,7 @@ class Model:
         }
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no connection is open."""
 
     def masters(self) -> Masters:
         return Masters([MASTER_ADDRESS], self)  # type: ignore[arg-type]
@@ -277,7 +278,7 @@ class Model:
         return self.connections.setdefault((host, port), ModelConnection(self, host, port))
 
     def answer(self, method: int, body: bytes) -> Any:
-        """Serialized answer or exception; None for silence."""
+        """Return the serialized response, or the exception that the client gets."""
         kind, handler = self.handlers[method]
         fault = self.faults.next(method)
         request = kind.FromString(body)
@@ -315,8 +316,8 @@ ANSWERS: dict[int, type[Message]] = {
 
 
 def refusal(method: int, code: int) -> bytes:
-    """An answer with an error code and nothing else that matters."""
-    answer: Any = ANSWERS[method](errCode=code, errMsg="said")
+    """Return a serialized response with this error code."""
+    answer: Any = ANSWERS[method](errCode=code, errMsg="scripted refusal")
     if method not in (rpc.BALANCED_REGISTER, rpc.BALANCED_HEARTBEAT, rpc.PARTITION_META):
         answer.success = False
     if method in (rpc.PRODUCER_REGISTER, rpc.PRODUCER_HEARTBEAT):
@@ -327,7 +328,7 @@ def refusal(method: int, code: int) -> bytes:
 
 
 class ModelConnection:
-    """What a client sees of one server."""
+    """A client's connection to one server of the model."""
 
     local_host = "10.0.0.9"
     is_writable = True
@@ -340,14 +341,14 @@ class ModelConnection:
 
     async def connect(self) -> None:
         await asyncio.sleep(0)
-        if (self.host, self.port) in self.model.away:
-            raise ConnectionLost(f"{self.address} is away")
+        if (self.host, self.port) in self.model.unreachable:
+            raise ConnectionLost(f"{self.address} is unreachable")
         if not self.alive:
             self.alive = True
             self.connections += 1
 
     def cut(self, error: Exception) -> None:
-        """The connection is over: every answer that has not come fails."""
+        """Close the connection: every pending request fails with this error."""
         self.alive = self._broken = False
         waiting, self._waiting = self._waiting, []
         for on_answer in waiting:
@@ -357,7 +358,7 @@ class ModelConnection:
         if not self.alive:
             raise ConnectionLost(f"not connected to {self.address}")
         self._waiting.append(on_answer)
-        if self._broken:  # nothing that is sent after what was lost arrives
+        if self._broken:  # requests sent after a lost one do not arrive
             return
         answer = self.model.answer(method, body)
         loop = asyncio.get_running_loop()

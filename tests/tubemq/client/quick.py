@@ -29,7 +29,8 @@ PAUSES = {
 }
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
+def shorten_pauses(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
+    """Set every pause of the client to `seconds`."""
     for module, names in PAUSES.items():
         for name in names:
             monkeypatch.setattr(module, name, seconds)

@@ -18,7 +18,7 @@ CHUNK = 4096
 
 
 def small_socket() -> socket.socket:
-    """One that holds next to nothing itself: else megabytes would be under way that nobody can see."""
+    """Return a bound socket with a small receive buffer; otherwise the kernel would hold megabytes of unread data."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
     sock.bind(("127.0.0.1", 0))
@@ -26,7 +26,7 @@ def small_socket() -> socket.socket:
 
 
 class StoringBroker:
-    """Stores what is sent, and hands out packs of so many bytes; answers in the order of the requests."""
+    """A Broker that stores messages and delivers packs of `pack_bytes`; it responds in the order of the requests."""
 
     def __init__(self, pack_bytes: int = 0) -> None:
         self.stored: Counter[bytes] = Counter()
@@ -68,7 +68,7 @@ class StoringBroker:
 
 
 class SlowLink:
-    """Carries both ways, at most `bytes_per_s` each way on each connection."""
+    """A proxy that forwards at most `bytes_per_s` in each direction of a connection."""
 
     def __init__(self, target: int, bytes_per_s: int) -> None:
         self.port = 0

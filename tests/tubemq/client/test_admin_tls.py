@@ -23,8 +23,8 @@ REFUSED = b'{"result":false,"errCode":400,"errMsg":"illegal access, unauthorized
 
 
 @asynccontextmanager
-async def web(authority: Authority, forms: list[str]) -> AsyncIterator[str]:
-    """Takes calls by TLS, notes their forms, refuses those with a token."""
+async def tls_server(authority: Authority, forms: list[str]) -> AsyncIterator[str]:
+    """Run a TLS server that records the forms of calls and refuses those with a token; yield its URL."""
     identity = authority.issue("proxy")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(identity.certificate, identity.key)
@@ -60,24 +60,24 @@ async def admin_at(url: str, authorities: Path) -> AsyncIterator[Admin]:
         await admin.close()
 
 
-async def test_it_is_asked_by_tls(authority: Authority) -> None:
+async def test_the_web_interface_is_called_by_tls(authority: Authority) -> None:
     forms: list[str] = []
-    async with web(authority, forms) as url, admin_at(url, authority.certificate) as admin:
+    async with tls_server(authority, forms) as url, admin_at(url, authority.certificate) as admin:
         assert await admin.topics() == ["orders"]
     assert parse_qs(forms[0]) == {"method": ["admin_query_cluster_topic_view"]}
 
 
-async def test_a_proxy_that_nobody_vouches_for(authority: Authority, tmp_path: Path) -> None:
+async def test_a_proxy_with_an_unknown_authority_is_unreachable(authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger", "somebody else")
-    async with web(authority, []) as url, admin_at(url, stranger.certificate) as admin:
+    async with tls_server(authority, []) as url, admin_at(url, stranger.certificate) as admin:
         with pytest.raises(Unreachable, match=r"signed by no authority that tls\.authorities holds"):
             await admin.topics()
 
 
-async def test_the_token_shows_nowhere(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_token_is_not_shown_in_logs_and_errors(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     forms: list[str] = []
-    async with web(authority, forms) as url:
+    async with tls_server(authority, forms) as url:
         async with admin_at(url, authority.certificate) as admin:
             with pytest.raises(ServerRefused) as refused:
                 await admin.check_change()

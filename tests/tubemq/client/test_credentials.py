@@ -17,13 +17,13 @@ from mqbridge.tubemq.library.balanced_membership import BalancedMembership
 from mqbridge.tubemq.wire.credentials import sign
 from mqbridge.tubemq.wire.pb import master_pb2 as m
 from tests.tubemq.client.fakes import Script
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 GOOD = {"success": True, "errCode": 200, "errMsg": "OK"}
 NO_TIME = "Illegal value: timestamp out of effective period in authenticateToken!"
 
 
-def test_the_signature_of_the_official_client() -> None:
+def test_a_signature_equals_that_of_the_official_client() -> None:
     signed = sign("user1", "pass1", 1700000000000, 12345)
     assert signed.signature == "ezYNMEmVJIQp3OnTX2RUSGhZcGA%3D"
     assert signed.for_broker == "user1 1700000000000 12345 ezYNMEmVJIQp3OnTX2RUSGhZcGA%3D"
@@ -58,8 +58,8 @@ def authorized(visit: int, token: str | None = None) -> m.MasterAuthorizedInfo:
     return m.MasterAuthorizedInfo(visitAuthorizedToken=visit, authAuthorizedToken=token)
 
 
-def is_fresh(info: m.MasterCertificateInfo, password: str = "secret") -> bool:
-    """Signed by this password, now."""
+def is_signed_now(info: m.MasterCertificateInfo, password: str = "secret") -> bool:
+    """Return whether this was signed with the password, within the last minute."""
     proof = info.authInfo
     is_now = abs(proof.timestamp - time.time() * 1000) < 60_000
     return is_now and sign("app", password, proof.timestamp, proof.nonce).for_master == proof
@@ -91,13 +91,13 @@ async def test_every_request_to_a_master_is_signed_anew() -> None:
     await balanced.register([])
     await balanced.heartbeat(None)
     await balanced.refresh_partitions()
-    assert len(script.asked) == 9
-    assert all(is_fresh(request.authInfo) for request in script.asked)
-    assert len({request.authInfo.authInfo.nonce for request in script.asked}) == 9
+    assert len(script.requests) == 9
+    assert all(is_signed_now(request.authInfo) for request in script.requests)
+    assert len({request.authInfo.authInfo.nonce for request in script.requests}) == 9
 
 
-async def test_a_master_that_is_asked_after_a_silent_one_gets_a_signature_of_now() -> None:
-    """A signature is taken for seconds only, as few as a silent Master costs."""
+async def test_the_master_after_a_silent_one_gets_a_new_signature() -> None:
+    """A Master accepts a signature for a few seconds only, which the timeout of a silent Master may use up."""
     silent, active = Script(RequestTimeout("silent")), Script(m.HeartResponseM2P(**GOOD, brokerCheckSum=1))
     connections = OneMaster(silent)
     servers = {"m": silent, "n": active}
@@ -106,9 +106,9 @@ async def test_a_master_that_is_asked_after_a_silent_one_gets_a_signature_of_now
     routes = Routes(masters)
     routes.client_id = routes.host = "p"
     await routes._send_heartbeat([])
-    (first,), (second,) = silent.asked, active.asked
-    assert is_fresh(first.authInfo)
-    assert is_fresh(second.authInfo)
+    (first,), (second,) = silent.requests, active.requests
+    assert is_signed_now(first.authInfo)
+    assert is_signed_now(second.authInfo)
     assert first.authInfo.authInfo.nonce != second.authInfo.authInfo.nonce
 
 
@@ -116,11 +116,11 @@ async def test_the_password_is_read_for_each_request(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     masters = masters_of(Script(), user(Secret(file=file)))
-    assert is_fresh(await masters.auth_info() or m.MasterCertificateInfo(), "first")
+    assert is_signed_now(await masters.auth_info() or m.MasterCertificateInfo(), "first")
     file.write_text("second\n")
-    assert is_fresh(await masters.auth_info() or m.MasterCertificateInfo(), "second")
+    assert is_signed_now(await masters.auth_info() or m.MasterCertificateInfo(), "second")
     file.unlink()
-    assert is_fresh(await masters.auth_info() or m.MasterCertificateInfo(), "second")
+    assert is_signed_now(await masters.auth_info() or m.MasterCertificateInfo(), "second")
 
 
 async def test_a_password_that_cannot_be_read_is_fatal(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_a_password_that_cannot_be_read_is_fatal(tmp_path: Path) -> None:
     assert failed.value.failure is Failure.FATAL
 
 
-async def test_a_broker_takes_the_masters_token_or_a_signature() -> None:
+async def test_requests_to_a_broker_contain_the_masters_token_or_a_signature() -> None:
     masters = masters_of(Script(), user())
     before = masters.broker_auth
     await masters.auth_info()
@@ -140,13 +140,13 @@ async def test_a_broker_takes_the_masters_token_or_a_signature() -> None:
     name, timestamp, nonce, _ = first.authAuthorizedToken.split(" ")
     assert first.authAuthorizedToken == sign(name, "secret", int(timestamp), int(nonce)).for_broker
     await masters.auth_info()
-    assert masters.broker_auth.authAuthorizedToken != first.authAuthorizedToken, "of the newest signature"
+    assert masters.broker_auth.authAuthorizedToken != first.authAuthorizedToken, "it has the newest signature"
     masters.store_tokens(authorized(6, "from-the-master"))
     assert masters.broker_auth.authAuthorizedToken == "from-the-master"
     assert (await masters.auth_info() or m.MasterCertificateInfo()).authorizedToken == "from-the-master"
     kept = masters.broker_auth
     masters.store_tokens(authorized(6))
-    assert masters.broker_auth is kept, "what senders compare is another object only when it says something else"
+    assert masters.broker_auth is kept, "senders compare by identity, so the object changes only with its content"
 
 
 REFUSALS = [
@@ -161,19 +161,19 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("credentials", "said", "shown"), REFUSALS, ids=["missing", "wrong", "wrong-from-env", "clock"])
+@pytest.mark.parametrize(("credentials", "server_text", "shown"), REFUSALS, ids=["missing", "wrong", "wrong-from-env", "clock"])
 async def test_refused_credentials_are_fatal_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, credentials: Credentials, said: str, shown: str
+    monkeypatch: pytest.MonkeyPatch, credentials: Credentials, server_text: str, shown: str
 ) -> None:
     monkeypatch.setenv("PW_OF_APP", "hidden-secret")
-    script = Script(m.RegisterResponseM2P(success=False, errCode=415, errMsg=said, brokerCheckSum=-1))
+    script = Script(m.RegisterResponseM2P(success=False, errCode=415, errMsg=server_text, brokerCheckSum=-1))
     masters = masters_of(script, credentials)
     masters.local_host = _loopback  # type: ignore[method-assign]
     with pytest.raises(ServerRefused) as refused:
         await Routes(masters).start()
     text = str(refused.value)
-    assert (shown in text, said in text, "\n" in text, "secret" in text) == (True, True, False, False)
-    assert (refused.value.failure, len(script.asked)) == (Failure.FATAL, 1)
+    assert (shown in text, server_text in text, "\n" in text, "secret" in text) == (True, True, False, False)
+    assert (refused.value.failure, len(script.requests)) == (Failure.FATAL, 1)
     assert not masters.connections.connectivity.credentials_accepted
 
 
@@ -181,9 +181,9 @@ async def _loopback() -> str:
     return "127.0.0.1"
 
 
-async def test_credentials_that_were_taken_once_may_be_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expired password does not stop a gateway that runs; those of a producer say nothing about a consumer."""
-    hurry(monkeypatch)
+async def test_a_refusal_of_credentials_is_fatal_only_before_they_were_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired password does not stop a running gateway; a producer's accepted credentials say nothing about consumers."""
+    shorten_pauses(monkeypatch)
     no = {"success": False, "errCode": 415, "errMsg": "Illegal value: userName or password is not correct!"}
     script = Script(
         m.RegisterResponseM2P(**GOOD, brokerCheckSum=1),
@@ -203,8 +203,8 @@ async def test_credentials_that_were_taken_once_may_be_taken_again(monkeypatch: 
     assert consuming.value.failure is Failure.FATAL
 
 
-async def test_a_consumer_is_refused_before_a_route_runs() -> None:
-    """By a group that nobody else has, which leaves at once. A topic for listed groups only says nothing about a certain one."""
+async def test_a_check_with_a_unique_group_finds_refused_credentials_of_consumers() -> None:
+    """The check joins with a unique group and leaves at once. Refusals of unlisted groups are ignored."""
     no = {"success": False, "errCode": 415, "errMsg": "Illegal value: userName or password is not correct!"}
     closed = {"success": False, "errCode": 450, "errMsg": "unAuthorized Group"}
     left = m.CloseResponseM2C(**GOOD)
@@ -215,11 +215,11 @@ async def test_a_consumer_is_refused_before_a_route_runs() -> None:
     assert refused.value.failure is Failure.FATAL
     await routes.check_consumer("t")
     await routes.check_consumer("t")
-    assert len({request.groupName for request in script.asked}) == 3
+    assert len({request.groupName for request in script.requests}) == 3
 
 
-async def test_a_topic_for_listed_groups_is_there_while_its_brokers_are_away() -> None:
-    """The Master tells producers nothing of it then, and refuses the group that looks for it."""
+async def test_a_topic_for_listed_groups_is_not_missing_while_its_brokers_are_away() -> None:
+    """The Master then does not list the topic to producers, and refuses the group of the check."""
     script = Script(
         m.HeartResponseM2P(**GOOD, brokerCheckSum=1),
         m.RegisterResponseM2C(success=False, errCode=450, errMsg="unAuthorized Group"),
@@ -230,8 +230,8 @@ async def test_a_topic_for_listed_groups_is_there_while_its_brokers_are_away() -
     assert waiting.value.failure is Failure.RETRY
 
 
-async def test_a_topic_is_not_called_missing_when_our_credentials_are() -> None:
-    """A Master may ask consumers only for credentials; that it knows a topic is asked as one."""
+async def test_missing_credentials_are_not_reported_as_a_missing_topic() -> None:
+    """A Master may require credentials from consumers only, and the client asks as a consumer whether a topic exists."""
     script = Script(
         m.RegisterResponseM2P(**GOOD, brokerCheckSum=1),
         m.HeartResponseM2P(**GOOD, brokerCheckSum=1),
@@ -245,7 +245,7 @@ async def test_a_topic_is_not_called_missing_when_our_credentials_are() -> None:
         await routes.topic("t")
 
 
-async def test_other_refusals_are_what_they_were() -> None:
+async def test_other_refusals_keep_their_error_code() -> None:
     answer = m.RegisterResponseM2C(success=False, errCode=425, errMsg="other topics")
     with pytest.raises(ServerRefused, match="425 CLIENT_INCONSISTENT_TOPICSET"):
         await Membership(masters_of(Script(answer), user()), "g", ["t"], {}).register([])

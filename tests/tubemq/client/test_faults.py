@@ -1,4 +1,4 @@
-"""Every exchange cut at every step, and every error code in every response: no hang, no loss, no reordering."""
+"""Requests fail at every step, and responses have every error code: nothing hangs, no message is lost or reordered."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.rpc import StandbyError
 from tests.patience import SERVER_PATIENCE_S
 from tests.tubemq.client.model import EVERY_CODE, MASTER_ADDRESS, TOKEN, Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 COUNT = 40
 PARTITIONS = 2
@@ -34,17 +34,17 @@ BODIES = [b"%03d" % number for number in range(COUNT)]
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
 
 
-class Play:
+class Scenario:
     """A producer of two partitions and a consumer of all it sends, over a model."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self.stack = stack
         self.model = Model({"demo": PARTITIONS})
         self.masters = self.model.masters()
-        self.got: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+        self.received: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
         self.readers: list[asyncio.Task[None]] = []
 
     async def produce(self, *, in_flight: int = 1) -> list[object]:
@@ -70,22 +70,22 @@ class Play:
         try:
             while True:
                 pack = await partition.fetch()
-                self.got[partition.ref.partition].extend(message.payLoadData for message in pack.messages)
+                self.received[partition.ref.partition].extend(message.payLoadData for message in pack.messages)
                 partition.confirm()
         except LaneRevoked:
             return
 
     async def all_read(self) -> None:
         async with asyncio.timeout(SERVER_PATIENCE_S):
-            while any(set(bodies) != set(BODIES) for bodies in self.got.values()):
+            while any(set(bodies) != set(BODIES) for bodies in self.received.values()):
                 for reader in self.readers:
                     if reader.done() and reader.exception() is not None:
                         reader.result()
                 await asyncio.sleep(0.002)
 
-    def judge(self) -> None:
-        """First appearances come in order; what is read again may repeat."""
-        for bodies in self.got.values():
+    def check_order(self) -> None:
+        """Check that stored and received messages are in order, repeats apart, and that sends had the Master's token."""
+        for bodies in self.received.values():
             seen = list(dict.fromkeys(bodies))
             assert seen == sorted(seen)
         for messages in self.model.broker.stored.values():
@@ -95,13 +95,13 @@ class Play:
 
 
 @pytest_asyncio.fixture
-async def play() -> AsyncIterator[Play]:
+async def scenario() -> AsyncIterator[Scenario]:
     async with AsyncExitStack() as stack:
-        made = Play(stack)
-        yield made
+        scenario = Scenario(stack)
+        yield scenario
         async with asyncio.timeout(SERVER_PATIENCE_S):
             await stack.aclose()
-        await cancel(*made.readers)
+        await cancel(*scenario.readers)
 
 
 PRODUCING = [rpc.PRODUCER_REGISTER, rpc.PRODUCER_HEARTBEAT, rpc.SEND]
@@ -123,104 +123,106 @@ def name(method: int) -> str:
 @pytest.mark.parametrize("step", ["before", "after", "silent"])
 @pytest.mark.parametrize("turn", [1, 2, 3])
 @pytest.mark.parametrize("method", PRODUCING + CONSUMING + CLOSING, ids=name)
-async def test_a_cut_at_every_step(play: Play, method: int, turn: int, step: str) -> None:
-    """Several in a row from the given turn on: the first tries to recover fail as well."""
+async def test_a_failure_of_any_request_loses_no_message(scenario: Scenario, method: int, turn: int, step: str) -> None:
+    """Two requests in a row fail, so that the first attempt to recover fails too."""
     for number in range(turn, turn + 2):
-        play.model.faults.plan[method, number] = step
+        scenario.model.faults.plan[method, number] = step
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        await play.consume()
-        results = await play.produce()
+        await scenario.consume()
+        results = await scenario.produce()
     assert not [result for result in results if isinstance(result, Exception)]
-    await play.all_read()
-    play.judge()
+    await scenario.all_read()
+    scenario.check_order()
 
 
 @pytest.mark.parametrize("in_flight", [1, 7])
-async def test_every_tenth_request_of_everything_is_cut(play: Play, in_flight: int) -> None:
+async def test_no_message_is_lost_if_every_tenth_request_is_cut(scenario: Scenario, in_flight: int) -> None:
     for method in PRODUCING + CONSUMING:
         for number in range(10, 2000, 10):
-            play.model.faults.plan[method, number] = ("before", "after")[number // 10 % 2]
+            scenario.model.faults.plan[method, number] = ("before", "after")[number // 10 % 2]
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        await play.consume()
-        results = await play.produce(in_flight=in_flight)
+        await scenario.consume()
+        results = await scenario.produce(in_flight=in_flight)
     assert not [result for result in results if isinstance(result, Exception)]
-    await play.all_read()
-    play.judge()
+    await scenario.all_read()
+    scenario.check_order()
 
 
-async def test_servers_that_forget_everything(play: Play) -> None:
-    await play.consume()
-    producing = asyncio.ensure_future(play.produce())
+async def test_no_message_is_lost_if_servers_forget_everything(scenario: Scenario) -> None:
+    await scenario.consume()
+    producing = asyncio.ensure_future(scenario.produce())
     for _ in range(5):
         await asyncio.sleep(0.01)
-        play.model.master.forget()
-        play.model.broker.forget()
+        scenario.model.master.forget()
+        scenario.model.broker.forget()
     assert not [result for result in await producing if isinstance(result, Exception)]
-    await play.all_read()
-    play.judge()
+    await scenario.all_read()
+    scenario.check_order()
 
 
-async def test_two_members_while_connections_are_cut(play: Play) -> None:
+async def test_two_members_read_everything_while_connections_are_cut(scenario: Scenario) -> None:
     for method in CONSUMING:
         for number in range(7, 2000, 7):
-            play.model.faults.plan[method, number] = "after"
-    await play.consume()
-    await play.consume()
-    await play.produce()
-    await play.all_read()
-    play.judge()
-    assert {method for method, _ in play.model.faults.happened} >= {rpc.GET, rpc.CONSUMER_HEARTBEAT}, "or nothing was cut"
+            scenario.model.faults.plan[method, number] = "after"
+    await scenario.consume()
+    await scenario.consume()
+    await scenario.produce()
+    await scenario.all_read()
+    scenario.check_order()
+    assert {method for method, _ in scenario.model.faults.happened} >= {rpc.GET, rpc.CONSUMER_HEARTBEAT}, (
+        "requests of these methods must have been cut"
+    )
 
 
 @pytest.mark.parametrize("code", EVERY_CODE)
 @pytest.mark.parametrize("method", CONSUMING[2:] + CLOSING, ids=name)
-async def test_every_code_in_answers_about_partitions(play: Play, method: int, code: int) -> None:
-    """None of them may stop a group: what is lost is assigned again."""
+async def test_no_response_code_about_partitions_stops_a_group(scenario: Scenario, method: int, code: int) -> None:
+    """No response code may stop a group: a lost partition is assigned again."""
     for number in (2, 3):
-        play.model.faults.plan[method, number] = code
+        scenario.model.faults.plan[method, number] = code
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        await play.consume()
-        await play.produce()
-    await play.all_read()
-    play.judge()
+        await scenario.consume()
+        await scenario.produce()
+    await scenario.all_read()
+    scenario.check_order()
 
 
 @pytest.mark.parametrize("code", EVERY_CODE)
-async def test_every_code_in_answers_to_sends(play: Play, code: int) -> None:
-    play.model.faults.plan[rpc.SEND, 5] = code
-    results = await play.produce()
+async def test_every_response_code_to_a_send_is_retried_or_raised(scenario: Scenario, code: int) -> None:
+    scenario.model.faults.plan[rpc.SEND, 5] = code
+    results = await scenario.produce()
     failed = [result for result in results if isinstance(result, Exception)]
     if codes.CODES[code].failure in (Failure.REFUSED, Failure.FATAL):
         error, *behind = failed
         assert isinstance(error, ServerRefused)
-        # One that is refused for itself stands alone; of what is refused for good, nothing behind it in its partition is sent.
+        # REFUSED concerns this message only; after FATAL, later messages of its partition are not sent.
         assert bool(behind) == (codes.CODES[code].failure is Failure.FATAL)
-        assert all(isinstance(one, ClusterError) and "an earlier message was not stored" in str(one) for one in behind)
-        assert (error.code, "said" in str(error)) == (code, True)
+        assert all(isinstance(later, ClusterError) and "an earlier message was not stored" in str(later) for later in behind)
+        assert (error.code, "scripted refusal" in str(error)) == (code, True)
     else:
         assert not failed
-        play.got = {number: list(BODIES) for number in range(PARTITIONS)}
-        play.judge()
+        scenario.received = {number: list(BODIES) for number in range(PARTITIONS)}
+        scenario.check_order()
 
 
 def is_fatal(code: int, is_first: bool) -> bool:
-    """Credentials that were never taken are refused for good."""
+    """Return whether a refusal is permanent; refused credentials are, if they were never accepted."""
     return codes.CODES[code].failure is Failure.FATAL or (code == codes.CERTIFICATE_FAILURE and is_first)
 
 
 @pytest.mark.parametrize("code", EVERY_CODE)
 @pytest.mark.parametrize("method", [rpc.PRODUCER_HEARTBEAT, rpc.CONSUMER_HEARTBEAT, rpc.PRODUCER_REGISTER], ids=name)
-async def test_every_code_in_answers_of_the_master(play: Play, method: int, code: int) -> None:
-    """Transient ones pass by; the others are raised with their code, and nothing waits for ever."""
-    play.model.faults.plan[method, 1] = code
+async def test_every_response_code_of_the_master_is_retried_or_raised(scenario: Scenario, method: int, code: int) -> None:
+    """Temporary refusals are retried, permanent ones are raised with their code."""
+    scenario.model.faults.plan[method, 1] = code
 
     async def run() -> None:
-        await play.consume()
-        await play.produce()
-        await play.all_read()
-        play.judge()
+        await scenario.consume()
+        await scenario.produce()
+        await scenario.all_read()
+        scenario.check_order()
 
-    # A topic that is not deployed may be a Master that has just started; only joining a group believes it at once.
+    # A Master that has just started may not know a topic yet; only joining a group fails at once.
     waits = method == rpc.CONSUMER_HEARTBEAT and code == codes.TOPIC_NOT_DEPLOYED
     async with asyncio.timeout(SERVER_PATIENCE_S):
         if is_fatal(code, method == rpc.PRODUCER_REGISTER) and not waits:
@@ -232,70 +234,70 @@ async def test_every_code_in_answers_of_the_master(play: Play, method: int, code
 
 
 @pytest.mark.parametrize("code", EVERY_CODE)
-async def test_every_code_in_answers_to_joining(play: Play, code: int) -> None:
-    play.model.faults.plan[rpc.CONSUMER_REGISTER, 1] = code
+async def test_every_response_code_to_joining_is_retried_or_raised(scenario: Scenario, code: int) -> None:
+    scenario.model.faults.plan[rpc.CONSUMER_REGISTER, 1] = code
     if is_fatal(code, True):
         with pytest.raises(ServerRefused) as caught:
-            await play.consume()
+            await scenario.consume()
         assert caught.value.code == code
     else:
-        await play.consume()
-        await play.produce()
-        await play.all_read()
+        await scenario.consume()
+        await scenario.produce()
+        await scenario.all_read()
 
 
 @pytest.mark.parametrize("method", PRODUCING + CONSUMING, ids=name)
-async def test_a_server_that_throws(play: Play, method: int) -> None:
+async def test_requests_answered_with_an_exception_are_repeated(scenario: Scenario, method: int) -> None:
     for number in (1, 2):
-        play.model.faults.plan[method, number] = StandbyError("StandbyException", "not me", 1)
+        scenario.model.faults.plan[method, number] = StandbyError("StandbyException", "not me", 1)
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        await play.consume()
-        await play.produce()
-    await play.all_read()
-    play.judge()
+        await scenario.consume()
+        await scenario.produce()
+    await scenario.all_read()
+    scenario.check_order()
 
 
-async def test_a_cluster_that_is_away_fails_in_time(play: Play) -> None:
-    play.model.away = {("10.0.0.1", 8715)}
+async def test_an_unreachable_cluster_fails_producers_and_consumers(scenario: Scenario) -> None:
+    scenario.model.unreachable = {("10.0.0.1", 8715)}
     with pytest.raises(ClusterError):
-        await play.consume()
+        await scenario.consume()
     with pytest.raises(MqbridgeError):
-        await play.produce()
+        await scenario.produce()
 
 
-@pytest.mark.parametrize("how", ["is away", "is silent"])
-@pytest.mark.parametrize("limit_s", [None, 3.0], ids=["for ever", "limited"])
-async def test_sending_goes_on_without_a_master(
-    play: Play, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["is unreachable", "is silent"])
+@pytest.mark.parametrize("limit_s", [None, 3.0], ids=["unlimited", "limited"])
+async def test_sending_continues_without_a_master(
+    scenario: Scenario, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer of the Broker is lost while no Master can tell where the partition is: it is where it was."""
+    """A response of the Broker is lost while no Master responds: the sender uses the last known route."""
     monkeypatch.setattr("mqbridge.tubemq.client.broker_reconnector.ROUTE_REFRESH_TIMEOUT_S", 0.01)
-    routes = Routes(play.masters, heartbeat_s=100)
+    routes = Routes(scenario.masters, heartbeat_s=100)
     await routes.start()
-    sender = await open_partition_sender(routes, play.model, "demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]
+    sender = await open_partition_sender(routes, scenario.model, "demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]
     await sender.send("1:0", b"before")
-    if how == "is away":
-        play.model.away = {MASTER_ADDRESS}
-        play.model.connection_to(*MASTER_ADDRESS).cut(ConnectionLost("the Master is gone"))
+    if how == "is unreachable":
+        scenario.model.unreachable = {MASTER_ADDRESS}
+        scenario.model.connection_to(*MASTER_ADDRESS).cut(ConnectionLost("the Master is unreachable"))
     else:
-        play.model.connection_to(*MASTER_ADDRESS)._broken = True  # what is sent there is never answered
-    play.model.faults.plan[rpc.SEND, 2] = "before"
+        scenario.model.connection_to(*MASTER_ADDRESS)._broken = True  # requests to it get no response
+    scenario.model.faults.plan[rpc.SEND, 2] = "before"
     await asyncio.wait_for(sender.send("1:0", b"after"), SERVER_PATIENCE_S)
-    assert [message.payLoadData for message in play.model.broker.stored["demo", 0]] == [b"before", b"after"]
-    assert play.model.faults.happened == [(rpc.SEND, 2)]
+    assert [message.payLoadData for message in scenario.model.broker.stored["demo", 0]] == [b"before", b"after"]
+    assert scenario.model.faults.happened == [(rpc.SEND, 2)]
     await sender.close()
     await cancel(routes._heartbeat_task, routes._refresh_task)
 
 
-async def test_all_who_ask_a_silent_master_for_the_route_share_one_question(play: Play) -> None:
-    """Else each partition's recovery would wait for the time-outs of all before it."""
-    routes = Routes(play.masters, heartbeat_s=100)
+async def test_concurrent_refreshes_of_a_route_share_one_request(scenario: Scenario) -> None:
+    """Otherwise each partition would wait for the timeouts of all partitions before it."""
+    routes = Routes(scenario.masters, heartbeat_s=100)
     await routes.start()
     await routes.topic("demo")
-    before = play.model.faults.counts[rpc.PRODUCER_HEARTBEAT]
-    play.model.faults.plan[rpc.PRODUCER_HEARTBEAT, before + 1] = "silent"
+    before = scenario.model.faults.counts[rpc.PRODUCER_HEARTBEAT]
+    scenario.model.faults.plan[rpc.PRODUCER_HEARTBEAT, before + 1] = "silent"
     results = await asyncio.gather(*(routes.refresh() for _ in range(20)), return_exceptions=True)
     assert [type(result) for result in results] == [RequestTimeout] * 20
-    assert play.model.faults.counts[rpc.PRODUCER_HEARTBEAT] == before + 1
+    assert scenario.model.faults.counts[rpc.PRODUCER_HEARTBEAT] == before + 1
     await routes.refresh()
     await routes.close()

@@ -19,54 +19,54 @@ def meter(text: str = RULES, *, filtered: bool = False) -> FlowMeter:
     return FlowMeter(control, filtered=filtered)
 
 
-def test_without_rules() -> None:
+def test_without_rules_only_gets_without_data_are_delayed() -> None:
     plain = FlowMeter(FlowControl(), filtered=True)
     assert plain.on_no_data() == 0.4
     assert plain.on_data(1 << 20, 1 << 40, 0.0, NOON_GMT_8, near_end=True) == 0.0
 
 
-def test_misses_in_a_row() -> None:
-    of = meter()
-    assert [of.on_no_data() for _ in range(9)] == [0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3, 1.0, 1.0]
-    of.on_data(1, 0, 0.0, 0.0, near_end=False)
-    assert of.on_no_data() == 0.4
+def test_waits_grow_with_consecutive_gets_without_data() -> None:
+    flow_meter = meter()
+    assert [flow_meter.on_no_data() for _ in range(9)] == [0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3, 1.0, 1.0]
+    flow_meter.on_data(1, 0, 0.0, 0.0, near_end=False)
+    assert flow_meter.on_no_data() == 0.4
 
 
 @pytest.mark.parametrize(("filtered", "near_end", "wait"), [(False, True, 0.0), (True, False, 0.1), (True, True, 0.4)])
-def test_after_success(filtered: bool, near_end: bool, wait: float) -> None:
+def test_waits_after_data_depend_on_filter_and_distance_to_the_end(filtered: bool, near_end: bool, wait: float) -> None:
     assert meter(filtered=filtered).on_data(1, 0, 0.0, 0.0, near_end=near_end) == wait
 
 
-def test_a_reader_far_behind_is_limited_in_the_window() -> None:
-    of, lag = meter(), 1025 * MIB
-    assert of.on_data(MIB, lag, 0.0, NOON_GMT_8, near_end=False) == 0.0
-    assert of.on_data(MIB, lag, 1.0, NOON_GMT_8, near_end=False) == 1.0, "2 MiB are a twelfth of 24"
-    assert of.on_data(MIB, lag, 6.0, NOON_GMT_8, near_end=False) == 0.0, "a new slice of 5 s"
-    waits = [of.on_data(MIB, lag, 6.0 + 5.0 * turn, NOON_GMT_8, near_end=False) for turn in range(1, 10)]
+def test_a_reader_far_behind_is_limited_in_the_rules_time_window() -> None:
+    flow_meter, lag = meter(), 1025 * MIB
+    assert flow_meter.on_data(MIB, lag, 0.0, NOON_GMT_8, near_end=False) == 0.0
+    assert flow_meter.on_data(MIB, lag, 1.0, NOON_GMT_8, near_end=False) == 1.0, "2 MiB are a twelfth of 24 MiB"
+    assert flow_meter.on_data(MIB, lag, 6.0, NOON_GMT_8, near_end=False) == 0.0, "a new 5 s slice"
+    waits = [flow_meter.on_data(MIB, lag, 6.0 + 5.0 * turn, NOON_GMT_8, near_end=False) for turn in range(1, 10)]
     assert waits == [0.0] * 9
-    assert of.on_data(12 * MIB, lag, 59.0, NOON_GMT_8, near_end=False) == 1.0, "the minute's share is used up"
-    assert of.on_data(MIB, lag, 64.0, NOON_GMT_8, near_end=False) == 0.0, "a new minute"
+    assert flow_meter.on_data(12 * MIB, lag, 59.0, NOON_GMT_8, near_end=False) == 1.0, "the minute's share is used up"
+    assert flow_meter.on_data(MIB, lag, 64.0, NOON_GMT_8, near_end=False) == 0.0, "a new minute"
 
 
 @pytest.mark.parametrize(("lag", "wall"), [(1024 * MIB, NOON_GMT_8), (1025 * MIB, NIGHT_GMT_8)], ids=["not behind", "at night"])
-def test_others_are_not(lag: int, wall: float) -> None:
+def test_readers_near_the_end_or_outside_the_time_window_are_not_limited(lag: int, wall: float) -> None:
     assert meter().on_data(100 * MIB, lag, 0.0, wall, near_end=False) == 0.0
 
 
-def test_a_groups_rules_come_first() -> None:
+def test_the_rules_of_a_group_take_precedence() -> None:
     control = FlowControl()
     control.apply_rules((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
     assert control.has_group_rules
     assert FlowMeter(control, filtered=False).on_no_data() == 0.05
     control.apply_rules((1, " "), (2, " "))
-    assert control.has_group_rules, "the same id says nothing new"
+    assert control.has_group_rules, "rules with a known id are not applied again"
     control.apply_rules((1, " "), (3, " "))
     assert not control.has_group_rules
     assert control.no_data_waits[0] == (3, 0.3), "the default rules are back"
     assert (control.default_id, control.group_id) == (1, 3)
 
 
-def test_a_groups_rules_that_cannot_be_read_leave_everybodys() -> None:
+def test_invalid_group_rules_leave_the_default_rules() -> None:
     control = FlowControl()
     control.apply_rules((1, RULES), (2, "no rules"))
     assert control.data_waits is not None
@@ -74,18 +74,18 @@ def test_a_groups_rules_that_cannot_be_read_leave_everybodys() -> None:
     assert not control.has_group_rules
 
 
-def test_each_kind_of_rule_falls_back_by_itself() -> None:
-    """A group with a rule of its own for misses still obeys everybody's limits and waits."""
+def test_each_kind_of_rule_falls_back_to_the_default_separately() -> None:
+    """A group with its own rule for gets without data still obeys the default limits and waits."""
     control = FlowControl()
     control.apply_rules((1, RULES), (2, '[{"type":1,"rule":[{"zeroCnt":1,"freqInMs":50}]}]'))
-    of = FlowMeter(control, filtered=True)
-    assert of.on_no_data() == 0.05
-    assert of.on_data(1, 0, 0.0, NOON_GMT_8, near_end=False) == 0.1
+    flow_meter = FlowMeter(control, filtered=True)
+    assert flow_meter.on_no_data() == 0.05
+    assert flow_meter.on_data(1, 0, 0.0, NOON_GMT_8, near_end=False) == 0.1
     behind = FlowMeter(control, filtered=False)
     assert behind.on_data(3 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False) == 1.0
 
 
-def test_a_groups_limit_that_does_not_fit_leaves_everybodys() -> None:
+def test_the_default_limit_applies_outside_the_time_window_of_the_groups_limit() -> None:
     night = '[{"type":0,"rule":[{"start":"23:00","end":"23:59","dltInM":30,"limitInM":1,"freqInMs":5000}]}]'
     control = FlowControl()
     control.apply_rules((1, RULES), (2, night))
@@ -94,18 +94,18 @@ def test_a_groups_limit_that_does_not_fit_leaves_everybodys() -> None:
     assert FlowMeter(control, filtered=False).on_data(3 * MIB, 31 * MIB, 0.0, late, near_end=False) == 5.0
 
 
-def test_a_reader_that_the_broker_lets_off() -> None:
-    of = meter(filtered=True)
-    assert of.on_data(100 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False, is_exempt=True) == 0.0
-    assert of.on_data(1, 1025 * MIB, 1.0, NOON_GMT_8, near_end=False) == 1.0, "what it read counts all the same"
+def test_an_exempt_reader_is_not_delayed_but_its_bytes_count() -> None:
+    flow_meter = meter(filtered=True)
+    assert flow_meter.on_data(100 * MIB, 1025 * MIB, 0.0, NOON_GMT_8, near_end=False, is_exempt=True) == 0.0
+    assert flow_meter.on_data(1, 1025 * MIB, 1.0, NOON_GMT_8, near_end=False) == 1.0, "bytes read while exempt count too"
 
 
-def test_no_bytes_at_all_are_a_limit_too() -> None:
+def test_a_limit_of_zero_bytes_delays_every_get() -> None:
     stop = '[{"type":0,"rule":[{"start":"00:00","end":"23:59","dltInM":30,"limitInM":0,"freqInMs":100}]}]'
-    assert meter(stop).on_data(0, 31 * MIB, 0.0, NOON_GMT_8, near_end=False) == 0.2, "200 ms is the least"
+    assert meter(stop).on_data(0, 31 * MIB, 0.0, NOON_GMT_8, near_end=False) == 0.2, "the minimum is 200 ms"
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '[{"type":0,"rule":[{"start":"x"}]}]', '[{"type":1,"rule":{}}, 3]'])
-def test_rules_that_cannot_be_read(text: str) -> None:
+def test_invalid_rules_are_a_protocol_error(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         parse_rules(text)

@@ -21,13 +21,13 @@ from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import MasterScript, committed, pack, refused, registered
 from tests.tubemq.client.model import Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
-WELL, ILL = Broker(1, "10.0.0.5", 8123), Broker(2, "10.0.0.6", 8123)
+HEALTHY, FAILING = Broker(1, "10.0.0.5", 8123), Broker(2, "10.0.0.6", 8123)
 
 
 class AnyBroker:
-    """Answers everything at once, and nothing while it is silent; counts what it is asked."""
+    """A Broker that responds at once, or not at all while `is_silent`; `counts` are the requests by method."""
 
     def __init__(self) -> None:
         self.is_silent = self.is_empty = False
@@ -51,10 +51,10 @@ class AnyBroker:
 
 
 class TwoBrokers:
-    """A member that holds one partition of a Broker that is well and several of one that will be ill."""
+    """A member with partitions at a healthy Broker and at one that the test makes silent."""
 
     def __init__(self, budget: ReadBudget) -> None:
-        self.well, self.ill = AnyBroker(), AnyBroker()
+        self.healthy, self.failing = AnyBroker(), AnyBroker()
         masters = MasterScript()
         masters.connections = self  # type: ignore[assignment]
         member = MemberIdentity(masters, "g1", ["demo"], {})  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ class TwoBrokers:
         self.readers: list[asyncio.Task[Any]] = []
 
     def connection_to(self, host: str, port: int, partition: str = "") -> Any:
-        return self.well if host == WELL.host else self.ill
+        return self.healthy if host == HEALTHY.host else self.failing
 
     async def take(self, broker: Broker, count: int) -> list[HeldPartition]:
         return [await self.held.acquire(PartitionRef(broker, "demo", number)) for number in range(count)]
@@ -81,55 +81,55 @@ class TwoBrokers:
         self.readers.append(spawn(reading(), "test reading"))
 
     async def stop(self) -> None:
-        self.ill.is_silent = False
+        self.failing.is_silent = False
         await cancel(*self.readers, *self.held._tasks)
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
 
 
-async def test_a_silent_broker_does_not_take_the_gets_of_another() -> None:
+async def test_a_silent_broker_takes_only_its_own_share_of_the_read_budget() -> None:
     scene = TwoBrokers(ReadBudget(8 * GET_BYTES))
-    (one,), others = await scene.take(WELL, 1), await scene.take(ILL, 20)
-    scene.ill.is_silent = True
+    (one,), others = await scene.take(HEALTHY, 1), await scene.take(FAILING, 20)
+    scene.failing.is_silent = True
     for partition in (*others, one):
         scene.read(partition)
-    await until(lambda: scene.ill.counts.get(rpc.GET, 0) == 4)
-    before = scene.well.counts.get(rpc.GET, 0)
-    await until(lambda: scene.well.counts.get(rpc.GET, 0) >= before + 50)
-    assert scene.ill.counts[rpc.GET] == 4, "its own half of what may be on the way"
+    await until(lambda: scene.failing.counts.get(rpc.GET, 0) == 4)
+    before = scene.healthy.counts.get(rpc.GET, 0)
+    await until(lambda: scene.healthy.counts.get(rpc.GET, 0) >= before + 50)
+    assert scene.failing.counts[rpc.GET] == 4, "the Broker's half of the read budget"
     await scene.stop()
 
 
 async def test_a_silent_broker_does_not_delay_heartbeats_and_commits_of_another() -> None:
     scene = TwoBrokers(ReadBudget(8 * GET_BYTES))
-    held = [*await scene.take(WELL, 1), *await scene.take(ILL, 1)]
+    held = [*await scene.take(HEALTHY, 1), *await scene.take(FAILING, 1)]
     for partition in held:
         await partition.fetch()
         partition.confirm()
-    scene.ill.is_silent = True
+    scene.failing.is_silent = True
     scene.held.start_tasks()
     for _ in range(3):
-        beats, commits = scene.well.counts.get(rpc.PARTITION_HEARTBEAT, 0), scene.well.counts.get(rpc.COMMIT, 0)
-        await until(lambda beats=beats: scene.well.counts.get(rpc.PARTITION_HEARTBEAT, 0) > beats)
-        await until(lambda commits=commits: scene.well.counts.get(rpc.COMMIT, 0) > commits)
+        beats, commits = scene.healthy.counts.get(rpc.PARTITION_HEARTBEAT, 0), scene.healthy.counts.get(rpc.COMMIT, 0)
+        await until(lambda beats=beats: scene.healthy.counts.get(rpc.PARTITION_HEARTBEAT, 0) > beats)
+        await until(lambda commits=commits: scene.healthy.counts.get(rpc.COMMIT, 0) > commits)
         await held[0].fetch()
         held[0].confirm()
-    assert scene.ill.counts[rpc.COMMIT] == 1
+    assert scene.failing.counts[rpc.COMMIT] == 1
     await scene.stop()
 
 
-async def test_a_pack_counts_until_its_reader_has_taken_it() -> None:
-    """However many partitions: what waits for its reader and what is on the way have room together, or one pack is alone."""
+async def test_a_pack_counts_against_the_read_budget_until_its_bytes_are_released() -> None:
+    """Packs that wait for their reader and gets in flight share the budget, whatever the number of partitions."""
     budget = ReadBudget(GET_BYTES, counts_packs=True)
     scene = TwoBrokers(budget)
-    held = await scene.take(WELL, 300)
+    held = await scene.take(HEALTHY, 300)
     for partition in held:
         scene.read(partition, confirms=False)
     for number in range(1, 301):
-        await until(lambda number=number: scene.well.counts.get(rpc.GET, 0) == number and budget.used < GET_BYTES)
+        await until(lambda number=number: scene.healthy.counts.get(rpc.GET, 0) == number and budget.used < GET_BYTES)
         (with_pack,) = [partition for partition in held if partition._held_bytes]
         assert budget.used == with_pack._held_bytes == with_pack.pack.held_bytes
         with_pack.release_pack_bytes()
@@ -137,10 +137,10 @@ async def test_a_pack_counts_until_its_reader_has_taken_it() -> None:
     await scene.stop()
 
 
-async def test_a_partition_that_is_lost_or_given_back_leaves_its_room() -> None:
+async def test_a_lost_or_released_partition_returns_its_read_budget() -> None:
     budget = ReadBudget(GET_BYTES, counts_packs=True)
     scene = TwoBrokers(budget)
-    first, second = await scene.take(WELL, 2)
+    first, second = await scene.take(HEALTHY, 2)
     await first.fetch()
     assert budget.used
     await first.release()
@@ -152,77 +152,77 @@ async def test_a_partition_that_is_lost_or_given_back_leaves_its_room() -> None:
     await scene.stop()
 
 
-async def test_a_get_that_is_cancelled_or_fails_leaves_its_room() -> None:
+async def test_a_cancelled_or_failed_get_returns_its_read_budget() -> None:
     budget = ReadBudget(GET_BYTES, counts_packs=True)
     scene = TwoBrokers(budget)
-    first, second = await scene.take(ILL, 2)
-    scene.ill.is_silent = True
+    first, second = await scene.take(FAILING, 2)
+    scene.failing.is_silent = True
     asking = asyncio.ensure_future(first.poll_once())
-    await until(lambda: scene.ill.counts.get(rpc.GET) == 1)
+    await until(lambda: scene.failing.counts.get(rpc.GET) == 1)
     waiting = [asyncio.ensure_future(second.poll_once()) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     asking.cancel()
-    waiting[1].cancel()  # in the turn in which it gets its room
+    waiting[1].cancel()  # in the same loop iteration in which the budget is granted to it
     await asyncio.gather(asking, *waiting, return_exceptions=True)
     assert not budget.used
-    scene.ill.is_silent, scene.ill.is_empty = False, True
+    scene.failing.is_silent, scene.failing.is_empty = False, True
     assert await second.poll_once() is None
     assert not budget.used
     await scene.stop()
 
 
-async def _is_lost(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _lose(scene: TwoBrokers, partition: HeldPartition) -> None:
     partition.on_heartbeat_failure(412, partition.state.generation)
 
 
-async def _is_revoked(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _revoke(scene: TwoBrokers, partition: HeldPartition) -> None:
     await partition.revoke()
 
 
-async def _is_released(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _release(scene: TwoBrokers, partition: HeldPartition) -> None:
     await partition.release()
 
 
-async def _is_closed(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _close(scene: TwoBrokers, partition: HeldPartition) -> None:
     await scene.held.close()
 
 
-@pytest.mark.parametrize("ends", [_is_lost, _is_revoked, _is_released, _is_closed])
-async def test_a_get_that_waits_for_room_ends_with_its_partition(
-    ends: Callable[[TwoBrokers, HeldPartition], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", [_lose, _revoke, _release, _close])
+async def test_a_get_that_waits_for_read_budget_ends_with_its_partition(
+    end: Callable[[TwoBrokers, HeldPartition], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The room is another partition's, and may be that for as long as its reader likes. Nobody is left in the queue for it."""
-    hurry(monkeypatch)
+    """Another partition may occupy the budget for any time; an ended partition leaves the queue for it."""
+    shorten_pauses(monkeypatch)
     budget = ReadBudget(GET_BYTES)
     scene = TwoBrokers(budget)
-    first, second = await scene.take(WELL, 2)
-    await budget.reserve(WELL)
+    first, second = await scene.take(HEALTHY, 2)
+    await budget.reserve(HEALTHY)
     waiting = [asyncio.ensure_future(partition.fetch()) for partition in (first, first, second)]
-    await until(lambda: len(budget._shares[WELL].waiting) == 3)
-    await ends(scene, first)
+    await until(lambda: len(budget._shares[HEALTHY].waiting) == 3)
+    await end(scene, first)
     for ended in waiting[:2]:
         with pytest.raises(LaneRevoked):
             await asyncio.wait_for(ended, PATIENCE_S)
     if second.revoked.is_set():
         with pytest.raises(LaneRevoked):
             await asyncio.wait_for(waiting[2], PATIENCE_S)
-        assert not budget._shares[WELL].waiting
+        assert not budget._shares[HEALTHY].waiting
     else:
-        assert len(budget._shares[WELL].waiting) == 1
-        budget.release(WELL, GET_BYTES)
+        assert len(budget._shares[HEALTHY].waiting) == 1
+        budget.release(HEALTHY, GET_BYTES)
         assert (await asyncio.wait_for(waiting[2], PATIENCE_S)).offset == 0
     await scene.stop()
 
 
-async def test_room_that_is_granted_in_the_turn_in_which_the_partition_is_lost() -> None:
+async def test_read_budget_granted_while_the_partition_lose_is_returned() -> None:
     budget = ReadBudget(GET_BYTES)
     scene = TwoBrokers(budget)
-    (partition,) = await scene.take(WELL, 1)
-    await budget.reserve(WELL)
+    (partition,) = await scene.take(HEALTHY, 1)
+    await budget.reserve(HEALTHY)
     waiting = asyncio.ensure_future(partition.fetch())
-    await until(lambda: bool(budget._shares[WELL].waiting))
-    budget.release(WELL, GET_BYTES)
+    await until(lambda: bool(budget._shares[HEALTHY].waiting))
+    budget.release(HEALTHY, GET_BYTES)
     partition.on_heartbeat_failure(412, partition.state.generation)
     with pytest.raises(LaneRevoked):
         await asyncio.wait_for(waiting, PATIENCE_S)
@@ -230,37 +230,37 @@ async def test_room_that_is_granted_in_the_turn_in_which_the_partition_is_lost()
     await scene.stop()
 
 
-async def test_a_fetch_that_is_cancelled_while_it_waits_for_room_stays_cancelled() -> None:
-    """Also in the turn in which its partition is lost: whoever cancelled it waits for that."""
+async def test_a_fetch_cancelled_while_it_waits_for_read_budget_stays_cancelled() -> None:
+    """Even if its partition is lost in the same loop iteration: the canceller waits for CancelledError."""
     budget = ReadBudget(GET_BYTES)
     scene = TwoBrokers(budget)
-    (partition,) = await scene.take(WELL, 1)
-    await budget.reserve(WELL)
+    (partition,) = await scene.take(HEALTHY, 1)
+    await budget.reserve(HEALTHY)
     waiting = asyncio.ensure_future(partition.fetch())
-    await until(lambda: bool(budget._shares[WELL].waiting))
+    await until(lambda: bool(budget._shares[HEALTHY].waiting))
     waiting.cancel()
     partition.on_heartbeat_failure(412, partition.state.generation)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, PATIENCE_S)
-    assert not budget._shares[WELL].waiting
+    assert not budget._shares[HEALTHY].waiting
     await scene.stop()
 
 
-async def test_room_that_is_granted_to_a_get_that_is_cancelled_in_that_turn() -> None:
+async def test_read_budget_granted_to_a_cancelled_get_goes_to_the_next_one() -> None:
     budget = ReadBudget(GET_BYTES)
-    await budget.reserve(WELL)
-    waiting = [asyncio.ensure_future(budget.reserve(WELL)) for _ in range(2)]
+    await budget.reserve(HEALTHY)
+    waiting = [asyncio.ensure_future(budget.reserve(HEALTHY)) for _ in range(2)]
     await asyncio.sleep(0)
-    budget.release(WELL, GET_BYTES)
+    budget.release(HEALTHY, GET_BYTES)
     waiting[0].cancel()
     await asyncio.wait_for(waiting[1], PATIENCE_S)
-    budget.release(WELL, GET_BYTES)
+    budget.release(HEALTHY, GET_BYTES)
     assert not budget.used
 
 
-async def test_an_idle_partition_keeps_no_messages() -> None:
+async def test_a_partition_keeps_no_messages_of_a_settled_pack() -> None:
     scene = TwoBrokers(ReadBudget(GET_BYTES))
-    (partition,) = await scene.take(WELL, 1)
+    (partition,) = await scene.take(HEALTHY, 1)
     await partition.fetch()
     partition.confirm()
     assert partition._reader.last_pack is None
@@ -270,10 +270,10 @@ async def test_an_idle_partition_keeps_no_messages() -> None:
     await scene.stop()
 
 
-async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
-    """Between building it and the answer the partition was fenced: the Broker's word was about the id before."""
+async def test_a_heartbeat_response_about_an_earlier_registration_is_ignored() -> None:
+    """Between a heartbeat and its response the partition was fenced, so the response concerns the earlier client id."""
     scene = TwoBrokers(ReadBudget(GET_BYTES))
-    (partition,) = await scene.take(WELL, 1)
+    (partition,) = await scene.take(HEALTHY, 1)
     answered = asyncio.Event()
 
     async def lost(*_: Any) -> bytes:
@@ -282,10 +282,10 @@ async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
         answer = HeartBeatResponseB2C(success=True, errCode=200, errMsg="", hasPartFailure=True, failureInfo=[text])
         return bytes(answer.SerializeToString())
 
-    scene.well.request = lost  # type: ignore[method-assign]
+    scene.healthy.request = lost  # type: ignore[method-assign]
     scene.held.heartbeats.send()
     partition.state.on_registration_forgotten(partition.state.generation)
-    partition.state.on_registered(0, 100, None)  # in the same turn, before the task of the heartbeat has begun
+    partition.state.on_registered(0, 100, None)  # before the task of the heartbeat has started
     answered.set()
     await until(lambda: not scene.held.heartbeats._pending)
     assert partition.ref.key in scene.held.held
@@ -293,15 +293,15 @@ async def test_a_heartbeat_is_judged_by_the_run_in_which_it_was_sent() -> None:
     await scene.stop()
 
 
-# --- taking ----------------------------------------------------------------------------------------------------------
+# --- acquiring ----------------------------------------------------------------------------------------------------------
 
 
-def trusted(model: Model) -> set[str]:
-    """The client ids that the Broker counts as owners."""
+def owner_ids(model: Model) -> set[str]:
+    """Return the client ids that own partitions at the Broker."""
     return set(model.broker.owners.values())
 
 
-async def test_two_who_take_the_same_partition_get_the_same() -> None:
+async def test_concurrent_acquisitions_of_a_partition_return_the_same_one() -> None:
     model = Model({"demo": 1})
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
@@ -312,7 +312,7 @@ async def test_two_who_take_the_same_partition_get_the_same() -> None:
     assert not model.broker.owners
 
 
-async def test_a_second_taker_goes_on_when_the_first_gives_up() -> None:
+async def test_a_cancelled_acquisition_does_not_cancel_a_concurrent_one() -> None:
     model = Model({"demo": 1})
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
@@ -321,13 +321,13 @@ async def test_a_second_taker_goes_on_when_the_first_gives_up() -> None:
     await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] == 1)
     first.cancel()
     held = await second
-    assert trusted(model) == {held.client_id}
+    assert owner_ids(model) == {held.client_id}
     await member.close()
     assert not model.broker.owners
 
 
-async def test_closing_ends_a_registration_that_is_under_way() -> None:
-    """Its answer would come when nobody is left who keeps the partition, or gives it back."""
+async def test_closing_ends_a_registration_in_flight() -> None:
+    """Otherwise its response would arrive when no one is left to keep or release the partition."""
     scene = TwoBrokers(ReadBudget(GET_BYTES))
     operations: list[int] = []
     answers = asyncio.Event()
@@ -338,8 +338,8 @@ async def test_closing_ends_a_registration_that_is_under_way() -> None:
             await answers.wait()
         return bytes(registered().SerializeToString())
 
-    scene.well.request = request  # type: ignore[method-assign]
-    taking = asyncio.ensure_future(scene.take(WELL, 1))
+    scene.healthy.request = request  # type: ignore[method-assign]
+    taking = asyncio.ensure_future(scene.take(HEALTHY, 1))
     await until(lambda: operations == [rpc.OP_REGISTER])
     await scene.held.close()
     answers.set()
@@ -350,7 +350,7 @@ async def test_closing_ends_a_registration_that_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_closing_leaves_nothing_registered_that_is_just_being_taken(turns: int) -> None:
+async def test_closing_unregisters_partitions_that_are_being_acquired(turns: int) -> None:
     model = Model({"demo": 4})
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
@@ -368,7 +368,7 @@ async def test_closing_leaves_nothing_registered_that_is_just_being_taken(turns:
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
-async def test_closing_a_member_leaves_nothing_that_the_master_just_assigned(turns: int) -> None:
+async def test_closing_a_member_unregisters_partitions_that_were_just_assigned(turns: int) -> None:
     model = Model({"demo": 4})
     member = PackConsumer(model.masters(), "g", ["demo"], heartbeat_s=0.001)
     await member.start()
@@ -380,8 +380,8 @@ async def test_closing_a_member_leaves_nothing_that_the_master_just_assigned(tur
     assert not model.broker.owners
 
 
-async def test_a_partition_that_is_taken_away_after_a_gap_is_left_alone() -> None:
-    """Until then it is kept alive; after that no seek takes it again, outside of everything, and nothing is asked of it."""
+async def test_a_partition_revoked_after_a_gap_sends_no_more_requests() -> None:
+    """Heartbeats keep a partition at a gap alive. After its revocation, no seek or fetch sends a request for it."""
     model = Model({"demo": 2})
     for number in range(2):
         model.broker.deleted["demo", number] = 280
@@ -398,11 +398,11 @@ async def test_a_partition_that_is_taken_away_after_a_gap_is_left_alone() -> Non
     taken = await asyncio.wait_for(anext(second.assignments()), PATIENCE_S)
     (lost,) = [partition for partition in held if partition.ref == taken.ref]
     (kept,) = [partition for partition in held if partition is not lost]
-    asked = model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]
+    counts = model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]
     for attempt in (lost.seek(280), lost.fetch(), lost.poll(), lost.poll_once()):
         with pytest.raises(LaneRevoked):
             await attempt
-    assert (model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]) == asked
+    assert (model.faults.counts[rpc.PARTITION_REGISTER], model.faults.counts[rpc.GET]) == counts
     assert model.broker.owners["g", "demo", lost.ref.partition] == taken.client_id
     assert list(first.held_partitions.held.values()) == [kept]
     with pytest.raises(GapError):

@@ -22,7 +22,7 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 from tests.tubemq.client.fakes import REF, Context, MasterScript, Script, pack, registered
 from tests.tubemq.client.model import STEP, Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 COUNT = 100
 KEYS = [PartitionKey(1, "demo", number) for number in range(2)]
@@ -30,10 +30,10 @@ KEYS = [PartitionKey(1, "demo", number) for number in range(2)]
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
 
 
-def filled() -> Model:
+def filled_model() -> Model:
     model = Model({"demo": 2})
     for number in range(2):
         for n in range(COUNT):
@@ -44,7 +44,7 @@ def filled() -> Model:
 
 
 class Ledger:
-    """What a caller keeps: results and offsets, changed together or not at all."""
+    """The application's results and offsets, which change together or not at all."""
 
     def __init__(self) -> None:
         self.results: dict[PartitionKey, list[bytes]] = {key: [] for key in KEYS}
@@ -62,7 +62,7 @@ class Ledger:
         return all(len(bodies) >= COUNT for bodies in self.results.values())
 
 
-class Life:
+class ConsumerRun:
     """One run of a consumer that may be killed between any two steps."""
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
@@ -86,75 +86,75 @@ class Life:
                 try:
                     end = await partition.commit(consumed=True)
                 except MqbridgeError:
-                    continue  # where the pack ends is not known: it is read again, and nothing was stored
+                    continue  # the end of the pack is unknown: nothing is stored, and the pack is delivered again
                 self.ledger.store(partition.ref.key, bodies, end)
         except LaneRevoked:
             return
 
     async def kill(self) -> None:
-        """Without a word to anybody."""
+        """Stop all tasks without any request to Master or Broker."""
         await cancel(*self.tasks, *self.member._tasks, *self.member.held_partitions._tasks)
 
 
-async def test_each_message_once_whatever_is_killed_or_cut() -> None:
-    model, ledger = filled(), Ledger()
+async def test_each_message_has_one_result_although_consumers_are_killed_and_requests_cut() -> None:
+    model, ledger = filled_model(), Ledger()
     chance = random.Random(7)
     for method in (rpc.GET, rpc.COMMIT, rpc.PARTITION_REGISTER):
         for number in range(5, 3000, 5):
             model.faults.plan[method, number] = chance.choice(["before", "after"])
-    lives = 0
+    runs = 0
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while not ledger.complete:
-            life = Life(model, ledger)
-            await life.start()
+            run = ConsumerRun(model, ledger)
+            await run.start()
             await asyncio.sleep(0.02)
-            await life.kill()
-            lives += 1
-            # What Master and Broker notice of it after their leases.
+            await run.kill()
+            runs += 1
+            # As if the leases at Master and Broker had ended.
             model.master.members.clear()
             model.master.outstanding.clear()
             model.broker.owners.clear()
-    assert lives > 1
+    assert runs > 1
     for bodies in ledger.results.values():
         assert bodies == [b"%03d" % n for n in range(COUNT)]
 
 
-async def test_the_brokers_own_position_does_not_matter() -> None:
-    model, ledger = filled(), Ledger()
+async def test_the_callers_offsets_take_precedence_over_the_brokers() -> None:
+    model, ledger = filled_model(), Ledger()
     ledger.offsets = {KEYS[0]: 10 * STEP, KEYS[1]: 99 * STEP}
     model.broker.confirmed = {("g", "demo", 0): 90 * STEP, ("g", "demo", 1): 0}
-    life = Life(model, ledger)
-    await life.start()
+    run = ConsumerRun(model, ledger)
+    await run.start()
     async with asyncio.timeout(PATIENCE_S):
         while ledger.offsets != dict.fromkeys(KEYS, COUNT * STEP):
             await asyncio.sleep(0.002)
-    await life.kill()
+    await run.kill()
     assert [len(ledger.results[key]) for key in KEYS] == [90, 1]
 
 
-async def test_an_offset_that_cannot_be_told_is_asked_again() -> None:
-    model, ledger = filled(), Ledger()
-    asked = 0
+async def test_a_failed_query_of_the_callers_offset_is_repeated() -> None:
+    model, ledger = filled_model(), Ledger()
+    calls = 0
 
-    async def moody(ref: PartitionRef) -> int | None:
-        nonlocal asked
-        asked += 1
-        if asked < 4:
-            raise OSError("the database is away")
+    async def fail_three_times(ref: PartitionRef) -> int | None:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
+            raise OSError("the database is unreachable")
         return COUNT * STEP - STEP
 
-    ledger.offset = moody  # type: ignore[method-assign]
-    life = Life(model, ledger)
-    await life.start()
+    ledger.offset = fail_three_times  # type: ignore[method-assign]
+    run = ConsumerRun(model, ledger)
+    await run.start()
     async with asyncio.timeout(PATIENCE_S):
         while any(len(bodies) != 1 for bodies in ledger.results.values()):
             await asyncio.sleep(0.002)
-    await life.kill()
-    assert asked == 5
+    await run.kill()
+    assert calls == 5
 
 
-async def test_what_the_broker_no_longer_holds_is_a_gap() -> None:
-    model, ledger = filled(), Ledger()
+async def test_deleted_messages_that_were_not_read_are_a_gap() -> None:
+    model, ledger = filled_model(), Ledger()
     model.broker.deleted["demo", 0] = 50 * STEP
     ledger.offsets = {KEYS[0]: 10 * STEP, KEYS[1]: 10 * STEP}
     async with AsyncExitStack() as stack:
@@ -172,7 +172,7 @@ async def test_what_the_broker_no_longer_holds_is_a_gap() -> None:
         with pytest.raises(GapError):
             await partitions[0].fetch()
         await partitions[0].seek(60 * STEP)
-        assert (await partitions[0].fetch()).offset == 60 * STEP, "whoever knows of the loss may go on"
+        assert (await partitions[0].fetch()).offset == 60 * STEP, "the caller may continue behind the gap"
 
 
 @pytest_asyncio.fixture
@@ -183,35 +183,35 @@ async def partition() -> AsyncIterator[HeldPartition]:
     yield partition
 
 
-async def test_seeking_forgets_the_pack_that_is_out(partition: HeldPartition) -> None:
+async def test_a_seek_drops_the_unconfirmed_pack(partition: HeldPartition) -> None:
     script = partition._context.script  # type: ignore[attr-defined]
-    script.then(pack(0), registered(560), pack(560))
+    script.respond_with(pack(0), registered(560), pack(560))
     found = await partition.fetch()
     await partition.seek(560)
     assert partition.pack is None
     partition.confirm()
     assert (await partition.fetch()).offset == 560
-    assert script.asked[2].currOffset == 560
-    assert not script.asked[3].lastPackConsumed
+    assert script.requests[2].currOffset == 560
+    assert not script.requests[3].lastPackConsumed
     assert found.offset == 0
 
 
-async def test_an_offset_beyond_the_end_becomes_the_end(partition: HeldPartition, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_seek_beyond_the_end_starts_at_the_end(partition: HeldPartition, caplog: pytest.LogCaptureFixture) -> None:
     script = partition._context.script  # type: ignore[attr-defined]
-    script.then(registered(280), pack(280))
+    script.respond_with(registered(280), pack(280))
     await partition.seek(56_000)
     assert "starts at offset 280" in caplog.text
     assert (await partition.fetch()).offset == 280
 
 
-async def test_a_partition_that_was_given_back_cannot_be_moved(partition: HeldPartition) -> None:
+async def test_a_seek_on_a_lost_partition_is_refused(partition: HeldPartition) -> None:
     partition.lose(LaneRevoked("gone"))
     with pytest.raises(LaneRevoked):
         await partition.seek(0)
 
 
-async def test_nothing_is_committed_while_a_get_is_in_doubt(partition: HeldPartition) -> None:
-    """A get that was cancelled may have moved the Broker on: a commit would skip a pack that nobody saw."""
+async def test_a_commit_after_a_cancelled_get_confirms_nothing(partition: HeldPartition) -> None:
+    """The Broker may have delivered a pack to the cancelled get; a confirmation would skip that pack."""
     from tests.tubemq.client.fakes import committed
 
     script = partition._context.script  # type: ignore[attr-defined]
@@ -219,9 +219,9 @@ async def test_nothing_is_committed_while_a_get_is_in_doubt(partition: HeldParti
     await script.silent.wait()
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
-    script.then(committed(0))
+    script.respond_with(committed(0))
     await partition.commit(consumed=True)
-    assert not script.asked[-1].lastPackConsumed
+    assert not script.requests[-1].lastPackConsumed
 
 
 # --- bound groups -----------------------------------------------------------------------------------------------------
@@ -237,15 +237,15 @@ def beat(given: EventProto | None = None, *, is_first_round_open: bool) -> Heart
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["first", "after another member"])
-async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
-    """Another member's echo may have ended the round before our event of it came."""
+async def test_a_bound_group_starts_only_its_first_round_at_its_offsets(late: bool) -> None:
+    """Another member may have ended the first round before our first event arrives."""
     bound = BoundSubscription("key1", 2, {KEYS[0]: 2800, KEYS[1]: 56}, select_big=False)
     master, broker = MasterScript(), Script(*[registered(0)] * 9)
     master.connections = broker
     member = PackConsumer(master, "g1", ["demo"], bound=bound, heartbeat_s=0.1)  # type: ignore[arg-type]
     joined = RegisterResponseM2C(success=True, errCode=200, errMsg="OK", notAllocated=True)
-    # Partition 2 is nobody's wish; 1 comes in a later round, when another member has read from it.
-    master.then(
+    # Partition 2 has no offset in the subscription; 1 is assigned in a later round, after another member has read from it.
+    master.respond_with(
         joined,
         beat(event(5, 0, 2), is_first_round_open=not late),
         beat(is_first_round_open=False),
@@ -253,17 +253,17 @@ async def test_a_bound_group_starts_at_its_offsets_once(late: bool) -> None:
     )
     await member.start()
 
-    def taken() -> list[Any]:
-        return [request for request in broker.asked if hasattr(request, "partitionId")]
+    def registrations() -> list[Any]:
+        return [request for request in broker.requests if hasattr(request, "partitionId")]
 
     async with asyncio.timeout(PATIENCE_S):
-        while len(taken()) < 3:
+        while len(registrations()) < 3:
             await asyncio.sleep(0.002)
-    join = master.asked[0]
+    join = master.requests[0]
     assert (join.requireBound, join.sessionKey, join.totalCount, join.selectBig) == (True, "key1", 2, False)
     assert join.requiredPartition == "1:demo:0=2800,1:demo:1=56"
     assert join.notAllocated
-    assert {r.partitionId: (r.HasField("currOffset"), r.currOffset) for r in taken()} == {
+    assert {r.partitionId: (r.HasField("currOffset"), r.currOffset) for r in registrations()} == {
         0: (True, 2800),
         1: (False, 0),
         2: (False, 0),

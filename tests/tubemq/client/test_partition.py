@@ -23,33 +23,33 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.tubemq.client.flow_control.NOT_FOUND_WAIT_S", 0.001)
 
 
-async def opened(script: Script, *, offset: int = 0) -> HeldPartition:
+async def registered_partition(script: Script, *, offset: int = 0) -> HeldPartition:
     partition = HeldPartition(Context(script), REF)
-    script.answers.appendleft(registered(offset))
+    script.responses.appendleft(registered(offset))
     await partition.register(0)
     return partition
 
 
 def confirmations(script: Script) -> list[bool]:
-    return [request.lastPackConsumed for request in script.asked if hasattr(request, "manualCommitOffset")]
+    return [request.lastPackConsumed for request in script.requests if hasattr(request, "manualCommitOffset")]
 
 
-async def test_a_confirmation_goes_with_the_next_get() -> None:
+async def test_a_confirmation_is_sent_with_the_next_get() -> None:
     script = Script(pack(0), pack(56), pack(112))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     for offset in (0, 56, 112):
         found = await partition.fetch()
         assert (found.offset, [m.payLoadData for m in found.messages]) == (offset, [b"m0", b"m1"])
         partition.confirm()
     assert confirmations(script) == [False, True, True]
-    assert script.asked[0].opType == OP_REGISTER
-    assert script.asked[0].authInfo.visitAuthorizedToken == 77
+    assert script.requests[0].opType == OP_REGISTER
+    assert script.requests[0].authInfo.visitAuthorizedToken == 77
 
 
 @pytest.mark.parametrize("reject", [True, False], ids=["rejected", "never confirmed"])
-async def test_a_pack_that_is_not_confirmed_comes_again(reject: bool) -> None:
+async def test_an_unconfirmed_pack_is_redelivered(reject: bool) -> None:
     script = Script(pack(0), pack(0))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     if reject:
         partition.reject()
@@ -58,74 +58,74 @@ async def test_a_pack_that_is_not_confirmed_comes_again(reject: bool) -> None:
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), RequestTimeout("silent")])
-async def test_after_a_lost_answer_nothing_is_confirmed(error: Exception) -> None:
-    """The Broker may have handed out a pack that we never saw, or do so later: confirming now would skip it.
+async def test_after_a_lost_response_nothing_is_confirmed(error: Exception) -> None:
+    """The Broker may have delivered a pack that was lost, or deliver it later: a confirmation would skip that pack.
 
-    So it is asked where the group stands, and reading goes on there under a client id that the lost request does not carry.
+    So the client queries the group's offset and continues there under a new client id, which the lost request does not have.
     """
     script = Script(pack(0), error, committed(56), unregistered(), registered(56), pack(56))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     assert (await partition.fetch()).offset == 56
     assert confirmations(script) == [False, True, False]
-    asked, left, taken = script.asked[3:6]
-    assert not asked.lastPackConsumed
-    assert (left.opType, left.readStatus, taken.opType, taken.currOffset) == (OP_UNREGISTER, 1, OP_REGISTER, 56)
-    assert [request.clientId for request in script.asked] == ["c1"] * 5 + ["c1-run1"] * 2
+    commit, unregister, register = script.requests[3:6]
+    assert not commit.lastPackConsumed
+    assert (unregister.opType, unregister.readStatus, register.opType, register.currOffset) == (OP_UNREGISTER, 1, OP_REGISTER, 56)
+    assert [request.clientId for request in script.requests] == ["c1"] * 5 + ["c1-run1"] * 2
 
 
-async def test_a_broker_that_cannot_say_where_the_group_stands_is_asked_again() -> None:
-    """To go on where nothing is known to be unread would look like a gap once the confirmed pack is deleted."""
+async def test_a_failed_query_of_the_groups_offset_is_repeated() -> None:
+    """Reading from the start of the confirmed pack would look like a gap once that pack is deleted."""
     script = Script(
         pack(0), RequestTimeout("no answer"), refused_commit(500), committed(56), unregistered(), registered(56), pack(56)
     )
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     assert (await partition.fetch()).offset == 56
-    assert script.asked[-2].currOffset == 56
+    assert script.requests[-2].currOffset == 56
 
 
 @pytest.mark.parametrize("code", [452, 503, 403, 301, 400])
 async def test_a_refusal_keeps_the_confirmation(code: int) -> None:
     script = Script(pack(0), refused(code, 1), pack(56))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     assert (await partition.fetch()).offset == 56
     assert confirmations(script) == [False, True, True]
 
 
-async def test_an_internal_error_leaves_doubt() -> None:
+async def test_after_an_internal_error_of_a_get_nothing_is_confirmed() -> None:
     script = Script(pack(0), refused(500), pack(0))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     await partition.fetch()
     assert confirmations(script) == [False, True, False]
 
 
-async def test_nothing_found_and_nothing_of_ours() -> None:
+async def test_gets_without_messages_of_the_wanted_types_are_repeated() -> None:
     script = Script(refused(404), pack(0, count=0), refused(404))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     fetching = asyncio.ensure_future(partition.fetch())
     await script.silent.wait()
     assert partition.caught_up
     assert confirmations(script) == [False] * 4
-    await session_ends(partition, script, fetching)
+    await end_fetch(partition, script, fetching)
 
 
-async def session_ends(partition: HeldPartition, script: Script, fetching: "asyncio.Future[object]") -> None:
+async def end_fetch(partition: HeldPartition, script: Script, fetching: "asyncio.Future[object]") -> None:
     partition.lose(LaneRevoked("test"))
     fetching.cancel()
     await asyncio.gather(fetching, return_exceptions=True)
 
 
-async def test_flow_control_counts_from_when_its_rules_come() -> None:
-    """Without rules nobody measures a pack. A miss or a failure that was counted before a pack is none after it."""
+async def test_flow_control_starts_when_its_rules_arrive() -> None:
+    """Without rules, packs are not measured. A pack resets the counts of gets without data and of failures."""
     script = Script(pack(0), pack(56), refused(404), refused(404), pack(112), ConnectionLost("gone"))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     pacing, loop = partition._pacing, asyncio.get_running_loop()
     await partition.fetch()
     assert pacing.next_get_at <= loop.time()
@@ -148,56 +148,56 @@ async def test_flow_control_counts_from_when_its_rules_come() -> None:
     assert pacing._meter._gets_without_data == 0
 
 
-async def test_a_broker_that_forgot_us_after_a_confirmation() -> None:
+async def test_after_a_confirmation_a_forgotten_partition_continues_at_the_groups_offset() -> None:
     script = Script(pack(0), registered(56), pack(56))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
-    partition.on_heartbeat_failure(411, partition.state.generation)  # as a heartbeat says it: no get was sent since
+    partition.on_heartbeat_failure(411, partition.state.generation)  # as a heartbeat reports it, before the next get
     assert (await partition.fetch()).offset == 56
-    assert not script.asked[2].HasField("currOffset")
-    assert script.asked[2].readStatus == 0
+    assert not script.requests[2].HasField("currOffset")
+    assert script.requests[2].readStatus == 0
 
 
-async def test_a_broker_that_forgot_us_while_a_pack_was_out() -> None:
-    """A Broker that is stopped in order counts that pack as consumed: we must ask for it."""
+async def test_with_an_unconfirmed_pack_a_forgotten_partition_continues_at_that_pack() -> None:
+    """A Broker that is shut down cleanly counts that pack as consumed, so the client requests its offset."""
     script = Script(pack(28), registered(28), pack(28))
-    partition = await opened(script, offset=28)
+    partition = await registered_partition(script, offset=28)
     await partition.fetch()
     partition.on_heartbeat_failure(411, partition.state.generation)
     partition.reject()
     assert (await partition.fetch()).offset == 28
-    assert script.asked[2].currOffset == 28
+    assert script.requests[2].currOffset == 28
 
 
-async def test_a_broker_that_restarted_during_a_get() -> None:
+async def test_after_a_broker_restart_during_a_get_the_confirmed_pack_is_read_again() -> None:
     gone = refused_commit(401)
     script = Script(pack(28), ConnectionLost("restart"), gone, unregistered(), registered(28), pack(28))
-    partition = await opened(script, offset=28)
+    partition = await registered_partition(script, offset=28)
     await partition.fetch()
     partition.confirm()
     assert (await partition.fetch()).offset == 28
-    assert script.asked[5].currOffset == 28, "the end of the confirmed pack is not known, so it is read again"
+    assert script.requests[5].currOffset == 28, "the end of the confirmed pack is not known, so it is read again"
 
 
-async def test_reading_goes_on_after_everything() -> None:
+async def test_reading_continues_after_lost_and_refused_gets() -> None:
     fences = [unregistered(), registered(0)]
     script = Script(ConnectionLost("a"), *fences, RequestTimeout("b"), *fences, refused(503), refused(500), pack(0))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     assert (await partition.fetch()).offset == 0
 
 
-async def test_another_owner_ends_it() -> None:
+async def test_a_partition_owned_by_another_member_is_revoked() -> None:
     script = Script(refused(412))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     with pytest.raises(LaneRevoked):
         await partition.fetch()
     with pytest.raises(LaneRevoked):
         await partition.fetch()
-    assert partition._context.lost == [partition]
+    assert partition._context.ended == [partition]
 
 
-async def test_an_occupied_partition_is_tried_twice() -> None:
+async def test_registering_an_occupied_partition_is_tried_twice() -> None:
     taken = registered()
     taken.success, taken.errCode = False, 410
     partition = HeldPartition(Context(Script(taken, registered())), REF)
@@ -208,10 +208,10 @@ async def test_an_occupied_partition_is_tried_twice() -> None:
     with pytest.raises(ServerRefused) as caught:
         await partition.register(0)
     assert caught.value.code == 410
-    assert len(script.asked) == 2
+    assert len(script.requests) == 2
 
 
-async def test_other_failures_to_register_are_tried_five_times() -> None:
+async def test_other_failed_registrations_are_tried_five_times() -> None:
     partition = HeldPartition(Context(Script(*[Unreachable("x")] * 4, registered())), REF)
     await partition.register(0)
     partition = HeldPartition(Context(Script(*[ConnectionLost("x")] * 4, unregistered(), registered())), REF)
@@ -219,26 +219,26 @@ async def test_other_failures_to_register_are_tried_five_times() -> None:
     script = Script(*[ConnectionLost("x")] * 6)
     with pytest.raises(ConnectionLost):
         await HeldPartition(Context(script), REF).register(0)
-    assert len(script.asked) == 5
+    assert len(script.requests) == 5
 
 
-@pytest.mark.parametrize("offset", [None, 56], ids=["where the group stands", "at an offset"])
-async def test_a_registration_that_was_given_up_is_fenced_before_the_next_try(offset: int | None) -> None:
-    """It may still arrive, and then take the partition for an id without heartbeats, or move the position of a reader."""
+@pytest.mark.parametrize("offset", [None, 56], ids=["at the group's offset", "at a given offset"])
+async def test_an_abandoned_registration_is_fenced_before_the_next_try(offset: int | None) -> None:
+    """It may still arrive, and register the partition for an id without heartbeats or move the position of a reader."""
     script = Script(RequestTimeout("silent"), Unreachable("down"), unregistered(), registered(56), pack(56))
     partition = HeldPartition(Context(script), REF)
     await (partition.register(0) if offset is None else partition.start_at(0, offset))
-    taken, _, left, again = script.asked
-    assert [request.opType for request in script.asked] == [OP_REGISTER, OP_UNREGISTER, OP_UNREGISTER, OP_REGISTER]
+    taken, _, left, again = script.requests
+    assert [request.opType for request in script.requests] == [OP_REGISTER, OP_UNREGISTER, OP_UNREGISTER, OP_REGISTER]
     assert (taken.clientId, left.clientId, left.readStatus, again.clientId) == ("c1", "c1", 1, "c1-run1")
     assert taken.HasField("currOffset") == again.HasField("currOffset") == (offset is not None)
     assert (await partition.fetch()).offset == 56
-    assert script.asked[-1].clientId == "c1-run1"
+    assert script.requests[-1].clientId == "c1-run1"
 
 
-@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "refused then"])
-async def test_a_registration_that_was_given_up_leaves_a_stray(is_cancelled: bool) -> None:
-    """Whoever gives up for good knows that the Broker may count the partition as ours, now or later."""
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "refused later"])
+async def test_an_abandoned_registration_is_unregistered_at_the_release(is_cancelled: bool) -> None:
+    """The Broker may count the partition as ours, now or later, so the release unregisters it."""
     occupied = registered()
     occupied.success, occupied.errCode = False, 410
     script = Script() if is_cancelled else Script(RequestTimeout("silent"), unregistered(), occupied)
@@ -252,29 +252,29 @@ async def test_a_registration_that_was_given_up_leaves_a_stray(is_cancelled: boo
         with pytest.raises(ServerRefused):
             await partition.register(0)
     assert partition.state.abandoned is AbandonedRequests.REGISTRATIONS
-    script.then(unregistered())
+    script.respond_with(unregistered())
     await partition.release()
-    assert script.asked[-1].opType == OP_UNREGISTER
+    assert script.requests[-1].opType == OP_UNREGISTER
 
 
-async def test_a_seek_does_not_take_a_partition_that_was_given_back_meanwhile() -> None:
-    """It may be held anew by then, by this member too: that one would be moved."""
+async def test_a_seek_does_not_register_a_partition_released_meanwhile() -> None:
+    """Another object may hold the partition by then, whose position the seek would move."""
     script = Script()
-    partition = await opened(script)
+    partition = await registered_partition(script)
 
     async def down() -> Exception:
         await partition.release()
         return Unreachable("down")
 
-    script.then(down, unregistered(), registered(560), unregistered())
+    script.respond_with(down, unregistered(), registered(560), unregistered())
     with pytest.raises(LaneRevoked):
         await partition.seek(560)
-    assert [request.opType for request in script.asked] == [OP_REGISTER, OP_REGISTER, OP_UNREGISTER]
+    assert [request.opType for request in script.requests] == [OP_REGISTER, OP_REGISTER, OP_UNREGISTER]
 
 
-async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
+async def test_a_jump_past_unread_messages_is_a_gap() -> None:
     script = Script(pack(280))
-    partition = await opened(script, offset=28)
+    partition = await registered_partition(script, offset=28)
     with pytest.raises(GapError, match="offset 28, the Broker continued at 280") as gap:
         await partition.fetch()
     assert gap.value.resume == (280, 0)
@@ -282,10 +282,10 @@ async def test_a_jump_past_what_was_never_read_is_a_gap() -> None:
         await partition.fetch()
 
 
-async def test_a_reader_far_behind_asks_where_each_pack_ends() -> None:
+async def test_a_reader_far_behind_queries_the_end_of_each_pack() -> None:
     far = partition_reader.FAR_BEHIND_BYTES + 1
     script = Script(pack(0, lag=far), committed(56), pack(56, lag=far), committed(112), pack(280))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     for _ in range(2):
         await partition.fetch()
         partition.confirm()
@@ -293,17 +293,17 @@ async def test_a_reader_far_behind_asks_where_each_pack_ends() -> None:
         await partition.fetch()
 
 
-async def test_foreign_messages_between_packs_are_no_gap() -> None:
+async def test_messages_of_other_topics_between_packs_are_no_gap() -> None:
     script = Script(pack(0), pack(5600))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     assert (await partition.fetch()).offset == 5600
 
 
-async def test_going_back_is_said_and_read(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_goes_back_is_logged_and_read_from_there(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(pack(560), pack(280))
-    partition = await opened(script, offset=560)
+    partition = await registered_partition(script, offset=560)
     await partition.fetch()
     partition.confirm()
     with caplog.at_level(logging.WARNING):
@@ -312,42 +312,42 @@ async def test_going_back_is_said_and_read(caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize(("confirm", "status"), [(True, 0), (False, 1)])
-async def test_giving_back(confirm: bool, status: int) -> None:
+async def test_a_release_confirms_a_confirmed_pack_only(confirm: bool, status: int) -> None:
     script = Script(pack(0), unregistered())
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     if confirm:
         partition.confirm()
     await partition.release()
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, status)
-    assert partition._context.lost == [partition]
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, status)
+    assert partition._context.ended == [partition]
     with pytest.raises(LaneRevoked):
         await partition.fetch()
 
 
-async def test_taking_away_waits_for_the_pack_that_is_out() -> None:
+async def test_a_revocation_waits_for_the_unconfirmed_pack() -> None:
     script = Script(pack(0), unregistered())
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     revoking = asyncio.ensure_future(partition.revoke())
     await asyncio.sleep(0.01)
     assert not revoking.done()
     partition.confirm()
     await revoking
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 0)
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 0)
 
 
-async def test_taking_away_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_of_a_revocation_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_release, "CONFIRM_WAIT_S", 0.01)
     script = Script(pack(0), unregistered())
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     await partition.revoke()
-    partition.confirm()  # too late, and without effect
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 1)
+    partition.confirm()  # too late, so it has no effect
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 1)
 
 
-async def test_a_pack_that_arrives_after_it_was_taken_away_is_left_to_the_next_owner() -> None:
+async def test_a_pack_that_arrives_after_the_revocation_is_not_confirmed() -> None:
     go = asyncio.Event()
 
     async def late() -> object:
@@ -355,7 +355,7 @@ async def test_a_pack_that_arrives_after_it_was_taken_away_is_left_to_the_next_o
         return pack(0)
 
     script = Script(late, unregistered())
-    partition = await opened(script)
+    partition = await registered_partition(script)
     fetching = asyncio.ensure_future(partition.fetch())
     await asyncio.sleep(0.01)
     revoking = asyncio.ensure_future(partition.revoke())
@@ -364,42 +364,42 @@ async def test_a_pack_that_arrives_after_it_was_taken_away_is_left_to_the_next_o
     await revoking
     with pytest.raises(LaneRevoked):
         await fetching
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 1)
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 1)
 
 
-async def test_a_late_commit() -> None:
+async def test_a_confirmation_without_a_next_get_is_committed_after_a_while() -> None:
     script = Script(pack(0), committed(56), pack(56))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     now = asyncio.get_running_loop().time()
     await partition.commit_late(now + 10)
-    assert len(script.asked) == 2, "nothing was confirmed"
+    assert len(script.requests) == 2, "nothing was confirmed"
     partition.confirm()
     await partition.commit_late(now)
-    assert len(script.asked) == 2, "it is not late yet"
+    assert len(script.requests) == 2, "it is not late yet"
     await partition.commit_late(now + 10)
-    assert script.asked[2].lastPackConsumed
+    assert script.requests[2].lastPackConsumed
     await partition.fetch()
     assert confirmations(script) == [False, False]
 
 
-async def test_a_forgotten_partition_waits_for_the_master() -> None:
-    """While the Master does not answer, the partition may have been given to another."""
+async def test_a_forgotten_partition_is_not_read_while_the_master_is_silent() -> None:
+    """While the Master does not respond, it may have assigned the partition to another member."""
     script = Script(registered(0), pack(0))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     partition.on_heartbeat_failure(411, partition.state.generation)
     partition._context.master_seen_at -= 1000
     fetching = asyncio.ensure_future(partition.fetch())
     await asyncio.sleep(0.02)
-    assert len(script.asked) == 1
+    assert len(script.requests) == 1
     partition._context.master_seen_at += 1000
     assert (await fetching).offset == 0
 
 
-async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_in_the_queue() -> None:
-    """Other partitions' answers may fill the gets that are allowed at once; a stop that comes then must still commit."""
+async def test_a_confirmation_is_kept_when_the_next_get_is_cancelled_before_sending() -> None:
+    """The get may wait for the read budget of other partitions; a release during this wait must still confirm the pack."""
     script = Script(pack(0), unregistered())
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     for _ in range(4):
@@ -409,13 +409,13 @@ async def test_a_confirmed_pack_stays_confirmed_when_the_next_get_is_cancelled_i
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await partition.release()
-    assert (script.asked[-1].opType, script.asked[-1].readStatus) == (OP_UNREGISTER, 0)
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 0)
 
 
-async def test_a_heartbeat_of_an_earlier_run_says_nothing_of_this_one() -> None:
-    """Its answer was about a client id that the partition does not have any more."""
+async def test_a_heartbeat_failure_of_an_earlier_registration_is_ignored() -> None:
+    """The heartbeat concerned a client id that the partition no longer has."""
     script = Script(ConnectionLost("gone"), unregistered(), registered(0), pack(0))
-    partition = await opened(script)
+    partition = await registered_partition(script)
     run = partition.state.generation
     await partition.fetch()
     partition.on_heartbeat_failure(412, run)
@@ -425,36 +425,36 @@ async def test_a_heartbeat_of_an_earlier_run_says_nothing_of_this_one() -> None:
     assert partition.revoked.is_set()
 
 
-async def test_a_seek_that_fails_leaves_everything_as_it_was() -> None:
-    """Also after a gap: nothing is read behind it before somebody has said so."""
+async def test_a_failed_seek_changes_nothing() -> None:
+    """After a gap, nothing is read behind it until a seek succeeds."""
     script = Script(pack(280))
-    partition = await opened(script, offset=28)
+    partition = await registered_partition(script, offset=28)
     with pytest.raises(GapError):
         await partition.fetch()
-    script.then(*[ConnectionLost("no Broker just now")] * 5)
+    script.respond_with(*[ConnectionLost("no Broker just now")] * 5)
     with pytest.raises(ConnectionLost):
         await partition.seek(280)
     with pytest.raises(GapError):
         await partition.fetch()
-    script.then(unregistered(), registered(280), pack(280))
+    script.respond_with(unregistered(), registered(280), pack(280))
     await partition.seek(280)
     assert (await partition.fetch()).offset == 280
 
 
-async def test_a_partition_that_is_taken_away_while_it_is_stopped_cannot_be_moved() -> None:
+async def test_a_partition_revoked_at_a_gap_cannot_be_moved() -> None:
     script = Script(pack(280), unregistered())
-    partition = await opened(script, offset=28)
+    partition = await registered_partition(script, offset=28)
     with pytest.raises(GapError):
         await partition.fetch()
     await partition.revoke()
     for attempt in (partition.seek(280), partition.fetch()):
         with pytest.raises(LaneRevoked):
             await attempt
-    assert script.asked[-1].opType == OP_UNREGISTER
-    assert partition._context.lost == [partition]
+    assert script.requests[-1].opType == OP_UNREGISTER
+    assert partition._context.ended == [partition]
 
 
-async def test_giving_back_happens_once_and_everybody_waits_for_it() -> None:
+async def test_concurrent_releases_share_one_request() -> None:
     go = asyncio.Event()
 
     async def slow() -> object:
@@ -462,14 +462,14 @@ async def test_giving_back_happens_once_and_everybody_waits_for_it() -> None:
         return unregistered()
 
     script = Script(pack(0), slow)
-    partition = await opened(script)
+    partition = await registered_partition(script)
     await partition.fetch()
     releases = [asyncio.ensure_future(partition.release()) for _ in range(2)]
     await asyncio.sleep(0)
     releases[0].cancel()
     await asyncio.sleep(0.01)
-    await partition.release(asyncio.get_running_loop().time())  # a deadline that is over: nobody waits longer
+    await partition.release(asyncio.get_running_loop().time())  # this deadline has passed: the call returns at once
     assert not releases[1].done()
     go.set()
     await releases[1]
-    assert [request.opType for request in script.asked if hasattr(request, "opType")] == [OP_REGISTER, OP_UNREGISTER]
+    assert [request.opType for request in script.requests if hasattr(request, "opType")] == [OP_REGISTER, OP_UNREGISTER]

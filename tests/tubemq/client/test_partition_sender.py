@@ -22,8 +22,8 @@ class FakeBroker:
     def __init__(self, *plan: int | Exception) -> None:
         self.plan = list(plan)
         self.stored: list[bytes] = []
-        self.asked: list[SendMessageRequestP2B] = []
-        self.most = self.open = 0
+        self.requests: list[SendMessageRequestP2B] = []
+        self.max_open = self.open = 0
         self.held: list[Callable[[], None]] | None = None
         self.unreachable = 0
 
@@ -39,13 +39,15 @@ class FakeBroker:
         if self.unreachable:
             raise ConnectionLost("not connected")
         request = SendMessageRequestP2B.FromString(body)
-        self.asked.append(request)
+        self.requests.append(request)
         self.open += 1
-        self.most = max(self.most, self.open)
+        self.max_open = max(self.max_open, self.open)
         outcome = self.plan.pop(0) if self.plan else 200
         answer: Any = outcome
         if isinstance(outcome, int):
-            answer = SendMessageResponseB2P(success=outcome == 200, errCode=outcome, errMsg="said").SerializePartialToString()
+            answer = SendMessageResponseB2P(
+                success=outcome == 200, errCode=outcome, errMsg="scripted refusal"
+            ).SerializePartialToString()
         if outcome == 200:
             self.stored.append(request.data)
 
@@ -60,6 +62,8 @@ class FakeBroker:
 
 
 class FakeCluster:
+    """The connections and routes of a sender whose only Broker is `broker`."""
+
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.masters = self
@@ -101,11 +105,11 @@ async def test_order_is_kept_across_retries(outcome: int | Exception) -> None:
     results = await asyncio.gather(*(sender.send("1:0", body) for body in bodies(6)))
     assert broker.stored == bodies(6)
     assert all(isinstance(result, SendResult) for result in results)
-    assert broker.most == 1
+    assert broker.max_open == 1
     await sender.close()
 
 
-async def test_what_is_sent_again_is_counted_and_an_outage_is_told_by_its_cluster_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_retries_are_counted_and_not_logged_by_the_sender(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     broker = FakeBroker(200, ConnectionLost("gone"), ConnectionLost("gone"), 200)
     sender = sender_to(broker)
@@ -116,24 +120,24 @@ async def test_what_is_sent_again_is_counted_and_an_outage_is_told_by_its_cluste
 
 
 @pytest.mark.parametrize("outcome", [ConnectionLost("gone"), RequestTimeout("silent")], ids=str)
-async def test_many_in_flight_keep_order_when_all_of_them_fail(outcome: Exception) -> None:
-    """As with a lost connection: of those in flight a first part may be stored, which then comes twice, and no other."""
+async def test_order_is_kept_when_all_requests_in_flight_fail(outcome: Exception) -> None:
+    """As with a lost connection: only a first part of the requests in flight may be stored."""
     broker = FakeBroker(200, 200, outcome, outcome, outcome, 200)
     sender = sender_to(broker, in_flight=3)
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies(12)))
-    assert broker.most == 3
+    assert broker.max_open == 3
     assert broker.stored == bodies(12)
     assert sender.counters.overtaken == 0
     assert sender.counters.retried == 3
     await sender.close()
 
 
-async def test_what_was_stored_ahead_of_its_turn_is_counted() -> None:
-    """A refusal concerns one request only; nothing is sent again before the answers of those behind it are in."""
+async def test_messages_stored_before_an_earlier_one_are_counted() -> None:
+    """A refusal concerns one request; it is repeated after the responses to all requests in flight."""
     broker = FakeBroker(200, 419, 200, 419, 200)
     sender = sender_to(broker, in_flight=5)
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies(10)))
-    # 005 had gone out with the answer to 000, before there was any news of 001.
+    # 005 was sent at the response to 000, before the response to 001.
     assert broker.stored == [b"000", b"002", b"004", b"005", b"001", b"003", *bodies(10)[6:]]
     counters = sender.counters.snapshot()
     assert counters == {
@@ -146,7 +150,7 @@ async def test_what_was_stored_ahead_of_its_turn_is_counted() -> None:
     assert (sender.queued_messages, sender.queued_bytes) == (0, 0)
 
 
-async def test_refusals_for_good_do_not_hold_up_the_others() -> None:
+async def test_a_permanent_refusal_does_not_delay_other_messages() -> None:
     broker = FakeBroker(200, 400, 419, 200)
     sender = sender_to(broker, in_flight=4)
     results = await asyncio.gather(*(sender.send("1:0", body) for body in bodies(5)), return_exceptions=True)
@@ -155,7 +159,7 @@ async def test_refusals_for_good_do_not_hold_up_the_others() -> None:
     assert (sender.counters.failed, sender.counters.overtaken) == (1, 2)
 
 
-async def test_waiting_for_room() -> None:
+async def test_room_waits_until_few_bytes_are_queued() -> None:
     broker = FakeBroker()
     sender = sender_to(broker)
     await sender.room(0)
@@ -169,26 +173,26 @@ async def test_waiting_for_room() -> None:
         sender.submit("1:7", b"x", 0, None, None, done=lambda _: None)
 
 
-async def test_nothing_is_taken_after_close() -> None:
+async def test_a_send_after_close_is_refused() -> None:
     sender = sender_to(FakeBroker())
     await sender.close()
     with pytest.raises(ConnectionLost, match="closed"):
         await sender.send("1:0", b"x")
 
 
-async def test_a_server_that_closes_every_connection_is_not_dialled_without_pause() -> None:
+async def test_a_server_that_closes_every_connection_is_dialled_with_pauses() -> None:
     broker = FakeBroker()
     broker.alive = False
     broker.unreachable = 1
     connects = 0
     connect = broker.connect
 
-    async def counted() -> None:
+    async def count_connects() -> None:
         nonlocal connects
         connects += 1
         await connect()
 
-    broker.connect = counted  # type: ignore[method-assign]
+    broker.connect = count_connects  # type: ignore[method-assign]
     sender = sender_to(broker, max_elapsed_s=0.05)
     with pytest.raises(MqbridgeError):
         await sender.send("1:0", b"x")
@@ -200,7 +204,7 @@ async def test_partitions_do_not_wait_for_each_other() -> None:
     broker.held = []
     sender = sender_to(broker)
     first = [sender.send("1:0", b"a"), sender.send("1:1", b"b"), sender.send("1:0", b"c")]
-    assert [(r.partitionId, r.data) for r in broker.asked] == [(0, b"a"), (1, b"b")]
+    assert [(r.partitionId, r.data) for r in broker.requests] == [(0, b"a"), (1, b"b")]
     for answer in broker.held:
         answer()
     broker.held, held = None, broker.held
@@ -208,12 +212,12 @@ async def test_partitions_do_not_wait_for_each_other() -> None:
     await asyncio.gather(*first)
 
 
-async def test_what_a_request_says() -> None:
+async def test_a_send_request_contains_client_topic_type_and_token() -> None:
     broker = FakeBroker()
     sender = sender_to(broker)
     await sender.send("1:1", b"data", 1, "t1", "202611202350")
     await sender.send("1:1", b"data")
-    typed, plain = broker.asked
+    typed, plain = broker.requests
     assert (typed.clientId, typed.topicName, typed.partitionId, typed.flag) == ("p1", "demo", 1, 1)
     assert (typed.msgType, typed.msgTime, typed.checkSum, typed.sentAddr) == ("t1", "202611202350", -1, -1073741310)
     assert typed.authInfo.visitAuthorizedToken == 7
@@ -221,18 +225,18 @@ async def test_what_a_request_says() -> None:
     assert not plain.HasField("msgTime")
 
 
-async def test_the_window_bounds_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_window_bounds_the_requests_and_bytes_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_sender, "MAX_UNORDERED_REQUESTS", 5)
     monkeypatch.setattr(partition_send_queue, "MAX_IN_FLIGHT_BYTES", 40)
-    for body, most in ((b"x", 5), (b"x" * 15, 2), (b"x" * 50, 1)):
+    for body, max_open in ((b"x", 5), (b"x" * 15, 2), (b"x" * 50, 1)):
         broker = FakeBroker()
         sender = sender_to(broker, ordered=False)
         await asyncio.gather(*(sender.send("1:0", body) for _ in range(20)))
-        assert broker.most == most
+        assert broker.max_open == max_open
 
 
 @pytest.mark.parametrize("code", [400, 422])
-async def test_a_refusal_is_reported_and_the_next_goes_on(code: int) -> None:
+async def test_a_refused_message_fails_alone(code: int) -> None:
     sender = sender_to(FakeBroker(200, code))
     results = await asyncio.gather(*(sender.send("1:0", body) for body in bodies(3)), return_exceptions=True)
     assert isinstance(results[1], ServerRefused)
@@ -240,15 +244,15 @@ async def test_a_refusal_is_reported_and_the_next_goes_on(code: int) -> None:
     assert isinstance(results[2], SendResult)
 
 
-async def test_too_large_for_any_broker() -> None:
+async def test_a_message_too_large_for_any_broker_is_refused_before_sending() -> None:
     broker = FakeBroker()
     with pytest.raises(ServerRefused) as caught:
         await sender_to(broker).send("1:0", bytes(partition_sender.MAX_MESSAGE_BYTES + 1))
     assert caught.value.failure is Failure.REFUSED
-    assert not broker.asked
+    assert not broker.requests
 
 
-async def test_retrying_ends_when_it_may() -> None:
+async def test_retries_end_after_the_time_limit() -> None:
     sender = sender_to(FakeBroker(*[419] * 1000), max_elapsed_s=0.01)
     with pytest.raises(ServerRefused) as caught:
         await sender.send("1:0", b"x")
@@ -260,10 +264,10 @@ async def test_retrying_ends_when_it_may() -> None:
         await sender.send("1:0", b"x")
 
 
-@pytest.mark.parametrize("is_away", [False, True], ids=["refused", "away"])
-async def test_nothing_is_stored_behind_an_ordered_message_that_is_given_up(is_away: bool) -> None:
-    broker = FakeBroker() if is_away else FakeBroker(*[419] * 1000)
-    broker.unreachable = 1000 if is_away else 0
+@pytest.mark.parametrize("is_unreachable", [False, True], ids=["refused", "unreachable"])
+async def test_nothing_is_stored_behind_an_abandoned_ordered_message(is_unreachable: bool) -> None:
+    broker = FakeBroker() if is_unreachable else FakeBroker(*[419] * 1000)
+    broker.unreachable = 1000 if is_unreachable else 0
     sender = sender_to(broker, max_elapsed_s=0.01)
     sender.ordered = True
     sent = [sender.send("1:0", body) for body in bodies(5)]
@@ -275,11 +279,11 @@ async def test_nothing_is_stored_behind_an_ordered_message_that_is_given_up(is_a
             await later
         assert caught.value.failure is Failure.RETRY
     assert broker.stored == []
-    await sender.send("1:0", b"what is sent after the receipts are out")
-    assert broker.stored == [b"what is sent after the receipts are out"]
+    await sender.send("1:0", b"sent after all receipts")
+    assert broker.stored == [b"sent after all receipts"]
 
 
-async def test_a_broker_that_is_away_for_a_while() -> None:
+async def test_messages_are_stored_in_order_after_a_broker_was_unreachable() -> None:
     broker = FakeBroker()
     broker.unreachable = 3
     sender = sender_to(broker)
@@ -287,7 +291,7 @@ async def test_a_broker_that_is_away_for_a_while() -> None:
     assert broker.stored == bodies(4)
 
 
-async def test_close_waits_and_then_fails_the_rest() -> None:
+async def test_close_waits_for_sends_and_fails_those_left_after_its_timeout() -> None:
     broker = FakeBroker()
     sender = sender_to(broker)
     sent = [sender.send("1:0", body) for body in bodies(5)]
@@ -303,8 +307,8 @@ async def test_close_waits_and_then_fails_the_rest() -> None:
             await future
 
 
-async def test_routes_keep_partitions_of_a_broker_that_is_away() -> None:
-    """Else the index of every later partition would move."""
+async def test_a_route_keeps_the_partitions_of_an_unlisted_broker() -> None:
+    """Otherwise the index of every later partition would change."""
     brokers = {1: Broker(1, "a", 1), 2: Broker(2, "b", 1), 10: Broker(10, "c", 1)}
     route = TopicRoute("demo")
     route.update(TopicInfo("demo", ((10, 1, 1), (2, 2, 2), (1, 1, 1)), None), brokers)

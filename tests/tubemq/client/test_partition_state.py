@@ -1,6 +1,6 @@
 """A held partition against a model of its Broker: whatever is lost, late or refused, nothing is skipped and nothing hangs.
 
-Requests wait until the machine says what becomes of them. One that is given up may still reach the Broker at any later time.
+Requests wait until a rule answers, loses or refuses them. An abandoned request may still reach the Broker at any later time.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.tubemq.client.fakes import REF, MasterScript
 from tests.tubemq.client.model import STEP, ModelBroker, refusal
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 GROUP, KEY = "g1", ("g1", "demo", 0)
 MESSAGES = 30
 TURNS = 12
-"""Turns of the loop in which everything that can go on has gone on."""
+"""Loop iterations after which all tasks wait for the Broker."""
 DRAIN = 300
-"""Requests that suffice to read all of it, whatever came before."""
+"""Requests that suffice to read everything at the end of a run."""
 
 
 OUTAGE = 4
-"""Requests that fail in a row: more than REGISTER_ATTEMPTS, as it is set here."""
+"""Requests that fail in a row: more than REGISTER_ATTEMPTS, which the test lowers to 2."""
 LUCK = st.integers(0, 3)
-"""What ends a run or begins another happens only when this is 0: else nothing would grow old enough to go wrong."""
+"""Rare rules do something only if this is 0: otherwise runs would end before anything could go wrong."""
 
 
 class Wire:
-    """The connection: requests in the order in which they were sent, and those that were given up."""
+    """The connection: `waiting` are requests in the order of sending, `late` those that were abandoned."""
 
     def __init__(self, broker: ModelBroker) -> None:
         self.waiting: list[tuple[int, bytes, asyncio.Future[bytes]]] = []
@@ -93,7 +93,7 @@ class Wire:
 
 
 class Context:
-    """A consumer whose Master always answers."""
+    """The context of a partition whose Master always responds."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -110,15 +110,15 @@ class Context:
         return self.wire
 
     def partition_ended(self, partition: HeldPartition) -> None:
-        self.strayed |= partition.has_abandoned_requests  # the consumer asks now, and not again
+        self.strayed |= partition.has_abandoned_requests  # the consumer asks only once, at the end of the partition
 
 
 class PartitionMachine(RuleBasedStateMachine):
-    """`low` is the first message that is not acknowledged; every pack has to begin there or before."""
+    """One group on one partition. `low` is the first unacknowledged message; every pack has to begin there or before."""
 
     lag_bytes = 0
     by_lane = False
-    """Read, settled and moved by the gateway's lane, else by the partition itself."""
+    """Whether the gateway's lane reads, settles and seeks; otherwise the partition itself does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,28 +128,28 @@ class PartitionMachine(RuleBasedStateMachine):
         self.send(MESSAGES)
         self.low = 0
         self.may_be_moved = False
-        """The group's position may be ahead of `low` at the Broker: by a seek, a commit without an answer, an orderly stop."""
+        """Whether the Broker's offset may be ahead of `low`: after a seek, a commit without response or a clean shutdown."""
         self.heartbeats: list[tuple[HeldPartition, int, int | None]] = []
         self.wire = Wire(self.broker)
-        self.context = self.run(self.made())
+        self.context = self.run(self.new_context())
         self.tasks: dict[str, asyncio.Task[Any]] = {}
         self.pack: Pack | None = None
         self.batch: Batch | None = None
         self.strayed = self.was_reset = False
         self.moved_to = 0
-        """Where others moved the group to, until something from there on was read."""
+        """The message to which others moved the group, until a message from there on is read."""
         self.begin: tuple[int, int] | None = None
-        """A position to move to before anything is read, as checkpoints and people have it."""
+        """A position for a seek before anything is read, as from a checkpoint."""
         self.assign()
 
-    async def made(self) -> Context:
+    async def new_context(self) -> Context:
         return Context(self.wire)
 
     def run(self, coroutine: Any) -> Any:
         return self.loop.run_until_complete(coroutine)
 
     def go_on(self) -> None:
-        """Let the client work until it waits for the Broker, and take in what came of it."""
+        """Let the client work until it waits for the Broker, and handle the tasks that are done."""
 
         async def turns() -> None:
             for _ in range(TURNS):
@@ -172,7 +172,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return self.partition.state.lease in (READING, FORGOTTEN)
 
     def assign(self) -> None:
-        """The Master gives us the partition, for the first time or once more."""
+        """The Master assigns the partition, for the first time or again."""
 
         async def take() -> HeldPartition:
             return HeldPartition(self.context, REF, fresh_id=self.strayed)
@@ -181,14 +181,14 @@ class PartitionMachine(RuleBasedStateMachine):
         self.lane = TubeMQLane(self.partition, Partition("c", "demo", REF.name, 0), UTC)
         self.start("register", self.partition.register(0))
 
-    # --- what came of it --------------------------------------------------------------------------------------------
+    # --- results of tasks --------------------------------------------------------------------------------------------
 
     def register_done(self, task: "asyncio.Task[Any]") -> None:
         if task.cancelled():
             return
         error = task.exception()
         assert error is None or isinstance(error, ClusterError)
-        if error is None:  # what was deleted before is not this run's loss
+        if error is None:  # messages deleted before the registration are no gap
             self.low = max(self.low, task.result().currOffset // STEP)
         if error is None and self.begin is not None and not self.partition.state.is_over:
             self.move_to(*self.begin)
@@ -233,7 +233,7 @@ class PartitionMachine(RuleBasedStateMachine):
         if task.cancelled() or task.exception() is not None:
             assert task.cancelled() or isinstance(task.exception(), (ClusterError, LaneRevoked))
             return
-        # A position beyond the end is one that the Broker lost: nothing of what comes there now is left out.
+        # A position beyond the end starts at the end, and new messages there are not skipped.
         self.low, self.pack, self.moved_to = min(self.target + self.left_out, self.end), None, 0
 
     def release_done(self, task: "asyncio.Task[Any]") -> None:
@@ -242,7 +242,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     revoke_done = release_done
 
-    # --- what the network does --------------------------------------------------------------------------------------
+    # --- the network --------------------------------------------------------------------------------------
 
     @property
     def end(self) -> int:
@@ -276,7 +276,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.wire.waiting)
     @rule(luck=LUCK)
     def outage(self, luck: int) -> None:
-        """Whatever is tried, nothing arrives, for longer than a seek or a registration tries."""
+        """All requests fail, for longer than a seek or a registration retries."""
         for _ in range(0 if luck else OUTAGE):
             if self.wire.waiting:
                 self.give_up(is_cut=True, arrives="never")
@@ -303,7 +303,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.tasks["fetch"].cancel()
         self.go_on()
 
-    # --- what the Broker does ---------------------------------------------------------------------------------------
+    # --- the Broker ---------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 7))
     def send(self, count: int) -> None:
@@ -324,14 +324,14 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @property
     def may_restart(self) -> bool:
-        """A Broker that forgot a confirmed pack cannot tell where it ended; what it deletes meanwhile is not noticed."""
+        """Whether a restart is allowed: after it, the end of a confirmed pack is unknown, so deletions would not be noticed."""
         state = self.partition.state
         before = state._pack_before_get if state.pack is FETCHING else state.pack
         return not self.lag_bytes or before in (PackState.NONE, PackState.REJECTED)
 
     @rule(data=st.data(), luck=LUCK)
     def reset_from_outside(self, data: st.DataObject, luck: int) -> None:
-        """An administrator moves the group, back or forth, whoever reads."""
+        """An administrator moves the group back or forth."""
         if luck or KEY not in self.broker.confirmed:
             return
         to = data.draw(st.integers(self.broker.deleted.get(("demo", 0), 0) // STEP, self.end))
@@ -342,7 +342,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.partition.state.lease in (READING, STOPPED))
     @rule(count=st.integers(0, 7), luck=LUCK)
     def taken_by_another(self, count: int, luck: int) -> None:
-        """Our lease ended, and another member has read a part by now."""
+        """Our lease ended, and another member has read and confirmed some messages."""
         if luck:
             return
         self.broker.owners[KEY] = "another"
@@ -364,7 +364,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.partition.state.is_registered)
     @rule()
     def heartbeat(self) -> None:
-        """Sent and carried out; the answer comes with `heartbeat_answered`."""
+        """Send a heartbeat, which the Broker handles at once; its response arrives in `heartbeat_answered`."""
         partition, owner = self.partition, self.broker.owners.get(KEY)
         code = None if owner == partition.client_id else 411 if owner is None else 412
         self.heartbeats.append((partition, partition.state.generation, code))
@@ -377,23 +377,23 @@ class PartitionMachine(RuleBasedStateMachine):
             partition.on_heartbeat_failure(code, run)
             self.go_on()
 
-    # --- what the consumer does -------------------------------------------------------------------------------------
+    # --- the consumer -------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.pack is not None and "commit" not in self.tasks)
     @rule(is_confirmed=st.booleans(), is_late=st.booleans())
     def settle(self, is_confirmed: bool, is_late: bool = False) -> None:
-        """Before that, where it hurts most, what is late may arrive."""
+        """Confirm or reject the pack; before that, late requests may arrive, which is the most harmful moment."""
         assert self.pack is not None
         while is_late and self.wire.late:
             self.wire.carry_out(*self.wire.late.pop())
         if self.partition.pack is self.pack:
             if is_confirmed:
                 self.low = max(self.pack.offset // STEP + len(self.pack.messages), self.moved_to)
-            self.say(is_confirmed)
+            self.settle_pack(is_confirmed)
         self.pack = None
         self.go_on()
 
-    def say(self, is_confirmed: bool) -> None:
+    def settle_pack(self, is_confirmed: bool) -> None:
         if self.batch is None:
             (self.partition.confirm if is_confirmed else self.partition.reject)()
         else:
@@ -402,7 +402,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.by_lane and self.partition.pack is self.pack is not None and not self.tasks)
     @rule()
     def fetch_again(self) -> None:
-        """Without a word about the pack that is out: the same one, or a gap, and nothing else."""
+        """Fetch without settling the pack: the same pack or a gap must come."""
         assert self.pack is not None
         self.low = min(self.low, self.pack.offset // STEP)
         self.pack = None
@@ -419,12 +419,12 @@ class PartitionMachine(RuleBasedStateMachine):
         self.start("commit", self.partition.commit(consumed=True))
         if "commit" in self.tasks or self.pack is None:
             return
-        self.pack = None  # it failed: the next fetch has the pack again
+        self.pack = None  # it failed: the next fetch returns the pack again
 
     @precondition(lambda self: self.pack is not None and "commit" not in self.tasks and self.partition.pack is not self.pack)
     @rule()
     def forget_pack(self) -> None:
-        """It is not out any more: a commit failed, or the partition was taken away."""
+        """Drop a pack that the partition no longer has: a commit failed, or the partition was revoked."""
         self.pack = None
         self.go_on()
 
@@ -443,7 +443,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.move_to(*self.position(data))
 
     def position(self, data: st.DataObject) -> tuple[int, int]:
-        """Of a message that is there, or was, before the Broker lost it; a lane's may count from further ahead."""
+        """Draw an available message or one up to 3 beyond the end; a lane's position may leave out up to 6 messages after it."""
         first = self.broker.deleted.get(("demo", 0), 0) // STEP
         begin, end = data.draw(
             st.sampled_from([(first, self.end), (max(first, self.end - 3), self.end), (self.end, self.end + 3)])
@@ -458,7 +458,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.tasks.keys() & {"release", "revoke", "register"} and not self.partition.state.is_over)
     @rule(luck=LUCK, is_asked_for=st.booleans())
     def release(self, luck: int, is_asked_for: bool = True) -> None:
-        """Given back by ourselves, or taken away by the Master; at whatever step."""
+        """Release the partition, or revoke it as for the Master, at any step."""
         if luck:
             return
         if is_asked_for:
@@ -479,8 +479,8 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.partition.state.is_over and not self.tasks)
     @rule()
-    def use_it_all_the_same(self) -> None:
-        """Whatever is tried on what is over: it says so, and the Broker hears nothing of it."""
+    def use_an_ended_partition(self) -> None:
+        """Calls on an ended partition raise LaneRevoked and send no request."""
         for attempt in (self.partition.seek(0), self.partition.fetch(), self.partition.poll(), self.lane.receive()):
             task = self.loop.create_task(attempt)
             self.go_on()
@@ -500,7 +500,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return not self.tasks and self.partition.state.lease in (RELEASED, Lease.NEW)
 
     def take_over(self) -> None:
-        """After the leases of everybody else have ended; what nobody confirmed is read again."""
+        """Acquire the partition after all other leases have ended; unconfirmed messages are read again."""
         self.strayed |= self.context.strayed if self.partition.state.lease is RELEASED else self.partition.has_abandoned_requests
         if self.broker.owners.pop(KEY, None) is not None:
             self.broker.delta.pop(KEY, None)
@@ -510,7 +510,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.pack = None
         self.assign()
 
-    # --- what holds -------------------------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_confirmed_that_was_not_acknowledged(self) -> None:
@@ -518,13 +518,13 @@ class PartitionMachine(RuleBasedStateMachine):
             assert self.broker.confirmed.get(KEY, 0) <= self.low * STEP
 
     @invariant()
-    def who_waits_for_the_pack_is_woken(self) -> None:
+    def waiters_for_the_pack_are_woken(self) -> None:
         assert self.partition._signals.settled.is_set() == self.partition.state.is_settled
         assert self.partition.revoked.is_set() == self.partition.state.is_over
 
     @invariant()
-    def what_is_late_is_not_taken_for_ours(self) -> None:
-        """It carries an id that is not in use any more, unless it is known that this run may be disturbed."""
+    def late_requests_have_other_client_ids(self) -> None:
+        """Late requests have ids no longer in use, unless the state counts them as abandoned requests of this registration."""
         state = self.partition.state
         if state.lease is not RELEASED and not state.abandoned:
             assert self.partition.client_id not in [self.wire.client_id(*request) for request in self.wire.late]
@@ -540,7 +540,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.loop.close()
 
     def read_all(self) -> None:
-        """From here on everything is answered: all of it is read, and a loss shows at what comes behind it."""
+        """From here on all requests are answered: read everything, and fail if a message is missing."""
         self.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=b"last", flag=0))
         for _ in range(DRAIN):
             state = self.partition.state
@@ -555,7 +555,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 assert state.stop_reason.resume is not None
                 resume = state.stop_reason.resume[0] // STEP
                 if self.broker.owners.get(KEY, self.partition.client_id) != self.partition.client_id:
-                    self.broker.owners.pop(KEY)  # a late registration's lease, which nobody keeps: it ends by itself
+                    self.broker.owners.pop(KEY)  # the lease of a late registration ends without heartbeats
                     self.broker.delta.pop(KEY, None)
                 self.move_to(resume, 0)
             elif self.is_idle:
@@ -567,13 +567,13 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 class FarBehind(PartitionMachine):
-    """Retention deletes what is unread: every loss is noticed."""
+    """Retention deletes unread messages: every loss is noticed."""
 
     lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
 
 
 class ByLane(PartitionMachine):
-    """As the gateway reads it, from positions inside of packs."""
+    """The gateway's lane reads, from positions inside packs."""
 
     by_lane = True
 
@@ -582,17 +582,17 @@ class ByLane(PartitionMachine):
         self.begin = self.position(data)
 
 
-@pytest.mark.parametrize("machine", [PartitionMachine, FarBehind, ByLane], ids=["well", "far behind", "by lane"])
-def test_nothing_is_skipped_whatever_gets_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch, 0.0)
-    monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # what takes five failures in a row would never be seen
+@pytest.mark.parametrize("machine", [PartitionMachine, FarBehind, ByLane], ids=["near the end", "far behind", "by lane"])
+def test_no_message_is_skipped_whatever_request_is_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_pauses(monkeypatch, 0.0)
+    monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
     monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 
 
-def test_a_get_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would confirm the pack that is out, and our own confirmation the one behind, which nobody has seen."""
-    hurry(monkeypatch, 0.0)
+def test_a_late_get_is_refused_by_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would confirm the unsettled pack, and our own confirmation would then confirm the next one, which no one has read."""
+    shorten_pauses(monkeypatch, 0.0)
     machine = PartitionMachine()
     machine.answer()  # the registration
     machine.answer()
@@ -601,14 +601,14 @@ def test_a_get_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2):
         while machine.pack is None:
             machine.answer()
-        machine.settle(is_confirmed=True, is_late=True)  # each pack is held against those before it
+        machine.settle(is_confirmed=True, is_late=True)  # fetch_done compares each pack with the earlier ones
     assert not machine.wire.late
     machine.teardown()
 
 
-def test_a_registration_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take the reader of a later try back to where both begin."""
-    hurry(monkeypatch, 0.0)
+def test_a_late_registration_is_refused_by_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would move the reader of a later registration back to the start."""
+    shorten_pauses(monkeypatch, 0.0)
     machine = PartitionMachine()
     machine.give_up(is_cut=False, arrives="later")
     while machine.pack is None:
@@ -623,9 +623,9 @@ def test_a_registration_that_arrives_late_is_refused(monkeypatch: pytest.MonkeyP
     machine.teardown()
 
 
-def test_a_partition_that_comes_back_is_safe_from_requests_of_its_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They carry the member's own id, under which it was held before it was fenced: so that is not used for it again."""
-    hurry(monkeypatch, 0.0)
+def test_late_requests_of_an_earlier_assignment_confirm_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the member's own id, under which the partition was held before it was fenced; that id is not used again."""
+    shorten_pauses(monkeypatch, 0.0)
     machine = PartitionMachine()
     machine.answer()  # the registration
     machine.answer()
@@ -641,14 +641,14 @@ def test_a_partition_that_comes_back_is_safe_from_requests_of_its_first_time(mon
     while machine.pack is None:
         machine.answer()
     machine.settle(is_confirmed=True, is_late=True)
-    while machine.pack is None:  # is held against what was acknowledged
+    while machine.pack is None:  # fetch_done compares it with the acknowledged messages
         machine.answer()
     machine.teardown()
 
 
-def test_a_partition_that_comes_back_is_safe_from_a_get_that_outlived_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was under way when the partition was given back, and is given up after that."""
-    hurry(monkeypatch, 0.0)
+def test_a_late_get_that_outlived_its_release_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The get was in flight at the release, and is abandoned after it."""
+    shorten_pauses(monkeypatch, 0.0)
     machine = PartitionMachine()
     machine.answer()  # the registration
     machine.answer()
@@ -664,20 +664,20 @@ def test_a_partition_that_comes_back_is_safe_from_a_get_that_outlived_it(monkeyp
     while machine.pack is None:
         machine.answer()
     machine.settle(is_confirmed=True, is_late=True)
-    while machine.pack is None:  # is held against what was acknowledged
+    while machine.pack is None:  # fetch_done compares it with the acknowledged messages
         machine.answer()
     machine.teardown()
 
 
-def test_a_partition_that_comes_back_is_safe_from_its_own_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that arrives late would end the next time that we have it, and could confirm what is out by then."""
-    hurry(monkeypatch, 0.0)
+def test_a_late_unregistration_does_not_end_the_next_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late unregistration would end the next assignment, and could confirm its unsettled pack."""
+    shorten_pauses(monkeypatch, 0.0)
     machine = PartitionMachine()
     machine.answer()  # the registration
     machine.answer()
     machine.settle(is_confirmed=True)
     machine.release(luck=0)
-    machine.answer()  # the get that was under way
+    machine.answer()  # the get that was in flight
     machine.give_up(is_cut=False, arrives="later")
     assert machine.is_idle
     machine.take_over()
@@ -690,14 +690,14 @@ def test_a_partition_that_comes_back_is_safe_from_its_own_give_back(monkeypatch:
     machine.teardown()
 
 
-def test_every_state_has_its_place_in_the_tables() -> None:
+def test_the_tables_name_known_states_only() -> None:
     for table, states in ((LEASE_TABLE, Lease), (PACK_TABLE, PackState)):
         for event, row in table.items():
             assert set(row) <= set(states), event
             assert set(row.values()) <= set(states), event
 
 
-def test_what_is_not_in_the_tables_is_refused() -> None:
+def test_transitions_that_are_not_in_the_tables_are_refused() -> None:
     state = PartitionState("demo 1:0")
     with pytest.raises(LocalProtocolError, match="before the partition is registered"):
         state.on_get_sent()
@@ -712,7 +712,7 @@ def test_what_is_not_in_the_tables_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="registered again"):
         state.on_get_sent()
     with pytest.raises(LocalProtocolError):
-        state.on_data(0, 100, is_empty=False)  # its answer, late
+        state.on_data(0, 100, is_empty=False)  # the late response of the abandoned get
     assert FETCHING is not state.pack
 
 
@@ -721,8 +721,8 @@ def test_what_is_not_in_the_tables_is_refused() -> None:
     [(None, PackState.REJECTED), ("reject", PackState.REJECTED), ("confirm", CONFIRMED)],
     ids=["never settled", "rejected", "confirmed"],
 )
-def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str | None, after: PackState) -> None:
-    """A pack that was out comes again all the same, since nobody waits for it any more. It happens once per get."""
+def test_a_refused_get_keeps_the_confirmation_of_the_previous_pack(settle: str | None, after: PackState) -> None:
+    """An unsettled pack counts as rejected once the next get is sent, also if that get is refused; each get is refused once."""
     state = PartitionState("demo 1:0")
     state.on_registered(0, 100, None)
     state.on_get_sent()
@@ -738,7 +738,7 @@ def test_a_refused_get_leaves_what_was_to_be_said_of_the_pack_before(settle: str
         state.on_get_refused()
 
 
-def test_a_gap_ends_only_by_a_seek_or_with_the_partition() -> None:
+def test_a_gap_ends_only_with_a_seek_or_the_partition() -> None:
     state = PartitionState("demo 1:0")
     state.on_registered(280, 1000, 28)
     assert (state.lease, state.is_registered) == (STOPPED, True)

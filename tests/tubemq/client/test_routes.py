@@ -19,23 +19,23 @@ from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2P, RegisterResponseM2P
 from tests.patience import PATIENCE_S
-from tests.tubemq.client.fakes import Nobody
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.fakes import WithoutCredentials
+from tests.tubemq.client.quick import shorten_pauses
 from tests.tubemq.client.test_partition_sender import FakeBroker
 
 BROKERS = ["1:10.0.0.5:8123"]
 
 
-class Master(Nobody):
-    """As the real one: a heartbeat's topics take the place of those before, and the answer is about what is there then."""
+class Master(WithoutCredentials):
+    """Like the real Master: the topics of a heartbeat replace the earlier ones, and the response covers these topics only."""
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
-        self.asked: list[int] = []
+        self.topic_counts: list[int] = []
         self.named: set[str] = set()
-        self.known = False
+        self.is_registered = False
         self.silent: asyncio.Event | None = None
-        """When there is one, it is set by a heartbeat, which is never answered."""
+        """If not None, a heartbeat sets this event and gets no response."""
         self.broker_auth = AuthorizedInfo(visitAuthorizedToken=1)
 
     async def local_host(self) -> str:
@@ -43,17 +43,17 @@ class Master(Nobody):
 
     async def call(self, method: int, request: Any, answer: type) -> Any:
         if method == rpc.PRODUCER_REGISTER:
-            self.known = True
+            self.is_registered = True
             self.named = set(request.topicList)
             return RegisterResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=BROKERS)
         if method == rpc.PRODUCER_CLOSE:
             return CloseResponseM2P(success=True, errCode=200, errMsg="")
-        if not self.known:
+        if not self.is_registered:
             return HeartResponseM2P(success=False, errCode=411, errMsg="who", brokerCheckSum=-1)
         if self.silent is not None:
             self.silent.set()
             await asyncio.Event().wait()
-        self.asked.append(len(request.topicList))
+        self.topic_counts.append(len(request.topicList))
         if len(request.topicList) > 1024:
             text = "Booked topic's count over max value, required max count is 1024"
             return HeartResponseM2P(success=False, errCode=400, errMsg=text, brokerCheckSum=-1)
@@ -76,15 +76,15 @@ async def routes(master: Master) -> AsyncIterator[Routes]:
     await routes.close()
 
 
-async def test_lookups_side_by_side_get_their_own_answers(master: Master, routes: Routes) -> None:
+async def test_concurrent_lookups_get_the_routes_of_their_own_topics(master: Master, routes: Routes) -> None:
     master.topics = {f"t{number}": number + 1 for number in range(5)}
     found = await asyncio.gather(*(routes.topic(topic) for topic in master.topics), routes.refresh())
     assert [len(route.partitions) for route in found[:-1] if route is not None] == [1, 2, 3, 4, 5]
-    assert max(master.asked) == 1, "a lookup asks for its topic only, however many are known"
+    assert max(master.topic_counts) == 1, "a lookup asks for its own topic only"
 
 
-async def test_all_who_look_a_topic_up_at_once_share_its_route(master: Master, routes: Routes) -> None:
-    """Only the route that is kept is brought up to date: a sender with another would never hear that a Broker moved."""
+async def test_concurrent_lookups_of_a_topic_share_its_route(master: Master, routes: Routes) -> None:
+    """Only the cached route is updated: a sender with another object would not learn that a Broker moved."""
     master.topics = {"t": 1}
     found = await asyncio.gather(*(routes.topic("t") for _ in range(3)))
     master.topics = {"t": 2}
@@ -92,26 +92,26 @@ async def test_all_who_look_a_topic_up_at_once_share_its_route(master: Master, r
     assert [len(route.partitions) for route in found] == [2, 2, 2]
 
 
-async def test_more_topics_than_a_heartbeat_takes(master: Master, routes: Routes) -> None:
+async def test_a_refresh_of_many_topics_is_divided_into_several_heartbeats(master: Master, routes: Routes) -> None:
     master.topics = {f"t{number:04}": 1 for number in range(2 * MAX_TOPICS + 2)}
     every = [await routes.topic(topic) for topic in master.topics]
     master.topics = dict.fromkeys(master.topics, 3)
-    master.asked.clear()
+    master.topic_counts.clear()
     await routes.refresh()
-    assert master.asked == [1024, 1024, 2]
+    assert master.topic_counts == [1024, 1024, 2]
     assert {len(route.partitions) for route in every} == {3}
 
 
-async def test_a_master_that_forgot_the_producer_is_asked_again(master: Master, routes: Routes) -> None:
+async def test_a_refresh_succeeds_after_the_master_forgot_the_producer(master: Master, routes: Routes) -> None:
     master.topics = {f"t{number:04}": 1 for number in range(MAX_TOPICS + 1)}
     every = [await routes.topic(topic) for topic in master.topics]
-    master.known = False
+    master.is_registered = False
     master.topics = dict.fromkeys(master.topics, 2)
     await routes.refresh()
     assert {len(route.partitions) for route in every} == {2}
 
 
-async def test_closing_ends_a_refresh_by_an_error_and_cancels_nobody(master: Master, routes: Routes) -> None:
+async def test_closing_fails_waiting_refreshes_with_an_error(master: Master, routes: Routes) -> None:
     master.topics = {"t": 1}
     await routes.topic("t")
     master.silent = asyncio.Event()
@@ -119,7 +119,7 @@ async def test_closing_ends_a_refresh_by_an_error_and_cancels_nobody(master: Mas
     await asyncio.wait_for(master.silent.wait(), PATIENCE_S)
     asking[0].cancel()
     await asyncio.sleep(0)
-    assert [task.done() for task in asking] == [True, False, False], "each gives up for itself"
+    assert [task.done() for task in asking] == [True, False, False], "only the cancelled call ends"
     await routes.close()
     for task in asking[1:]:
         with pytest.raises(ClusterError, match="is closed"):
@@ -128,16 +128,16 @@ async def test_closing_ends_a_refresh_by_an_error_and_cancels_nobody(master: Mas
         await routes.refresh()
 
 
-async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
+async def test_a_send_is_retried_although_its_route_refresh_is_closed(
     master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would wait for ever: the refresh that it shares was cancelled, and with it what was to send again."""
-    hurry(monkeypatch)
+    """Closing the routes must not cancel the retry that waits for the shared refresh."""
+    shorten_pauses(monkeypatch)
     monkeypatch.setattr(broker_reconnector, "ROUTE_REFRESH_TIMEOUT_S", PATIENCE_S)
     master.topics = {"t": 1}
     broker = FakeBroker(ConnectionLost("gone"))
-    sessions = SimpleNamespace(connectivity=Connectivity("fake"), connection_to=lambda *_: broker)
-    sender = await open_partition_sender(routes, sessions, "t")  # type: ignore[arg-type]
+    connections = SimpleNamespace(connectivity=Connectivity("fake"), connection_to=lambda *_: broker)
+    sender = await open_partition_sender(routes, connections, "t")  # type: ignore[arg-type]
     master.silent = asyncio.Event()
     sent = sender.send("1:0", b"x")
     await asyncio.wait_for(master.silent.wait(), PATIENCE_S)
@@ -147,7 +147,9 @@ async def test_a_line_goes_on_when_the_routes_are_closed_while_it_asks(
     await sender.close()
 
 
-async def test_a_refusal_names_a_few_topics(master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_of_a_refused_refresh_names_a_few_topics(
+    master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mqbridge.tubemq.client.routes.MAX_TOPICS", 5000)
     monkeypatch.setattr(master_module, "REGISTER_PAUSE_S", 0.0)
     master.topics = {f"t{number:04}": 1 for number in range(1500)}
@@ -158,6 +160,6 @@ async def test_a_refusal_names_a_few_topics(master: Master, routes: Routes, monk
     assert refused.value.failure is Failure.REFUSED
 
 
-def test_topics_in_a_sentence() -> None:
+def test_at_most_three_topics_are_named_in_a_sentence() -> None:
     assert format_topics(["b", "a"]) == "a, b"
     assert format_topics({"a", "b", "c", "d"}) == "a, b, c and 1 more"

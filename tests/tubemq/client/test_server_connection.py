@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 
 
 class Server:
-    """Answers each request with what `answer` makes of it: a payload, or None for silence."""
+    """A server that responds to each request with the result of `answer`, or not at all if that is None."""
 
     def __init__(self) -> None:
         self.answer: Callable[[bytes], bytes | None] = lambda body: encode_response(GET, body)
@@ -68,7 +68,7 @@ async def connection(server: Server) -> AsyncIterator[ServerConnection]:
     await connections.close()
 
 
-async def test_many_calls_share_a_connection(server: Server, connection: ServerConnection) -> None:
+async def test_concurrent_calls_share_a_connection(server: Server, connection: ServerConnection) -> None:
     bodies = [b"%d" % number * 3000 for number in range(50)]
     assert await asyncio.gather(*(connection.request(READ, GET, body) for body in bodies)) == bodies
     assert len(server.connections) == 1
@@ -76,7 +76,7 @@ async def test_many_calls_share_a_connection(server: Server, connection: ServerC
     assert connection.local_host == "127.0.0.1"
 
 
-async def test_what_the_server_throws(server: Server, connection: ServerConnection) -> None:
+async def test_an_exception_of_the_server_is_raised(server: Server, connection: ServerConnection) -> None:
     server.answer = lambda _: encode_error("java.lang.Exception", "broken")
     with pytest.raises(RemoteError, match="broken"):
         await connection.request(READ, GET, b"x")
@@ -84,7 +84,9 @@ async def test_what_the_server_throws(server: Server, connection: ServerConnecti
     assert await connection.request(READ, GET, b"x") == b"x"
 
 
-async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Server, connection: ServerConnection) -> None:
+async def test_a_lost_connection_fails_pending_calls_and_the_next_call_reconnects(
+    server: Server, connection: ServerConnection
+) -> None:
     server.answer = lambda _: None
     waiting = [asyncio.ensure_future(connection.request(READ, GET, b"x")) for _ in range(3)]
     while len(server.requests) < 3:
@@ -100,7 +102,9 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_again(server: Serv
     assert await connection.request(READ, GET, b"again") == b"again"
 
 
-async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_to_a_silent_server_is_replaced_and_a_late_response_ignored(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "TIMEOUT_CHECK_S", 0.01)
     connections = ConnectionPool(timeout_s=0.5)
     connection = connections.connection_to("127.0.0.1", server.port)
@@ -109,14 +113,16 @@ async def test_a_silent_server_is_left_and_a_late_answer_ignored(server: Server,
         await connection.request(READ, GET, b"x")
     server.answer = lambda body: encode_response(GET, body)
     assert await connection.request(READ, GET, b"y") == b"y"
-    assert len(server.connections) == 2, "nothing came for as long as a request may take: the connection may be dead"
+    assert len(server.connections) == 2, "after a timeout without any response, the connection is replaced"
     server.connections[-1].send(encode_frame(1, encode_response(GET, b"late")))
     assert await connection.request(READ, GET, b"z") == b"z"
     await connections.close()
 
 
-async def test_requests_that_go_on_do_not_keep_a_silent_server_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel takes them at once, as it does for a process that is stopped: that somebody asks again is no sign of life."""
+async def test_further_requests_do_not_delay_the_timeout_of_a_silent_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel of a stopped server accepts requests, so only responses are a sign of life."""
     monkeypatch.setattr(connection_module, "TIMEOUT_CHECK_S", 0.01)
     connections = ConnectionPool(timeout_s=0.5)
     connection = connections.connection_to("127.0.0.1", server.port)
@@ -126,16 +132,16 @@ async def test_requests_that_go_on_do_not_keep_a_silent_server_alive(server: Ser
     for _ in range(200):
         if first.done():
             break
-        others = asyncio.ensure_future(connection.request(READ, GET, b"heartbeat"))
-        others.add_done_callback(lambda future: future.cancelled() or future.exception())
+        heartbeat = asyncio.ensure_future(connection.request(READ, GET, b"heartbeat"))
+        heartbeat.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.sleep(0.05)
-    assert first.done(), "asked 200 times, for twenty times as long as the server may be silent"
+    assert first.done(), "200 requests took twenty times the timeout"
     with pytest.raises(RequestTimeout, match="did not answer get"):
         await first
     await connections.close()
 
 
-async def test_nonsense_ends_the_connection(server: Server, connection: ServerConnection) -> None:
+async def test_an_invalid_response_ends_the_connection(server: Server, connection: ServerConnection) -> None:
     server.answer = lambda _: b"\x01"
     with pytest.raises(Exception, match="exceeds the payload"):
         await connection.request(READ, GET, b"x")
@@ -150,7 +156,7 @@ async def test_post_needs_a_connection(connection: ServerConnection) -> None:
     assert not connection.alive
 
 
-async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> None:
+async def test_an_idle_connection_is_closed_and_the_next_call_reconnects(server: Server) -> None:
     connections = ConnectionPool(idle_s=0.05)
     connection = connections.connection_to("127.0.0.1", server.port)
     assert await connection.request(READ, GET, b"x") == b"x"
@@ -163,7 +169,7 @@ async def test_an_idle_connection_is_closed_and_made_again(server: Server) -> No
     await connections.close()
 
 
-async def test_a_connection_that_waits_for_an_answer_is_not_idle(server: Server) -> None:
+async def test_a_connection_with_a_pending_call_is_not_idle(server: Server) -> None:
     connections = ConnectionPool(idle_s=0.02)
     connection = connections.connection_to("127.0.0.1", server.port)
     server.answer = lambda _: None
@@ -176,19 +182,19 @@ async def test_a_connection_that_waits_for_an_answer_is_not_idle(server: Server)
         await waiting
 
 
-async def test_a_connection_for_each_partition_or_one_for_all(server: Server) -> None:
+async def test_partitions_share_a_connection_or_have_one_each(server: Server) -> None:
     for shared, count in ((True, 1), (False, 3)):
         connections = ConnectionPool(shared=shared)
-        places = [connections.connection_to("127.0.0.1", server.port, name) for name in ("1:0", "1:1", "1:0", "")]
-        await asyncio.gather(*(connection.request(READ, GET, b"x") for connection in places))
+        connections_by_name = [connections.connection_to("127.0.0.1", server.port, name) for name in ("1:0", "1:1", "1:0", "")]
+        await asyncio.gather(*(connection.request(READ, GET, b"x") for connection in connections_by_name))
         assert len(connections.snapshot()) == count
         assert sum(counters["connections"] for counters in connections.snapshot().values()) == count
         assert sum(counters["answers"] for counters in connections.snapshot().values()) == 4
         await connections.close()
 
 
-async def test_all_who_wait_for_a_connection_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a hundred partitions of a Broker that is gone would each wait for the time-outs of all before."""
+async def test_concurrent_connects_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each partition of an unreachable Broker would wait for the timeouts of all partitions before it."""
     dials = 0
 
     async def dial(*_: Any, **__: Any) -> Endpoint:
@@ -207,8 +213,8 @@ async def test_all_who_wait_for_a_connection_share_one_attempt(monkeypatch: pyte
     assert dials == 2
 
 
-async def test_a_session_that_is_asked_for_after_closing_never_connects(server: Server) -> None:
-    """Somebody retries while the client is being closed: nobody would close that connection."""
+async def test_a_connection_requested_after_closing_never_connects(server: Server) -> None:
+    """A retry during closing must not open a connection, as no one would close it."""
     connections = ConnectionPool()
     await connections.close()
     connection = connections.connection_to("127.0.0.1", server.port)
@@ -218,7 +224,7 @@ async def test_a_session_that_is_asked_for_after_closing_never_connects(server: 
     assert {one for one in asyncio.all_tasks() if "tubemq" in one.get_name()} == set()
 
 
-async def test_closed_while_it_is_dialled(server: Server) -> None:
+async def test_closing_a_connection_ends_its_dial(server: Server) -> None:
     connections = ConnectionPool()
     connection = connections.connection_to("127.0.0.1", server.port)
     connecting = asyncio.ensure_future(connection.connect())
@@ -230,7 +236,9 @@ async def test_closed_while_it_is_dialled(server: Server) -> None:
     await connections.close()
 
 
-async def test_what_is_counted(server: Server, connection: ServerConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_and_lost_ones_are_counted(
+    server: Server, connection: ServerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await connection.request(READ, GET, b"x")
     server.answer = lambda _: None
     waiting = asyncio.ensure_future(connection.request(READ, GET, b"x"))

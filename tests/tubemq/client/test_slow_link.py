@@ -38,12 +38,12 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as made:
-        yield made
+    async with AsyncExitStack() as stack:
+        yield stack
 
 
-class Known:
-    """Routes that know one topic."""
+class StaticRoutes:
+    """The routes of a sender, which never change."""
 
     client_id, host, broker_auth = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
 
@@ -62,7 +62,7 @@ def pool_of(stack: AsyncExitStack, timeout_s: float = TIMEOUT_S) -> ConnectionPo
 async def sender_to(port: int, connections: ConnectionPool, **settings: Any) -> PartitionSender:
     route = TopicRoute("demo")
     route.update(TopicInfo("demo", ((1, PARTITIONS, 1),), 1 << 20), {1: Broker(1, "127.0.0.1", port)})
-    return PartitionSender(Known(connections), connections, route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
+    return PartitionSender(StaticRoutes(connections), connections, route, max_elapsed_s=None, **settings)  # type: ignore[arg-type]
 
 
 async def link_to(broker: StoringBroker, bytes_per_s: int, stack: AsyncExitStack) -> SlowLink:
@@ -73,8 +73,8 @@ async def link_to(broker: StoringBroker, bytes_per_s: int, stack: AsyncExitStack
 
 
 @pytest.mark.parametrize(("window", "ordered"), [(1, True), (1000, False)], ids=["ordered", "many in flight"])
-async def test_all_that_is_sent_over_a_slow_link_is_stored_once(stack: AsyncExitStack, window: int, ordered: bool) -> None:
-    """It takes several times as long as an answer may: nothing is given up, and nothing sent again behind itself."""
+async def test_messages_sent_over_a_slow_link_are_stored_once(stack: AsyncExitStack, window: int, ordered: bool) -> None:
+    """Sending takes several times the request timeout, but no request is abandoned or repeated."""
     broker = StoringBroker()
     link = await link_to(broker, 500_000, stack)
     connections = pool_of(stack)
@@ -87,8 +87,8 @@ async def test_all_that_is_sent_over_a_slow_link_is_stored_once(stack: AsyncExit
     assert [(one["late"], one["connections"]) for one in connections.snapshot().values()] == [(0, 1)]
 
 
-async def test_one_large_message_takes_its_time(stack: AsyncExitStack) -> None:
-    """No answer comes meanwhile, and the last of it has left our own buffers long before it has arrived."""
+async def test_one_large_message_over_a_slow_link_is_not_retried(stack: AsyncExitStack) -> None:
+    """No response arrives meanwhile, and the last bytes leave our buffers long before they arrive at the Broker."""
     broker = StoringBroker()
     link = await link_to(broker, 64_000, stack)
     sender = await sender_to(link.port, pool_of(stack), max_in_flight=1, ordered=True)
@@ -99,10 +99,8 @@ async def test_one_large_message_takes_its_time(stack: AsyncExitStack) -> None:
 
 
 @pytest.mark.parametrize(("count", "size", "rate"), [(6, 100_000, 200_000), (1, 200_000, 80_000)], ids=["many", "one large"])
-async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
-    stack: AsyncExitStack, count: int, size: int, rate: int
-) -> None:
-    """All partitions ask at once, and the last answer comes several times later than an answer may; or one is as large."""
+async def test_reading_over_a_slow_link_repeats_no_get(stack: AsyncExitStack, count: int, size: int, rate: int) -> None:
+    """The responses to concurrent gets, or one large response, take several times the request timeout."""
     broker = StoringBroker(pack_bytes=size)
     link = await link_to(broker, rate, stack)
     connections = pool_of(stack)
@@ -110,7 +108,7 @@ async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
     member.client_id = "c1"
     held = HeldPartitions(member, start=StartOffset.EARLIEST, heartbeat_s=0.2, budget=ReadBudget(64 * GET_BYTES), offsets=None)
     if count == 1:
-        held.heartbeats.interval_s = 3600.0  # nothing else is to move
+        held.heartbeats.interval_s = 3600.0  # no heartbeats, so the response is the only traffic
     held.master_seen_at = asyncio.get_running_loop().time() + 1e6
     at = Broker(1, "127.0.0.1", link.port)
     partitions = [await held.acquire(PartitionRef(at, "demo", number)) for number in range(count)]
@@ -127,22 +125,22 @@ async def test_reading_over_a_slow_link_gets_as_much_as_it_carries(
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while sum(packs.values()) < 2 * count or 0 in packs.values():
             await asyncio.sleep(0.05)
-    assert broker.counts[rpc.GET] - sum(packs.values()) <= count, "each asked once for each pack"
+    assert broker.counts[rpc.GET] - sum(packs.values()) <= count, "one get for each pack"
     assert [one["late"] for one in connections.snapshot().values()] == [0]
     assert sum(partition.counters.failures for partition in partitions) == 0
     await cancel(*readers, *held._tasks)
 
 
-# --- what is bounded, and what is given up ------------------------------------------------------------------------------
+# --- limits and abandoned requests ------------------------------------------------------------------------------
 
 
-class Deaf:
-    """Accepts connections and reads nothing before it is told to; then notes the requests that arrive whole."""
+class PausedServer:
+    """A server that reads nothing until `listen` is called; `requests` are the complete requests that it then gets."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
         self.port = 0
-        self.is_deaf = True
+        self.is_paused = True
         self.lost = 0
         self.transports: list[Any] = []
 
@@ -153,37 +151,37 @@ class Deaf:
         stack.callback(lambda: [transport.abort() for transport in self.transports])
 
     def listen(self) -> None:
-        self.is_deaf = False
+        self.is_paused = False
         for transport in self.transports:
             transport.resume_reading()
 
     def _accept(self) -> Endpoint:
         outer = self
 
-        class Side(Endpoint):
+        class ReadingEndpoint(Endpoint):
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
                 outer.transports.append(transport)
-                if outer.is_deaf:
+                if outer.is_paused:
                     transport.pause_reading()
 
         def on_frames(frames: list[bytes]) -> None:
             for serial, payload in map(split_frame, frames):
                 request = rpc.decode_request(payload)
                 self.requests.append(request.body)
-                side.send(encode_frame(serial, rpc.encode_response(request.method, request.body)))
+                endpoint.send(encode_frame(serial, rpc.encode_response(request.method, request.body)))
 
         def on_lost(_: Exception) -> None:
             self.lost += 1
 
-        side = Side(measure, on_frames, on_lost)
-        return side
+        endpoint = ReadingEndpoint(measure, on_frames, on_lost)
+        return endpoint
 
 
-async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a server that takes nothing: our queue, and what the kernel takes beyond the wire, whatever is submitted."""
-    monkeypatch.setattr(module, "UNSENT_BYTES", 128 << 10)  # without a limit the kernel takes megabytes
-    server = Deaf()
+async def test_bytes_queued_for_a_connection_are_bounded(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server reads nothing: our queue and the kernel's buffers are limited, however much is submitted."""
+    monkeypatch.setattr(module, "UNSENT_BYTES", 128 << 10)  # by default, the kernel would take megabytes
+    server = PausedServer()
     await server.open(stack)
     connections = pool_of(stack, 60.0)
     sender = await sender_to(server.port, connections, max_in_flight=1000, ordered=False)
@@ -193,17 +191,17 @@ async def test_what_is_queued_for_a_connection_is_bounded(stack: AsyncExitStack,
     connection = connections.connection_to("127.0.0.1", server.port)
     await until(lambda: connection.alive and not connection.is_writable)
     posted = len(connection._tcp.pending) * size  # type: ignore[union-attr]
-    assert posted <= module.QUEUE_BYTES + module.UNSENT_BYTES + 300_000 + size, "with what the server's own kernel takes"
+    assert posted <= module.QUEUE_BYTES + module.UNSENT_BYTES + 300_000 + size, "300,000 bytes are for the kernel of the server"
     assert sender.queued_bytes == 400 * size
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["room again", "connection lost"])
-async def test_a_partition_that_found_no_room_goes_on(
+async def test_a_partition_that_waits_for_a_writable_connection_continues(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
-    """Nothing of its own is in flight, whose answer would wake it."""
+    """It has no request in flight whose response would wake it."""
     monkeypatch.setattr(module, "QUEUE_BYTES", 50_000)
-    server = Deaf()
+    server = PausedServer()
     await server.open(stack)
     connections = pool_of(stack, 60.0)
     sender = await sender_to(server.port, connections, max_in_flight=1, ordered=True)
@@ -215,7 +213,7 @@ async def test_a_partition_that_found_no_room_goes_on(
     tcp = connection._tcp
     assert tcp is not None
     assert (len(tcp.pending), len(tcp._writable_callbacks), sender.queued_messages) == (1, PARTITIONS - 1, PARTITIONS)
-    server.is_deaf = False
+    server.is_paused = False
     if is_lost:
         server.transports[0].abort()
     else:
@@ -226,9 +224,9 @@ async def test_a_partition_that_found_no_room_goes_on(
     await sender.close(0)
 
 
-async def test_what_was_given_up_does_not_arrive_later(stack: AsyncExitStack) -> None:
-    """It lay in the kernel, which would go on delivering it although the connection is closed."""
-    server = Deaf()
+async def test_an_abandoned_request_does_not_arrive_later(stack: AsyncExitStack) -> None:
+    """The kernel would deliver the buffered request even after the connection is closed."""
+    server = PausedServer()
     await server.open(stack)
     connection = pool_of(stack, 0.3).connection_to("127.0.0.1", server.port)
     with pytest.raises(RequestTimeout):
@@ -241,8 +239,8 @@ async def test_what_was_given_up_does_not_arrive_later(stack: AsyncExitStack) ->
     assert server.requests == [b"again"]
 
 
-async def test_a_request_that_was_dropped_is_noticed_although_bytes_move(stack: AsyncExitStack) -> None:
-    """A server drops a request that waited too long, and goes on answering those behind it."""
+async def test_a_dropped_request_times_out_although_other_responses_arrive(stack: AsyncExitStack) -> None:
+    """A server drops a request that waited too long, and still responds to later ones."""
 
     class Dropping(StoringBroker):
         def answer(self, method: int, body: bytes) -> Any:
@@ -279,5 +277,5 @@ async def test_a_request_that_was_dropped_is_noticed_although_bytes_move(stack: 
             await asyncio.sleep(0.01)
     with pytest.raises(RequestTimeout):
         await dropped
-    assert connection.alive, "the others' answers are on their way"
+    assert connection.alive, "other requests may be in flight"
     assert connection.counters.connections == 1

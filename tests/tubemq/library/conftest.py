@@ -8,13 +8,13 @@ import pytest_asyncio
 from mqbridge.tubemq.library import client as client_module
 from mqbridge.tubemq.library.client import TubeMQClient
 from tests.tubemq.client.model import Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Model:
     """One Broker with the topics `demo` (3 partitions) and `single` (1 partition)."""
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
     model = Model({"demo": 3, "single": 1})
     monkeypatch.setattr(client_module, "ConnectionPool", lambda **_: model)
     return model

@@ -17,12 +17,12 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import EVERY_CODE, STEP, Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
 
 
 @pytest.fixture

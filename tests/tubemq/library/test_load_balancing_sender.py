@@ -17,7 +17,7 @@ from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.string_formats import Broker, TopicInfo
 from tests.patience import PATIENCE_S
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 BROKERS = [Broker(number, f"10.0.0.{number}", 8123) for number in range(1, 11)]
 LOST, LATE, AWAY = ConnectionLost("cut"), RequestTimeout("late"), Unreachable("away")
@@ -85,7 +85,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
 
 
 async def test_partitions_are_used_round_robin() -> None:

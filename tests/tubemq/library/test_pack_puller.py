@@ -19,7 +19,7 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
-from tests.tubemq.client.quick import hurry
+from tests.tubemq.client.quick import shorten_pauses
 
 COUNT = 40
 BODIES = [b"%03d" % n for n in range(COUNT)]
@@ -27,7 +27,7 @@ BODIES = [b"%03d" % n for n in range(COUNT)]
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_pauses(monkeypatch)
 
 
 @pytest.fixture
