@@ -1,4 +1,4 @@
-"""`Messages` of the compiled module by themselves: views of them, parts of them, and what they are made of."""
+"""`Messages` of the compiled module: their views, parts, keys, loops and filters equal those of plain messages."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ MESSAGES = [
 ]
 
 
-def made(messages: list[Any]) -> Any:
+def native_messages(messages: list[Any]) -> Any:
     assert compiled is not None
     return compiled.Messages.of(messages)
 
@@ -31,7 +31,7 @@ def batch(messages: Any) -> Batch:
 
 
 def test_views_have_the_attributes_of_messages() -> None:
-    views = made(MESSAGES)
+    views = native_messages(MESSAGES)
     assert [view.as_dict() for view in views] == [message.as_dict() for message in MESSAGES]
     assert [repr(view) for view in views] == [repr(message) for message in MESSAGES]
     assert [view.property("a") for view in views] == ["x", None, None, None]
@@ -40,12 +40,12 @@ def test_views_have_the_attributes_of_messages() -> None:
     assert changed.as_dict() == MESSAGES[0].replace(key=None).as_dict()
 
 
-def test_parts_and_lists_of_views_and_messages() -> None:
-    views = made(MESSAGES)
+def test_parts_slices_and_mixed_lists_contain_the_chosen_messages() -> None:
+    views = native_messages(MESSAGES)
     part = views.part([2, 0]).part([1, 0, 1])
     assert [view.payload for view in part] == [b"1", "é".encode(), b"1"]
     assert [view.payload for view in views[1:-1]] == [None, "é".encode()]
-    mixed = made([views[3], MESSAGES[1], part[0], views[2]])
+    mixed = native_messages([views[3], MESSAGES[1], part[0], views[2]])
     assert [message.as_dict() for message in mixed] == [MESSAGES[index].as_dict() for index in (3, 1, 0, 2)]
     for beyond in (4, -5):
         with pytest.raises(IndexError):
@@ -71,23 +71,23 @@ def test_parts_and_lists_of_views_and_messages() -> None:
         {"msg_type": "\ud800"},
     ],
 )
-def test_what_does_not_fit_is_left_to_the_plain_code(change: dict[str, Any]) -> None:
-    assert made([MESSAGES[0], MESSAGES[0].replace(**change)]) is None
+def test_messages_with_values_of_other_types_are_left_to_the_plain_code(change: dict[str, Any]) -> None:
+    assert native_messages([MESSAGES[0], MESSAGES[0].replace(**change)]) is None
 
 
-def test_loops_are_seen_without_messages() -> None:
-    batch_of_all = batch(made(MESSAGES))
-    for home, most, kept in [(("c", "t"), 16, [1, 2, 3]), (("c", "u"), 1, [1, 3]), (("c", "u"), 16, None)]:
+def test_loops_are_found_without_decoding_messages() -> None:
+    batch_of_all = batch(native_messages(MESSAGES))
+    for home, max_hops, kept in [(("c", "t"), 16, [1, 2, 3]), (("c", "u"), 1, [1, 3]), (("c", "u"), 16, None)]:
         held_back: list[int] = []
-        share = LoopGuard(home[0], [home[1]], most, held_back.append).keep(Share(batch_of_all))
+        share = LoopGuard(home[0], [home[1]], max_hops, held_back.append).keep(Share(batch_of_all))
         assert share.indexes == kept
         assert held_back == ([] if kept is None else [4 - len(kept)])
 
 
 @pytest.mark.parametrize("names", [["key"], ["keys"], ["ordering_key"], ["property:a"], ["property:a", "key", "keys"]])
-def test_keys_are_those_that_messages_have(names: list[str]) -> None:
+def test_views_and_messages_have_the_same_keys(names: list[str]) -> None:
     picker = KeyPicker(names)
-    assert list(picker.keys(made(MESSAGES))) == list(picker.keys(MESSAGES))
+    assert list(picker.keys(native_messages(MESSAGES))) == list(picker.keys(MESSAGES))
 
 
 TYPED = [
@@ -96,8 +96,8 @@ TYPED = [
 DAMAGED = [Message(b"6", msg_type="t", defect="damaged"), Message(b"7", defect="damaged")]
 
 
-def test_types_and_damaged_messages_are_found_at_once() -> None:
-    views = made(TYPED + DAMAGED)
+def test_views_list_message_types_and_damaged_messages() -> None:
+    views = native_messages(TYPED + DAMAGED)
     assert views.msg_types() == ["t", "t", None, "ü", "", "t", "t", None]
     assert views.damaged() == [6, 7]
     part = views.part([7, 3, 0])
@@ -121,12 +121,14 @@ def test_types_and_damaged_messages_are_found_at_once() -> None:
     ],
     ids=str,
 )
-def test_filters_take_the_same_messages(msg_types: list[str], rules: dict[str, Any], kept: list[int]) -> None:
-    """Of views and of messages; damaged ones always, wherever they stand."""
-    for messages, always in ((TYPED, []), (TYPED + DAMAGED, [6, 7])):
-        for given in (messages, made(messages)):
+def test_filters_keep_the_same_messages_of_views_and_of_messages(
+    msg_types: list[str], rules: dict[str, Any], kept: list[int]
+) -> None:
+    """Damaged messages are always kept."""
+    for messages, damaged in ((TYPED, []), (TYPED + DAMAGED, [6, 7])):
+        for given in (messages, native_messages(messages)):
             left_out: list[int] = []
-            made_filter = Filter(frozenset(msg_types), FilterRules.model_validate(rules), left_out.append)
-            share = made_filter.keep(Batch.of(messages) if given is messages else batch(given))
-            assert [message.payload for message in share.messages] == [messages[at].payload for at in kept + always]
-            assert left_out == ([] if len(kept + always) == len(messages) else [len(messages) - len(kept + always)])
+            message_filter = Filter(frozenset(msg_types), FilterRules.model_validate(rules), left_out.append)
+            share = message_filter.keep(Batch.of(messages) if given is messages else batch(given))
+            assert [message.payload for message in share.messages] == [messages[at].payload for at in kept + damaged]
+            assert left_out == ([] if len(kept + damaged) == len(messages) else [len(messages) - len(kept + damaged)])

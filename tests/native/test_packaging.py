@@ -1,4 +1,4 @@
-"""The compiled module as a distribution of its own: version, files, and what happens where it is absent or another one."""
+"""The compiled module as a separate distribution: its version and files, and running without it or with a wrong one."""
 
 import importlib.metadata
 import os
@@ -36,15 +36,15 @@ def mqbridge(*arguments: object, **environ: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration of the quickstart, whose source topic is there and empty."""
+    """A configuration written by the quickstart, whose source topic exists and is empty."""
     folder = tmp_path / "kept"
     done = mqbridge("quickstart", "-n", 8, "--keep", folder, "--json", MQBRIDGE_NATIVE="0")
     assert done.returncode == 0, done.stderr
     return folder / "quickstart.yaml"
 
 
-def another(folder: Path, source: str) -> dict[str, str]:
-    """An environment in which the compiled module is this one."""
+def with_module(folder: Path, source: str) -> dict[str, str]:
+    """Return environment variables with which `import mqbridge_native` runs this source."""
     folder.mkdir()
     (folder / "mqbridge_native.py").write_text(source)
     return {"PYTHONPATH": str(folder), native.SWITCH: "1"}
@@ -87,10 +87,10 @@ def test_the_stub_matches_the_compiled_module(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-# --- without it -------------------------------------------------------------------------------------------------------
+# --- without the module -------------------------------------------------------------------------------------------------------
 
 
-def test_turned_off_the_quickstart_works_and_says_so_once() -> None:
+def test_the_quickstart_without_the_module_works_and_reports_it_once() -> None:
     done = mqbridge("quickstart", "-n", 2000, "--json", MQBRIDGE_NATIVE="0")
     assert done.returncode == 0, done.stderr
     assert orjson.loads(done.stdout)["holds"]
@@ -98,7 +98,7 @@ def test_turned_off_the_quickstart_works_and_says_so_once() -> None:
     assert "MQBRIDGE_NATIVE=0 disables it" in done.stderr
 
 
-def test_turned_off_run_logs_it_once_as_a_remark(config: Path) -> None:
+def test_run_without_the_module_logs_it_once_at_info(config: Path) -> None:
     done = mqbridge("run", config, "--until-idle", "0.1", MQBRIDGE_NATIVE="0")
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stderr.splitlines() if "compiled module" in line]
@@ -106,7 +106,7 @@ def test_turned_off_run_logs_it_once_as_a_remark(config: Path) -> None:
     assert "MQBRIDGE_NATIVE=0 disables it" in line
 
 
-def test_where_it_is_not_installed_it_says_how_to_get_it() -> None:
+def test_the_notice_of_a_missing_module_says_how_to_install_it() -> None:
     program = (
         "import sys; sys.modules['mqbridge_native'] = None; from mqbridge.native import *; print(compiled, notice, is_broken)"
     )
@@ -118,7 +118,7 @@ def test_where_it_is_not_installed_it_says_how_to_get_it() -> None:
 
 
 @needs_module
-def test_in_use_nothing_is_said(config: Path) -> None:
+def test_commands_that_use_the_module_do_not_mention_it(config: Path) -> None:
     for arguments in (["run", config, "--until-idle", "0.1"], ["check", config]):
         done = mqbridge(*arguments, MQBRIDGE_NATIVE="1")
         assert done.returncode == 0, done.stderr
@@ -126,11 +126,11 @@ def test_in_use_nothing_is_said(config: Path) -> None:
     assert mqbridge("--version", MQBRIDGE_NATIVE="1").stdout == f"mqbridge {__version__}\ncompiled module: in use\n"
 
 
-# --- another one ------------------------------------------------------------------------------------------------------
+# --- with a wrong module ------------------------------------------------------------------------------------------------------
 
 
-def test_one_of_another_version_is_refused_with_a_warning(tmp_path: Path, config: Path) -> None:
-    environ = another(tmp_path / "other", "VERSION = '9.9'")
+def test_a_module_of_another_version_is_refused_with_a_warning(tmp_path: Path, config: Path) -> None:
+    environ = with_module(tmp_path / "other", "VERSION = '9.9'")
     done = mqbridge("run", config, "--until-idle", "0.1", **environ)
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stderr.splitlines() if "compiled module" in line]
@@ -140,25 +140,25 @@ def test_one_of_another_version_is_refused_with_a_warning(tmp_path: Path, config
 
 
 @pytest.mark.parametrize("source", ["raise ImportError('libc.so.6: too old')", "import mqbridge_native.missing"])
-def test_one_that_cannot_be_loaded_is_a_warning(tmp_path: Path, config: Path, source: str) -> None:
-    done = mqbridge("check", config, **another(tmp_path / "broken", source))
+def test_a_module_that_cannot_be_loaded_is_a_warning(tmp_path: Path, config: Path, source: str) -> None:
+    done = mqbridge("check", config, **with_module(tmp_path / "broken", source))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("without the compiled module") == 1
     assert "it cannot be loaded (" in done.stderr
 
 
-# --- building it ------------------------------------------------------------------------------------------------------
+# --- building the module ------------------------------------------------------------------------------------------------------
 
 
-def usable(folder: Path, **programs: str) -> str:
-    """What `native/cargo.sh` says with only these programs beside the usual ones."""
+def output_of_cargo_sh(folder: Path, **programs: str) -> str:
+    """Run `native/cargo.sh` with a PATH of these scripts and a few standard programs; return what it prints."""
     folder.mkdir()
     for name in ("sed", "dirname", "cut", "sort", "head"):
         (folder / name).symlink_to(
-            next(Path(place, name) for place in os.environ["PATH"].split(":") if Path(place, name).exists())
+            next(Path(directory, name) for directory in os.environ["PATH"].split(":") if Path(directory, name).exists())
         )
-    for name, says in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\n{says}\n")
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     done = subprocess.run(
         ["/bin/sh", CRATE / "cargo.sh"], capture_output=True, text=True, check=True, timeout=30, env={"PATH": str(folder)}
@@ -167,9 +167,9 @@ def usable(folder: Path, **programs: str) -> str:
     return done.stdout
 
 
-def test_why_it_cannot_be_built_is_said(tmp_path: Path) -> None:
-    assert usable(tmp_path / "none") == "cargo, of Rust, is not installed\n"
-    assert usable(tmp_path / "broken", cargo="exit 1") == "cargo does not run\n"
-    assert usable(tmp_path / "old", cargo="echo cargo 1.9.0 '(x)'") == "cargo is 1.9.0, and 1.85 is needed\n"
-    assert usable(tmp_path / "no-linker", cargo="echo cargo 1.85.0") == "there is no C compiler, which links\n"
-    assert usable(tmp_path / "fine", cargo="echo cargo 1.100.0", cc="exit 0") == ""
+def test_cargo_sh_prints_why_the_module_cannot_be_built(tmp_path: Path) -> None:
+    assert output_of_cargo_sh(tmp_path / "none") == "cargo, of Rust, is not installed\n"
+    assert output_of_cargo_sh(tmp_path / "broken", cargo="exit 1") == "cargo does not run\n"
+    assert output_of_cargo_sh(tmp_path / "old", cargo="echo cargo 1.9.0 '(x)'") == "cargo is 1.9.0, and 1.85 is needed\n"
+    assert output_of_cargo_sh(tmp_path / "no-linker", cargo="echo cargo 1.85.0") == "there is no C compiler, which links\n"
+    assert output_of_cargo_sh(tmp_path / "fine", cargo="echo cargo 1.100.0", cc="exit 0") == ""

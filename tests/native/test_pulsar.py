@@ -1,4 +1,4 @@
-"""Pulsar's compiled decoder and encoder give what the plain code gives: the same messages, the same bytes, the same defects."""
+"""Pulsar's compiled decoder and encoder return the same messages, bytes and defects as the plain code."""
 
 import copy
 from collections.abc import Sequence
@@ -29,16 +29,16 @@ LIMITS = st.sampled_from([Limits(), Limits(max_messages=2), Limits(max_bytes=120
 
 
 def check_decode(entries: Sequence[Entry]) -> Sequence[Message]:
-    """Both ways give the same messages, and find the same entries damaged."""
+    """Check that both decoders return the same messages and the same defects; return the messages."""
     for number, entry in enumerate(entries):
         entry.entry = number
-    others = [copy.copy(entry) for entry in entries]
-    expected = [message.as_dict() for entry in others for message in decode(entry, include_compacted_out=True)]
-    got = decode_entries(entries)
-    assert native.is_native(got)
-    assert [message.as_dict() for message in got] == expected
-    assert [entry.defect for entry in entries] == [entry.defect for entry in others]
-    return got
+    copies = [copy.copy(entry) for entry in entries]
+    expected = [message.as_dict() for entry in copies for message in decode(entry, include_compacted_out=True)]
+    decoded = decode_entries(entries)
+    assert native.is_native(decoded)
+    assert [message.as_dict() for message in decoded] == expected
+    assert [entry.defect for entry in entries] == [entry.defect for entry in copies]
+    return decoded
 
 
 def batch_of(payload: bytes, count: int, **fields: object) -> Entry:
@@ -54,7 +54,7 @@ ack_sets = st.sampled_from([(), (), (5,), (0,), (-1,), (2, 1)])
 
 @settings(max_examples=200)
 @given(entries=st.lists(pulsar_natives(), max_size=4), ack_set=ack_sets, redelivered=st.integers(0, 3))
-def test_any_entries(entries: list[Entry], ack_set: tuple[int, ...], redelivered: int) -> None:
+def test_entries_are_decoded_alike(entries: list[Entry], ack_set: tuple[int, ...], redelivered: int) -> None:
     for entry in entries[::2]:
         entry.ack_set, entry.redelivery_count = ack_set, redelivered
     check_decode(entries)
@@ -64,14 +64,14 @@ def test_any_entries(entries: list[Entry], ack_set: tuple[int, ...], redelivered
 @given(
     entry=pulsar_natives(), changed=changes(b"\x00\x01\x02\x04\x0a\x0b\x0c\x12\x18\x20\x28\x30\x3a\x40\x48\x7f\x80\xa1\xc3\xffam")
 )
-def test_entries_with_other_bytes(entry: Entry, changed: Changes) -> None:
+def test_entries_with_changed_bytes_are_decoded_alike(entry: Entry, changed: Changes) -> None:
     if entry.is_batch:
         entry.payload = changed(entry.payload)
         check_decode([entry])
 
 
 @given(entry=pulsar_natives(), cut=st.floats(0, 1), more=st.binary(max_size=3), count=st.integers(-1, 6))
-def test_torn_entries(entry: Entry, cut: float, more: bytes, count: int) -> None:
+def test_torn_entries_are_decoded_alike(entry: Entry, cut: float, more: bytes, count: int) -> None:
     if entry.is_batch:
         check_decode([batch_of(entry.payload[: int(cut * len(entry.payload))] + more, count), entry])
 
@@ -115,24 +115,24 @@ _fields = st.lists(_wire_field | _group, max_size=6).map(b"".join)
 @example(fields=[b"\x0b" * 101 + b"\x0c" * 101], size=b"\x18\x04")
 @example(fields=[_field(1, 2, 0, b"\x1b" * 99 + b"\x1c" * 99)], size=b"\x18\x04")
 @example(fields=[_field(1, 2, 0, b"\x1b" * 100 + b"\x1c" * 100)], size=b"\x18\x04")
-def test_metadata_of_any_fields(fields: list[bytes], size: bytes) -> None:
+def test_single_message_metadata_with_any_fields_is_decoded_alike(fields: list[bytes], size: bytes) -> None:
     check_decode([batch_of(framed(*[one + size for one in fields]), len(fields))])
 
 
 @given(data=st.binary(max_size=40), payload=st.binary(max_size=5))
-def test_metadata_of_any_bytes(data: bytes, payload: bytes) -> None:
+def test_single_message_metadata_of_any_bytes_is_decoded_alike(data: bytes, payload: bytes) -> None:
     check_decode([batch_of(framed(data, payload=payload), 1), batch_of(data, 2), batch_of(data, 1)])
 
 
 @pytest.mark.parametrize(
     "size", [b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x18\x80\x80\x80\x80\x10", b"\x18\xff\xff\xff\xff\x07"]
 )
-def test_payload_sizes_that_cannot_be(size: bytes) -> None:
+def test_an_impossible_payload_size_is_a_defect(size: bytes) -> None:
     [message] = check_decode([batch_of(framed(size), 1)])
     assert message.defect
 
 
-def test_an_entry_that_was_damaged_before_and_its_neighbours() -> None:
+def test_an_entry_with_a_defect_does_not_affect_its_neighbours() -> None:
     good = join_batch([(SingleMessageMetadata(), b"x")])
     got = check_decode([batch_of(good, 1), batch_of(b"torn", 1, defect="its CRC32C is wrong"), batch_of(good, 1)])
     assert [message.defect for message in got] == [None, "its CRC32C is wrong", None]
@@ -141,7 +141,7 @@ def test_an_entry_that_was_damaged_before_and_its_neighbours() -> None:
 @pytest.mark.parametrize("name", ["event_time", "deliver_at", "hops"])
 @pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 1 << 70, 10**4299, (1 << 63) - 1])
 def test_numbers_that_no_system_can_write_stay_properties(name: str, number: int) -> None:
-    """Nobody who may produce to a source stops a route with one."""
+    """Otherwise any producer of the source could stop a route with such a number."""
     single = SingleMessageMetadata()
     single.properties.add(key="mqbridge.origin", value="c|t|0|7")
     single.properties.add(key=f"mqbridge.{name}", value=str(number))
@@ -155,7 +155,7 @@ def test_numbers_that_no_system_can_write_stay_properties(name: str, number: int
 
 
 def comparable(encoded: EncodeResult) -> object:
-    """All that goes to the producer."""
+    """Return everything of the result that is sent, and the failures, in a comparable form."""
 
     def fields(entry: EncodedEntry) -> object:
         return entry.metadata.SerializePartialToString(), entry.payload, entry.indexes, entry.count
@@ -164,11 +164,11 @@ def comparable(encoded: EncodeResult) -> object:
 
 
 def check_encode(found: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> None:
-    """Both ways give the same entries and the same failures."""
+    """Check that both encoders return the same entries and failures."""
     assert comparable(encode(found, origin, limits, start)) == comparable(encode_plain(found, origin, limits, start))
 
 
-def numbered(found: list[Message]) -> list[Message]:
+def with_positions(found: list[Message]) -> list[Message]:
     for number, message in enumerate(found):
         message.position = ((), (number,), (28, number), (3, 4, number))[number % 4]
         message.origin, message.hops = (None, 0) if number % 2 else ("earlier", number)
@@ -176,21 +176,21 @@ def numbered(found: list[Message]) -> list[Message]:
 
 
 defects = st.sampled_from([None, None, None, "bad"])
-lists = st.lists(any_messages() | messages(defect=defects, deliver_at=st.none()), max_size=6).map(numbered)
+lists = st.lists(any_messages() | messages(defect=defects, deliver_at=st.none()), max_size=6).map(with_positions)
 
 
 @settings(max_examples=200)
 @given(found=lists, origin=ORIGINS, limits=LIMITS, start=st.integers(0, 3))
-def test_any_messages_are_written_alike(found: list[Message], origin: str | None, limits: Limits, start: int) -> None:
+def test_messages_are_encoded_alike(found: list[Message], origin: str | None, limits: Limits, start: int) -> None:
     check_encode(found, origin, limits, start)
 
 
 @settings(max_examples=150)
 @given(entries=st.lists(pulsar_natives(), min_size=1, max_size=4), origin=ORIGINS, limits=LIMITS, data=st.data())
-def test_decoded_messages_are_written_alike(
+def test_decoded_messages_are_encoded_alike(
     entries: list[Entry], origin: str | None, limits: Limits, data: st.DataObject
 ) -> None:
-    """All of them, those at some indexes, and lists of views with edited messages between them."""
+    """Encode all decoded messages, a selection of them, and a list of views mixed with edited messages."""
     found = check_decode(entries)
     check_encode(found, origin, limits)
     indexes = data.draw(st.lists(st.integers(0, len(found) - 1), max_size=4)) if found else []
@@ -200,13 +200,13 @@ def test_decoded_messages_are_written_alike(
     check_encode(mixed, origin, limits)
 
 
-def test_a_number_that_64_bits_cannot_hold_is_written_by_the_plain_code() -> None:
+def test_a_number_beyond_64_bits_is_encoded_by_the_plain_code() -> None:
     message = Message(b"x", event_time=(1 << 64) + 5)
     [entry], _ = encode([message], None, Limits())
     assert [one.event_time for one in decode(Entry(entry.metadata, entry.payload))] == [5]
 
 
-def test_positions_are_compared_where_they_are() -> None:
+def test_positions_are_compared_inside_the_compiled_module() -> None:
     entries = [batch_of(join_batch([(SingleMessageMetadata(), b"x")] * 2), 2) for _ in range(3)]
     found = check_decode(entries)
     assert MessagePositions(found).first_descent() is None

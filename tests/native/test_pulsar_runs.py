@@ -1,4 +1,4 @@
-"""Frames that the compiled module takes apart: it finds what `parse_frame` and `decode_entry` find, or leaves them alone."""
+"""Frames that the compiled module parses: it returns the same as `parse_frame` and `decode_entry`, or leaves them alone."""
 
 from typing import Any
 
@@ -43,8 +43,8 @@ def message_frame(entry: Entry, at: int = 0, consumer: int = 7, **fields: Any) -
     return encode_frame_prefix(command, len(data)) + data
 
 
-def plainly(data: bytes) -> Entry:
-    """The entry of a frame as the plain code reads it."""
+def parse_plainly(data: bytes) -> Entry:
+    """Return the entry of a frame as the plain code parses it."""
     frame = parse_frame(data)
     message, entry = frame.command.message, decode_entry(frame.data, frame.entry_offset)
     entry.ledger, entry.entry = ids.entry_id(message.message_id)
@@ -56,22 +56,22 @@ NAMES = ("ledger", "entry", "id", "count", "is_batch", "redelivery_count", "ack_
 MORE = ("publish_time", "is_chunk", "first_chunk", "chunks_before", "partition")
 
 
-def facts(entry: Entry) -> dict[str, Any]:
+def values_of(entry: Entry) -> dict[str, Any]:
     found = {name: getattr(entry, name) for name in (*NAMES, *MORE)}
     return found | {
         "mask": deliverable_mask(entry),
-        "due": deliverable_count(entry),
+        "deliverable": deliverable_count(entry),
         "position": first_deliverable_position(entry),
     }
 
 
 def check_frame(data: bytes) -> EntryRun | None:
-    """Found alike, if it is found at all."""
+    """Check that the compiled module parses the frame like the plain code; None if it leaves the frame to the plain code."""
     [found] = group_runs([data])
     if isinstance(found, bytes):
         assert found is data
         return None
-    [entry], expected = found.entries, plainly(data)
+    [entry], expected = found.entries, parse_plainly(data)
     assert isinstance(entry, compiled.PulsarEntry)
     message = parse_frame(data).command.message
     assert (found.consumer, found.messages, found.first, found.last) == (
@@ -80,7 +80,7 @@ def check_frame(data: bytes) -> EntryRun | None:
         *[expected.id] * 2,
     )
     assert found.epoch == (message.consumer_epoch if message.HasField("consumer_epoch") else None)
-    assert facts(entry) == facts(expected)
+    assert values_of(entry) == values_of(expected)
     expected.unpack()
     assert expected.defect is None
     assert expected.payload == entry.payload
@@ -98,7 +98,7 @@ NUMBERS = st.sampled_from([0, 1, 127, 128, 1 << 32, (1 << 63) - 1, 1 << 63, (1 <
 
 @settings(max_examples=200)
 @given(entry=pulsar_natives(), at=NUMBERS, consumer=NUMBERS, again=st.integers(0, (1 << 32) - 1), epoch=st.none() | NUMBERS)
-def test_any_entry(entry: Entry, at: int, consumer: int, again: int, epoch: int | None) -> None:
+def test_frames_of_entries_are_parsed_alike(entry: Entry, at: int, consumer: int, again: int, epoch: int | None) -> None:
     fields = {} if epoch is None else {"consumer_epoch": epoch}
     check_frame(message_frame(entry, at, consumer, redelivery_count=again, **fields))
 
@@ -109,8 +109,8 @@ def test_any_entry(entry: Entry, at: int, consumer: int, again: int, epoch: int 
     changed=changes(b"\x00\x01\x02\x04\x08\x09\x0a\x0b\x0c\x0e\x10\x12\x18\x20\x22\x28\x48\x58\x60\x7f\x80\xa1\xc3\xff"),
     repaired=st.booleans(),
 )
-def test_frames_with_other_bytes(entry: Entry, changed: Changes, repaired: bool) -> None:
-    """With the right checksum, too, behind which nothing would be tried otherwise."""
+def test_frames_with_changed_bytes_are_parsed_alike(entry: Entry, changed: Changes, repaired: bool) -> None:
+    """Some frames get a correct size and checksum, because otherwise the decoders would stop there."""
     whole = message_frame(entry)
     data = bytearray(changed(whole))
     if repaired and len(data) >= 8:
@@ -120,7 +120,7 @@ def test_frames_with_other_bytes(entry: Entry, changed: Changes, repaired: bool)
             data[at + 2 : at + 6] = crc32c(bytes(data[at + 6 :])).to_bytes(4, "big")
     try:
         check_frame(bytes(data))
-    except RemoteProtocolError:  # then the connection ends
+    except RemoteProtocolError:  # the plain code would end the connection
         assert isinstance(group_runs([bytes(data)])[0], bytes)
 
 
@@ -136,7 +136,7 @@ def test_frames_with_other_bytes(entry: Entry, changed: Changes, repaired: bool)
         {"publish_time": 1 << 63},
     ],
 )
-def test_what_is_not_everyday_is_left_to_the_plain_code(fields: dict[str, Any]) -> None:
+def test_frames_with_unusual_metadata_are_left_to_the_plain_code(fields: dict[str, Any]) -> None:
     assert check_frame(message_frame(Entry(MessageMetadata(**fields), b"body"))) is None
 
 
@@ -144,17 +144,17 @@ def test_a_part_of_an_entry_is_left_to_the_plain_code() -> None:
     assert check_frame(message_frame(Entry(MessageMetadata(), b"body"), ack_set=[1])) is None
 
 
-def test_an_everyday_entry_is_not() -> None:
+def test_an_ordinary_entry_is_parsed_by_the_compiled_module() -> None:
     run = check_frame(message_frame(Entry(MessageMetadata(), b"body"), consumer_epoch=2))
     assert run is not None
     assert run.epoch == 2
 
 
-def test_runs_go_on_within_a_consumer_an_epoch_and_an_order() -> None:
+def test_a_run_contains_ascending_entries_of_one_consumer_and_epoch() -> None:
     entry = Entry(MessageMetadata(), b"body")
     ping = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x12\x92\x01\x00"
-    places = [(1, 7, 0), (2, 7, 0), (3, 8, 0), (4, 8, 0), (5, 8, 1), (5, 8, 1), (6, 8, 1)]
-    frames = [message_frame(entry, at, consumer, consumer_epoch=epoch) for at, consumer, epoch in places]
+    identities = [(1, 7, 0), (2, 7, 0), (3, 8, 0), (4, 8, 0), (5, 8, 1), (5, 8, 1), (6, 8, 1)]
+    frames = [message_frame(entry, at, consumer, consumer_epoch=epoch) for at, consumer, epoch in identities]
     found = group_runs([*frames[:1], ping, *frames[1:], ping])
     shown = [None if isinstance(one, bytes) else (one.consumer, one.epoch, one.first[1], one.last[1]) for one in found]
     assert shown == [(7, 0, 1, 1), None, (7, 0, 2, 2), (8, 0, 3, 4), (8, 1, 5, 5), (8, 1, 5, 6), None]
@@ -162,14 +162,14 @@ def test_runs_go_on_within_a_consumer_an_epoch_and_an_order() -> None:
     assert group_runs([]) == []
 
 
-def test_consumers_that_take_turns_have_a_run_each() -> None:
+def test_alternating_consumers_have_one_run_each() -> None:
     entry = Entry(MessageMetadata(), b"body")
     frames = [message_frame(entry, at, consumer) for at in range(3) for consumer in (1, 2)]
     shown = [(one.consumer, one.first[1], one.last[1]) for one in group_runs(frames) if not isinstance(one, bytes)]
     assert shown == [(1, 0, 2), (2, 0, 2)]
 
 
-def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
+def test_an_entry_keeps_its_acknowledged_messages_and_its_defect() -> None:
     metadata = MessageMetadata(num_messages_in_batch=3)
     run = check_frame(message_frame(Entry(metadata, b"\x00\x00\x00\x02\x18\x01x" * 3)))
     assert run is not None
@@ -186,8 +186,8 @@ def test_what_is_acknowledged_and_what_is_damaged_is_noted_on_it() -> None:
     assert [message.defect for message in decode_entries([entry])] == [entry.defect]
 
 
-def test_what_the_compiled_decoder_refuses_is_read_by_the_plain_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that `decode` asks of an entry is there, also of one that is due in part."""
+def test_entries_that_the_compiled_decoder_refuses_are_decoded_by_the_plain_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled entry has every attribute that `decode` reads, also if only some messages are to be delivered."""
     monkeypatch.setattr(native.compiled, "pulsar_decode", lambda _: None)
     late = SingleMessageMetadata()
     late.properties.add(key="mqbridge.v", value="1")

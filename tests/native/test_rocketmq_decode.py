@@ -1,4 +1,4 @@
-"""RocketMQ, compiled: pulls become the same messages, or end in the same error, as with the plain code."""
+"""RocketMQ's compiled decoder returns the same messages, or raises the same error, as the plain code."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,26 +25,26 @@ from tests.strategies import Changes, changes, property_string, rocketmq_natives
 pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
 
 QUEUE = Queue("T", "b", 0)
-MOST = (1 << 63) - 1
+MAX_OFFSET = (1 << 63) - 1
 JAVA_RECORDS = [vectors.RECORD, *(value for name, value in vars(vectors).items() if name.startswith("JAVA_RECORD"))]
 
 
 def outcome(decode: Callable[[Sequence[PulledRecords]], Sequence[Message]], pulls: Sequence[PulledRecords]) -> object:
-    """Every field of every message, or the error."""
+    """Return every field of every message, or the error."""
     try:
         return [message.as_dict() for message in decode(pulls)]
     except (RemoteProtocolError, ValueError) as error:
         return type(error), str(error)
 
 
-def pull(body: bytes, first: int = -MOST, next_: int = MOST, tags: frozenset[str] = frozenset()) -> PulledRecords:
-    """A pull whose sizes nobody has looked at yet."""
-    made = PulledRecords(QUEUE, b"", first, next_, tags)
-    made.body = body
-    return made
+def pull(body: bytes, first: int = -MAX_OFFSET, next_: int = MAX_OFFSET, tags: frozenset[str] = frozenset()) -> PulledRecords:
+    """Return a pull whose records have not been measured yet."""
+    pulled = PulledRecords(QUEUE, b"", first, next_, tags)
+    pulled.body = body
+    return pulled
 
 
-def natively(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
+def decode_compiled(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
     assert compiled is not None
     found: Sequence[Message] | None = compiled.rocketmq_decode(
         [each.fields for each in pulls], partial(decompress, limit=1 << 16)
@@ -53,7 +53,7 @@ def natively(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
     return found
 
 
-def must_agree(*pulls: PulledRecords) -> object:
+def check_decode(*pulls: PulledRecords) -> object:
     plain = outcome(decode_plain, pulls)
     assert outcome(decode_pulls, pulls) == plain
     return plain
@@ -91,39 +91,41 @@ tags = st.sampled_from([frozenset[str](), frozenset({"1"}), frozenset({"a b", "%
 
 @settings(max_examples=300)
 @given(st.lists(rocketmq_natives(), max_size=4))
-def test_ordinary_records(records: list[Record]) -> None:
-    must_agree(pull(b"".join(map(encode_record, records))))
+def test_ordinary_records_are_decoded_alike(records: list[Record]) -> None:
+    check_decode(pull(b"".join(map(encode_record, records))))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(stored(), max_size=4), max_size=2), st.integers(-1, 9), st.integers(0, 12), tags)
-def test_records_of_all_kinds(answers: list[list[bytes]], first: int, next_: int, wanted: frozenset[str]) -> None:
-    must_agree(*(pull(b"".join(answer), first, next_, wanted) for answer in answers))
+def test_records_of_all_layouts_are_decoded_alike(
+    answers: list[list[bytes]], first: int, next_: int, wanted: frozenset[str]
+) -> None:
+    check_decode(*(pull(b"".join(answer), first, next_, wanted) for answer in answers))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(stored() | st.sampled_from(JAVA_RECORDS), min_size=1, max_size=3), changes(bytes(range(256))), st.floats(0, 1))
-def test_damaged_records(records: list[bytes], change: Changes, kept: float) -> None:
+def test_damaged_records_are_decoded_alike(records: list[bytes], change: Changes, kept: float) -> None:
     body = change(b"".join(records))
     body = body[: int(len(body) * kept)] if kept < 0.5 else body
-    with pytest.MonkeyPatch.context() as patch:  # a damaged body is tried up to the limit, and to clear so much takes ms
+    with pytest.MonkeyPatch.context() as patch:  # a damaged body is unpacked up to the limit, which takes milliseconds
         for module in ("mqbridge.rocketmq.wire.record", "mqbridge.rocketmq.mapping.stored"):
             patch.setattr(f"{module}.decompress", partial(decompress, limit=1 << 16))
-        must_agree(pull(body))
+        check_decode(pull(body))
 
 
 @settings(max_examples=300)
 @given(rocketmq_natives(), changes(b"\x01\x02ab1,.%mU"))
-def test_changed_property_strings(record: Record, change: Changes) -> None:
+def test_changed_property_strings_are_decoded_alike(record: Record, change: Changes) -> None:
     record.properties = change(record.properties)
-    must_agree(pull(encode_record(record)))
+    check_decode(pull(encode_record(record)))
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEM_NAMES | {"__RMQ.TRANSIENT.x", "__RMQ.TRANSIENT.*", "__RMQ", "TAG", "WAITS"}))
 @pytest.mark.parametrize("value", ["v", "1", "0,1", "007", "9" * 18])
-def test_every_name_of_the_system(name: str, value: str) -> None:
+def test_every_system_property_is_decoded_alike(name: str, value: str) -> None:
     for pairs in ([(name, value)], [("a", "1"), (name, "x"), ("b", "2"), (name, value), ("mqbridge.v", "1"), ("c", "3")]):
-        must_agree(pull(encode_record(Record("T", b"x", property_string(pairs)))))
+        check_decode(pull(encode_record(Record("T", b"x", property_string(pairs)))))
 
 
 @pytest.mark.parametrize(
@@ -148,24 +150,24 @@ def test_every_name_of_the_system(name: str, value: str) -> None:
     ],
 )
 @pytest.mark.parametrize("body", [b"\0", b"x"])
-def test_corners(pairs: list[tuple[str, str]], body: bytes) -> None:
-    must_agree(pull(encode_record(Record("T", body, property_string(pairs), flag=7))))
+def test_unusual_combinations_of_properties_are_decoded_alike(pairs: list[tuple[str, str]], body: bytes) -> None:
+    check_decode(pull(encode_record(Record("T", body, property_string(pairs), flag=7))))
 
 
-@pytest.mark.parametrize("value", ["9" * 30, "1" * 5000, "0" * 5000, "0" * 15 + "7", str(MOST), str(MOST + 1), "9" * 19])
+@pytest.mark.parametrize("value", ["9" * 30, "1" * 5000, "0" * 5000, "0" * 15 + "7", str(MAX_OFFSET), str(1 << 63), "9" * 19])
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "mqbridge.event_time", "mqbridge.hops"])
-def test_large_numbers(name: str, value: str) -> None:
-    must_agree(pull(encode_record(Record("T", b"x", property_string([(name, value)])))))
+def test_large_numbers_are_decoded_alike(name: str, value: str) -> None:
+    check_decode(pull(encode_record(Record("T", b"x", property_string([(name, value)])))))
 
 
-def test_repeated_names_of_java_batches_are_decoded_here() -> None:
-    """Java's producer writes WAIT into the properties of each message of a batch, and the broker those of the whole behind."""
+def test_repeated_names_of_java_batches_are_decoded_by_the_compiled_module() -> None:
+    """Java's producer writes WAIT into each message of a batch, and the broker appends the properties of the batch, WAIT too."""
     string = property_string([("WAIT", "true"), ("UNIQ_KEY", "A"), ("KEYS", "k"), ("a", "1"), ("WAIT", "true"), ("CLUSTER", "c")])
-    [message] = natively([pull(encode_record(Record("T", b"x", string)))])
+    [message] = decode_compiled([pull(encode_record(Record("T", b"x", string)))])
     assert message.properties == (("UNIQ_KEY", "A"), ("a", "1"))
 
 
-def test_the_limit_of_what_an_answer_unpacks_to() -> None:
+def test_the_unpacked_bytes_of_a_pull_response_are_limited() -> None:
     assert compiled is not None
     plain = bytes(31 << 20)
     packed = encode_record(Record("t", b"packed", sys_flag=SysFlag.COMPRESSED))
@@ -190,7 +192,7 @@ def test_other_errors_of_decompression_are_raised() -> None:
 # --- counting -----------------------------------------------------------------------------------------------------------
 
 
-def answer_of(work: Callable[[], Any]) -> object:
+def result_or_error(work: Callable[[], Any]) -> object:
     try:
         return work()
     except RemoteProtocolError as error:
@@ -204,7 +206,7 @@ def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: 
     body = change(b"".join(records))
     body = body[:-3] if torn else body
     native = compiled.rocketmq_count_stored
-    assert answer_of(lambda: native(body)) == answer_of(lambda: pulled_records._count_stored(body))
+    assert result_or_error(lambda: native(body)) == result_or_error(lambda: pulled_records._count_stored(body))
 
 
 @settings(max_examples=300, deadline=None)
@@ -213,6 +215,6 @@ def test_wanted_messages_are_counted_alike(records: list[bytes], first: int, nex
     here, plain = pull(b"".join(records), first, next_, wanted), pull(b"".join(records), first, next_, wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pulled_records, "compiled", None)
-        expected = answer_of(lambda: (plain.count, plain.first_record))
-    assert answer_of(lambda: (here.count, here.first_record)) == expected
+        expected = result_or_error(lambda: (plain.count, plain.first_record))
+    assert result_or_error(lambda: (here.count, here.first_record)) == expected
     assert here.held_bytes == here.size

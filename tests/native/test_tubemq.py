@@ -1,4 +1,4 @@
-"""TubeMQ, compiled: the same messages, the same requests and the same errors as from the plain code."""
+"""TubeMQ's compiled decoder and encoder return the same messages, requests and errors as the plain code."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ ZONES = [UTC, ZoneInfo("Europe/Berlin"), timezone(timedelta(seconds=90)), timezo
 prefixes = st.sampled_from([None, PREFIX, "größe|t|0|"])
 
 
-def plainly(pack: Sequence[Any], offset: int, zone: tzinfo, first: int) -> list[Message]:
+def decode_plainly(pack: Sequence[Any], offset: int, zone: tzinfo, first: int) -> list[Message]:
     return [stored.decode_one(item, (offset, index), msg_times_of(zone)) for index, item in enumerate(pack, first)]
 
 
@@ -36,7 +36,7 @@ def fields(messages: Sequence[Message]) -> list[dict[str, object]]:
     return [message.as_dict() for message in messages]
 
 
-def natively(pack: Sequence[Any], offset: int = 0, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
+def decode_compiled(pack: Sequence[Any], offset: int = 0, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
     assert compiled is not None
     messages: Sequence[Message] | None = compiled.tubemq_decode(pack, offset, first, msg_times_of(zone))
     assert messages is not None
@@ -75,13 +75,13 @@ packs = st.lists(
 def test_packs_are_decoded_alike(pack: list[TransferedMessage], damaged: int, offset: int, first: int, zone: tzinfo) -> None:
     if damaged < len(pack):
         pack[damaged].checkSum ^= 1
-    plain = fields(plainly(pack, offset, zone, first))
-    assert fields(natively(pack, offset, zone, first)) == plain
+    plain = fields(decode_plainly(pack, offset, zone, first))
+    assert fields(decode_compiled(pack, offset, zone, first)) == plain
     answer = GetMessageResponseB2C(success=True, errCode=200, messages=pack)
     found, messages = parse_get_response(answer.SerializeToString())
     assert (found.errCode, len(found.messages), len(messages)) == (200, 0, len(pack))
-    assert fields(natively(messages, offset, zone, first)) == plain
-    assert fields(natively(messages[1:], offset, zone, first + 1)) == plain[1:]
+    assert fields(decode_compiled(messages, offset, zone, first)) == plain
+    assert fields(decode_compiled(messages[1:], offset, zone, first + 1)) == plain[1:]
 
 
 @settings(max_examples=500)
@@ -89,12 +89,12 @@ def test_packs_are_decoded_alike(pack: list[TransferedMessage], damaged: int, of
 @example(attributes=b"a=1,mqbridge.event_time=9223372036854775807", change=bytes, body=b"")
 def test_strings_with_changed_bytes_are_decoded_alike(attributes: bytes, change: Any, body: bytes) -> None:
     pack = [block(change(attributes), body)]
-    assert fields(natively(pack)) == fields(plainly(pack, 0, UTC, 0))
+    assert fields(decode_compiled(pack)) == fields(decode_plainly(pack, 0, UTC, 0))
 
 
 @settings(max_examples=500)
 @given(data=st.data(), pack=packs)
-def test_damaged_answers_are_read_or_refused_as_protobuf_does(data: st.DataObject, pack: list[TransferedMessage]) -> None:
+def test_damaged_responses_are_parsed_or_refused_as_by_protobuf(data: st.DataObject, pack: list[TransferedMessage]) -> None:
     whole = bytearray(GetMessageResponseB2C(success=True, errCode=200, currOffset=1, messages=pack).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -123,9 +123,9 @@ def test_damaged_answers_are_read_or_refused_as_protobuf_does(data: st.DataObjec
 def test_messages_are_encoded_alike(
     messages: list[Message], origins: list[tuple[str | None, int]], prefix: str | None, zone: tzinfo
 ) -> None:
-    for place, (message, origin) in enumerate(zip(messages, origins, strict=False)):
+    for index, (message, origin) in enumerate(zip(messages, origins, strict=False)):
         message.origin, message.hops = origin
-        message.position = (7, place, place)[:place]
+        message.position = (7, index, index)[:index]
     assert compiled is not None
     found = compiled.tubemq_encode(messages, prefix, msg_times_of(zone), msg_time_texts_of(zone))
     assert found is not None
@@ -144,15 +144,15 @@ def test_messages_are_encoded_alike(
 @example(
     pack=[block(b"$msgTime$=202611230848", b"")], damaged=5, prefix=None, keep={0}, mixed=False, zone=ZoneInfo("Europe/Berlin")
 )
-def test_what_was_decoded_is_encoded_alike(
+def test_decoded_messages_are_encoded_alike(
     pack: list[TransferedMessage], damaged: int, prefix: str | None, keep: set[int], mixed: bool, zone: tzinfo
 ) -> None:
     if damaged < len(pack):
         pack[damaged].checkSum ^= 1
-    plain, messages = plainly(pack, 5, UTC, 0), natively(pack, 5)
+    plain, messages = decode_plainly(pack, 5, UTC, 0), decode_compiled(pack, 5)
     kept = [index for index in sorted(keep) if index < len(pack)]
     chosen: Any = messages.part(kept)  # type: ignore[attr-defined]
-    if mixed:  # as edits leave them
+    if mixed:  # as after edits of some messages
         chosen = [plain[index].replace() if index % 2 else messages[index] for index in kept]
     expected = outcome(PlainRequests([plain[index] for index in kept], prefix, zone), len(kept))
     assert outcome(encode_share(chosen, prefix, zone), len(kept)) == expected
@@ -160,8 +160,8 @@ def test_what_was_decoded_is_encoded_alike(
 
 
 @pytest.mark.parametrize("second", [-1, 59, 60, 119, 90])
-def test_a_minute_is_that_of_the_zone(second: int) -> None:
-    """A zone may be off by seconds: then the text changes within a minute."""
+def test_minutes_are_those_of_the_time_zone(second: int) -> None:
+    """The offset of a zone may have seconds: then the text changes within a minute."""
     for zone in ZONES:
         messages = [Message(b"x", event_time=1000 * each) for each in (second, second + 1, second)]
         assert outcome(encode_share(messages, None, zone), 3) == outcome(PlainRequests(messages, None, zone), 3)
@@ -176,7 +176,7 @@ def test_a_minute_is_that_of_the_zone(second: int) -> None:
         Message(b"x", position=(1, 2, 3, 4)),
     ],
 )
-def test_what_only_the_plain_code_writes(message: Message) -> None:
+def test_messages_with_unsupported_values_are_encoded_by_the_plain_code(message: Message) -> None:
     assert compiled is not None
     messages = [Message(b"y"), message]
     assert compiled.tubemq_encode(messages, PREFIX, msg_times_of(UTC), msg_time_texts_of(UTC)) is None
@@ -196,7 +196,7 @@ def test_tags_and_lengths_have_five_bytes_as_protobuf_reads_them() -> None:
     assert compiled.tubemq_split_answer(success + b"\x88\x80\x80\x80\x80\x00\x01") is None
 
 
-def test_what_python_raises_is_raised() -> None:
+def test_exceptions_of_python_callbacks_are_raised() -> None:
     class Broken(dict[Any, Any]):
         def __missing__(self, key: object) -> None:
             raise KeyError(key)
