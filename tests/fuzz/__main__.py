@@ -15,20 +15,20 @@ from tests.fuzz.worker import RSS_LIMIT_MB
 
 SYSTEMS = ("tubemq", "pulsar", "rocketmq")
 ROOT = Path(__file__).resolve().parents[2]
-MORE_S = 90
-"""A worker that is so much later than its time hangs."""
+GRACE_S = 90
+"""A worker that ends this much later than requested counts as hanging."""
 PROGRESS_S = 10
 REPLAY_S = 3
-FLAT_MB = 24
-"""Growth while the same inputs are read again and again. A leak of 100 bytes per input is hundreds of MiB in that time."""
-WITHOUT = """\
+MAX_GROWTH_MB = 24
+"""Allowed growth while the same inputs are decoded repeatedly. A leak of 100 bytes per input grows by hundreds of MiB."""
+NOT_INSTALLED = """\
 Nothing was fuzzed: atheris is not installed in this environment ({python}).
-It has wheels for CPython 3.11 to 3.14 on x86-64 Linux; `pip install 'mqbridge[fuzz]'` gets one where there is one. Elsewhere
+It has wheels for CPython 3.11 to 3.14 on x86-64 Linux; `pip install 'mqbridge[fuzz]'` gets one where there is outcome. Elsewhere
 `pytest tests/fuzz` replays the seeds and what was found before, and the hypothesis tests damage bytes at random."""
 
 
 class Outcome(NamedTuple):
-    """What became of a target. `problem` is empty when all is well."""
+    """The result of fuzzing a target; `problem` is empty if nothing was found."""
 
     name: str
     seconds: float
@@ -40,16 +40,16 @@ class Outcome(NamedTuple):
 
 
 def names() -> Iterator[str]:
-    """Every target."""
+    """Yield the names of all targets."""
     for system in SYSTEMS:
         yield from importlib.import_module(f"tests.fuzz.{system}").TARGETS
 
 
 def main() -> int:
-    """1 when something was found, 2 when nothing could be fuzzed."""
+    """Fuzz the chosen targets; return 1 if something was found, 2 if atheris is not installed."""
     arguments = parse()
     if not installed():
-        print(WITHOUT.format(python=f"Python {sys.version.split()[0]}, {sys.platform}"))
+        print(NOT_INSTALLED.format(python=f"Python {sys.version.split()[0]}, {sys.platform}"))
         return 2
     chosen = [name for name in names() if any(part in name for part in arguments.only or [""])]
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="mqbridge-fuzz-"))
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def installed() -> bool:
-    """Whether there is a fuzzer."""
+    """Return whether atheris is installed."""
     try:
         import atheris  # noqa: F401
     except ImportError:
@@ -69,7 +69,7 @@ def installed() -> bool:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default 60)")
     parser.add_argument("--only", action="append", metavar="PART", help="targets whose name has this part; may be repeated")
@@ -87,7 +87,7 @@ def run(name: str, folder: Path, seconds: int) -> Outcome:
     if not problem:
         problem = work("replay", name, folder, REPLAY_S)
         growth = numbers(folder)["growth"]
-        if growth > FLAT_MB:
+        if growth > MAX_GROWTH_MB:
             problem = f"memory grew by {growth:.0f} MB while the same inputs were read again"
     outcome = Outcome(name, took, int(fuzzed["runs"]), len(list((folder / "corpus").iterdir())), fuzzed["peak"], growth, problem)
     print(line(outcome), flush=True)
@@ -95,7 +95,7 @@ def run(name: str, folder: Path, seconds: int) -> Outcome:
 
 
 def work(mode: str, name: str, folder: Path, seconds: int) -> str:
-    """Run a worker and report on it; why it failed, or nothing."""
+    """Run a worker; return why it failed, or an empty text."""
     argv = [sys.executable, "-m", "tests.fuzz.worker", mode, name, str(folder), str(seconds)]
     with (folder / f"{mode}.log").open("w+b") as log:
         process = subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log)
@@ -111,8 +111,8 @@ def work(mode: str, name: str, folder: Path, seconds: int) -> str:
 
 
 def wait(process: "subprocess.Popen[bytes]", name: str, folder: Path, seconds: int) -> None:
-    """Until it ends or has hung for too long; a line of progress now and then."""
-    end = time.monotonic() + seconds + MORE_S
+    """Wait until the worker ends or hangs for too long; print its progress every PROGRESS_S."""
+    end = time.monotonic() + seconds + GRACE_S
     while time.monotonic() < end:
         try:
             process.wait(PROGRESS_S)
@@ -124,10 +124,10 @@ def wait(process: "subprocess.Popen[bytes]", name: str, folder: Path, seconds: i
 
 
 def numbers(folder: Path) -> dict[str, float]:
-    """Return the last lines of the worker's output."""
+    """Return the numbers that the worker last wrote to its status file."""
     path = folder / "status.json"
-    known: dict[str, float] = json.loads(path.read_text()) if path.exists() else {"runs": 0, "rss": 0, "peak": 0, "growth": 0}
-    return known
+    status: dict[str, float] = json.loads(path.read_text()) if path.exists() else {"runs": 0, "rss": 0, "peak": 0, "growth": 0}
+    return status
 
 
 def failure_text(status: int, output: str, folder: Path) -> str:
@@ -138,23 +138,23 @@ def failure_text(status: int, output: str, folder: Path) -> str:
     return f"exit status {status}{inputs}\n  " + "\n  ".join(output[start:].strip().splitlines()[-25:])
 
 
-def line(one: Outcome) -> str:
-    """A row of the summary."""
-    result = "FAILED" if one.problem else "ok"
-    speed = one.runs / max(one.seconds, 1e-9)
-    memory = f"peak {one.peak:4.0f} MB of {RSS_LIMIT_MB}, replay {one.growth:+5.1f} MB"
-    return f"{one.name:18} {one.runs:>10,} inputs {speed:>7,.0f}/s  corpus {one.corpus:>5}  {memory}  {result}"
+def line(outcome: Outcome) -> str:
+    """Return a row of the summary."""
+    result = "FAILED" if outcome.problem else "ok"
+    speed = outcome.runs / max(outcome.seconds, 1e-9)
+    memory = f"peak {outcome.peak:4.0f} MB of {RSS_LIMIT_MB}, replay {outcome.growth:+5.1f} MB"
+    return f"{outcome.name:18} {outcome.runs:>10,} inputs {speed:>7,.0f}/s  corpus {outcome.corpus:>5}  {memory}  {result}"
 
 
 def summarize(outcomes: list[Outcome]) -> None:
     """Print all rows again, and every finding in full."""
     print("\nsummary")
-    for one in outcomes:
-        print(f"  {line(one)}")
-    for one in outcomes:
-        if one.problem:
-            print(f"\n{one.name}: {one.problem}")
-    failed = sum(bool(one.problem) for one in outcomes)
+    for outcome in outcomes:
+        print(f"  {line(outcome)}")
+    for outcome in outcomes:
+        if outcome.problem:
+            print(f"\n{outcome.name}: {outcome.problem}")
+    failed = sum(bool(outcome.problem) for outcome in outcomes)
     print(f"\n{len(outcomes) - failed} of {len(outcomes)} targets let out nothing but protocol errors, in bounded memory")
 
 

@@ -37,14 +37,14 @@ MESSAGES = [
 
 
 def rocketmq_pulls() -> Iterator[bytes]:
-    """Records, and many in a row as Java's producers write them in batches."""
+    """Yield single records, and several in a row like those of a batch of Java's producers."""
     yield from (*rocketmq.RECORDS, *rocketmq.STAMPED)
     records = (Record("T", b"body", properties.encode(PROPERTIES), queue_offset=at, born_timestamp=5) for at in range(8))
     yield b"".join(encode_record(one) for one in records)
 
 
 def pulsar_entries() -> Iterator[bytes]:
-    """Encode the number of messages, the indexes to deliver, and the entry: see `native/tests/fuzz/pulsar.rs`."""
+    """Yield the number of messages, the indexes to deliver, and the entry, as `native/tests/fuzz/pulsar.rs` reads them."""
     for data in pulsar.ENTRIES:
         entry = decode_entry(data)
         if entry.defect is not None:
@@ -59,7 +59,7 @@ def pulsar_entries() -> Iterator[bytes]:
 
 
 def pulsar_frames() -> Iterator[bytes]:
-    """MESSAGE frames, of entries with a checksum and of one that is behind a broker's metadata."""
+    """Yield MESSAGE frames of entries with a checksum, with and without a broker's metadata before the entry."""
     command = BaseCommand(type=BaseCommand.MESSAGE)
     message = command.message
     message.consumer_id, message.redelivery_count, message.consumer_epoch = 7, 2, 3
@@ -75,7 +75,7 @@ def pulsar_frames() -> Iterator[bytes]:
 
 
 def tubemq_answers() -> Iterator[bytes]:
-    """Answers of a Broker with one message, and with all of them."""
+    """Yield get responses with one message each, and one with all messages."""
     contents = []
     for data in tubemq.CONTENTS:
         size = int.from_bytes(data[1:3])
@@ -92,7 +92,7 @@ def tubemq_answers() -> Iterator[bytes]:
 
 
 def files() -> dict[Path, str]:
-    """What each file holds: a line per input."""
+    """Return the content of each file: a line per input."""
     seeds = {
         "reserved": [text.encode() for text in RESERVED],
         "rocketmq_pulls": [*rocketmq_pulls()],
@@ -104,7 +104,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> int:
-    """1 when something is not current."""
+    """Write or check the files; return 1 if a file is not current."""
     if "--write" in sys.argv:
         for path, text in files().items():
             path.write_text(text)

@@ -1,4 +1,4 @@
-"""What a target is: a function of bytes, and inputs to begin with."""
+"""A fuzz target: a function of bytes, and inputs to start with."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ MAX_INPUT_BYTES = 64 << 10
 
 
 class Target(NamedTuple):
-    """`read` raises nothing but `allowed`. Each of `seeds` is read without even that."""
+    """`read` may only raise `allowed`; it decodes each of `seeds` without an error."""
 
     read: Callable[[bytes], object]
     seeds: Sequence[bytes]
@@ -88,10 +88,10 @@ def check_texts(message: Protobuf) -> None:
     for field, value in message.ListFields():
         each = list(value) if field.is_repeated else [value]
         if field.type == field.TYPE_STRING:
-            assert all(type(one) is str for one in each), f"{field.full_name} is {value!r:.200}"
+            assert all(type(text) is str for text in each), f"{field.full_name} is {value!r:.200}"
         elif field.type == field.TYPE_MESSAGE:
-            for one in each:
-                check_texts(one)
+            for part in each:
+                check_texts(part)
 
 
 _SAMPLES = {
@@ -102,7 +102,7 @@ _SAMPLES = {
 
 
 def filled(kind: type[Protobuf], depth: int = 2) -> Protobuf:
-    """A message of this kind with something in every field, and in those of its parts."""
+    """Return a message of this kind with a value in every field, nested messages included."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         if field.type == field.TYPE_MESSAGE:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.__main__ import FLAT_MB, ROOT, installed, names
+from tests.fuzz.__main__ import MAX_GROWTH_MB, ROOT, installed, names
 from tests.fuzz.target import MAX_INPUT_BYTES
 from tests.fuzz.worker import rounds, rss_mb, target_of
 
@@ -16,8 +16,8 @@ OPEN: set[str] = set()
 
 
 @pytest.mark.parametrize("name", list(names()))
-def test_every_seed_is_read(name: str) -> None:
-    """One that is refused would lead the fuzzer nowhere."""
+def test_every_seed_is_decoded_without_error(name: str) -> None:
+    """A refused seed would not lead the fuzzer into the decoder."""
     target = target_of(name)
     assert target.seeds
     for seed in target.seeds:
@@ -41,10 +41,10 @@ def test_decoding_leaks_no_memory(name: str) -> None:
     rounds(lambda: [target(data) for data in inputs], 3)
     before = rss_mb()
     rounds(lambda: [target(data) for data in inputs], max(3, 2000 // len(inputs)))
-    assert rss_mb() - before < FLAT_MB
+    assert rss_mb() - before < MAX_GROWTH_MB
 
 
-def test_an_unexpected_exception_of_a_reader_is_noticed() -> None:
+def test_an_unexpected_exception_of_a_reader_is_raised() -> None:
     target = target_of("rocketmq-frames")
     target(b"\xff")
     with pytest.raises(ZeroDivisionError):
@@ -52,14 +52,14 @@ def test_an_unexpected_exception_of_a_reader_is_noticed() -> None:
 
 
 @pytest.mark.skipif(not installed(), reason="the fuzzer is not installed")
-def test_the_fuzzer_runs(tmp_path: Path) -> None:
+def test_the_fuzzer_runs_one_target_for_a_second(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.fuzz", "--seconds", "1", "--only", "rocketmq-texts", "--folder", str(tmp_path)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 targets" in done.stdout
 
 
-def test_without_the_fuzzer_it_says_so(tmp_path: Path) -> None:
+def test_without_atheris_the_command_says_so(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['atheris'] = None; sys.argv = ['fuzz']; from tests.fuzz.__main__ import main; sys.exit(main())"
     )

@@ -1,4 +1,4 @@
-"""One target in a process of its own: under the fuzzer, or its corpus over and over to see whether memory stays flat.
+"""Run one target in a process of its own: under the fuzzer, or with its corpus repeatedly to see if memory grows.
 
 Both leave numbers in a status file as they go, because the fuzzer ends its process without returning.
 """
@@ -43,13 +43,13 @@ class Status:
         self.numbers: dict[str, float] = {"runs": 0, "rss": 0.0, "peak": 0.0, "growth": 0.0}
 
     def ran(self) -> None:
-        """One more input."""
+        """Count one more input."""
         self.numbers["runs"] += 1
         if time.monotonic() >= self._due:
             self.write()
 
     def write(self) -> None:
-        """The numbers of now."""
+        """Write the numbers to the status file."""
         self._due = time.monotonic() + 1.0
         now = rss_mb()
         self.numbers |= {"rss": now, "peak": max(now, self.numbers["peak"])}
@@ -58,7 +58,7 @@ class Status:
 
 
 def fuzz(name: str, folder: Path, seconds: int) -> None:
-    """Until the time is up or something is found; does not return."""
+    """Fuzz until the time is up or something is found; does not return."""
     import atheris
 
     with atheris.instrument_imports(include=["mqbridge", "tests.fuzz"]):
@@ -66,13 +66,13 @@ def fuzz(name: str, folder: Path, seconds: int) -> None:
     if isinstance(target.read, Choice):
         target = target._replace(read=target.read.each(atheris.instrument_func))
     corpus, found = folder / "corpus", folder / "found"
-    for place in (corpus, found):
-        place.mkdir(parents=True, exist_ok=True)
+    for directory in (corpus, found):
+        directory.mkdir(parents=True, exist_ok=True)
     for seed in target.seeds:
         (corpus / hashlib.sha1(seed, usedforsecurity=False).hexdigest()).write_bytes(seed)
     status = Status(folder)
 
-    def one(data: bytes) -> None:
+    def test_one_input(data: bytes) -> None:
         try:
             target(data)
         except BaseException:
@@ -84,7 +84,7 @@ def fuzz(name: str, folder: Path, seconds: int) -> None:
         "max_total_time": seconds, "max_len": MAX_INPUT_BYTES, "rss_limit_mb": RSS_LIMIT_MB, "timeout": HANG_S,
         "artifact_prefix": f"{found}/", "verbosity": 0,
     }  # fmt: skip
-    atheris.Setup([name, *(f"-{option}={value}" for option, value in options.items()), str(corpus)], one)
+    atheris.Setup([name, *(f"-{option}={value}" for option, value in options.items()), str(corpus)], test_one_input)
     atheris.Fuzz()
 
 
