@@ -16,7 +16,7 @@ from tests.bench.client_runs import Meter
 
 
 def produce(client: Any, settings: dict[str, Any], meter: Meter) -> None:
-    """Message by message, batches made by the client."""
+    """Send message by message; the client makes the batches."""
     producer = client.create_producer(
         settings["topic"],
         batching_enabled=True,
@@ -85,7 +85,7 @@ def consume(client: Any, settings: dict[str, Any], meter: Meter) -> None:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run and print."""
+    """Run the measurement that `settings["run"]` names, and print its figures."""
     meter = Meter(settings["messages"], settings["warmup"])
     client = pulsar.Client(settings["url"], logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, settings["log"]))
     (produce if settings["run"].endswith("produce") else consume)(client, settings, meter)

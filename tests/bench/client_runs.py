@@ -55,7 +55,7 @@ class Meter:
         self.figures: dict[str, float] = {}
 
     def add(self, count: int) -> None:
-        """So many more; called once per batch."""
+        """Count messages; called once per batch."""
         self.messages += count
         if self._began is None and self.messages >= self._warmup:
             self._began = self.messages, time.monotonic(), time.process_time()
@@ -71,7 +71,7 @@ class Meter:
 
 
 def peak_rss() -> int:
-    """Of this process."""
+    """Return the peak resident memory of this process, in bytes."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) << 10
 
@@ -83,7 +83,7 @@ Run = Callable[[dict[str, Any], Meter], Awaitable[None]]
 
 
 async def pulsar_produce(settings: dict[str, Any], meter: Meter) -> None:
-    """Message by message, batches made by the client."""
+    """Send message by message; the client makes the batches."""
     client = pulsar_client(settings)
     batching = Batching(settings["batch_messages"], settings["batch_bytes"], settings["linger_ms"] / 1000)
     producer = await open_topic_producer(client, settings["topic"], batching=batching)
@@ -101,7 +101,7 @@ async def pulsar_produce(settings: dict[str, Any], meter: Meter) -> None:
 
 
 async def pulsar_produce_batches(settings: dict[str, Any], meter: Meter) -> None:
-    """Whole lists of messages to chosen partitions, as the gateway does it."""
+    """Send whole lists of messages to chosen partitions, like the gateway."""
     client = pulsar_client(settings)
     count = await client.partitions(settings["topic"])
     assert count
@@ -132,7 +132,7 @@ async def pulsar_produce_batches(settings: dict[str, Any], meter: Meter) -> None
 
 
 async def pulsar_consume(settings: dict[str, Any], meter: Meter) -> None:
-    """Entries of all partitions, each acknowledged with all before it."""
+    """Receive entries of all partitions, with cumulative acknowledgement."""
     client = pulsar_client(settings)
     subscription = Subscription(settings["group"], Types.Failover)
     consumer = await open_topic_consumer(client, settings["topic"], subscription)
@@ -149,7 +149,7 @@ async def pulsar_consume(settings: dict[str, Any], meter: Meter) -> None:
 
 
 def pulsar_client(settings: dict[str, Any]) -> BaseClient:
-    """A client of the server under test."""
+    """Return a client of the server under test."""
     return BaseClient(parse_service_url(settings["url"], tls=False))
 
 
@@ -201,16 +201,16 @@ async def tubemq_consume(settings: dict[str, Any], meter: Meter) -> None:
             except LaneRevoked:
                 return
 
-        await each_until(consumer.assignments(), read, meter)
+        await read_partitions(consumer.assignments(), read, meter)
 
 
-async def each_until(parts: Any, read: Callable[[Any], Any], meter: Meter) -> None:
-    """A task for each part as it comes, until all messages are through."""
+async def read_partitions(partitions: Any, read: Callable[[Any], Any], meter: Meter) -> None:
+    """Read every assigned partition in a task, until all messages have been read."""
     tasks: list[asyncio.Task[None]] = []
 
     async def accept() -> None:
-        async for part in parts:
-            task = spawn(read(part), "bench reading")
+        async for partition in partitions:
+            task = spawn(read(partition), "bench reading")
             tasks.append(task)
 
     accepting = spawn(accept(), "bench parts")
@@ -240,7 +240,7 @@ async def rocketmq_produce(settings: dict[str, Any], meter: Meter) -> None:
 
 
 async def rocketmq_consume(settings: dict[str, Any], meter: Meter) -> None:
-    """All queues of a group of one."""
+    """Read all queues as the only member of a group."""
     async with ClusterClient(parse_name_servers(settings["name_servers"])) as client:
         consumer = await join(client, ConsumerSettings(settings["group"], (everything(settings["topic"]),), retries=False))
         size = 0
@@ -257,7 +257,7 @@ async def rocketmq_consume(settings: dict[str, Any], meter: Meter) -> None:
             except LaneRevoked:
                 return
 
-        await each_until(consumer.assigned_queues(), read, meter)
+        await read_partitions(consumer.assigned_queues(), read, meter)
         await consumer.close()
 
 
@@ -273,7 +273,7 @@ RUNS: dict[str, Run] = {
 
 
 async def main(settings: dict[str, Any]) -> None:
-    """Run and print."""
+    """Run the measurement that `settings["run"]` names, and print its figures."""
     meter = Meter(settings["messages"], settings["warmup"])
     async with asyncio.timeout(settings["deadline_s"]):
         await RUNS[settings["run"]](settings, meter)

@@ -1,4 +1,4 @@
-"""What encoding and decoding cost: ns per message for a pack of 500, best of several runs, no sockets.
+"""The cost of encoding and decoding in ns per message for a pack of 500, best of several runs, no sockets.
 
 Decode goes from a whole frame to messages with every field read; encode from messages to whole frames.
 """
@@ -39,7 +39,7 @@ ORIGIN = "tube|orders|1:orders:0|"
 
 
 def best(work: Callable[[], object]) -> float:
-    """ns per message of the fastest run."""
+    """Return the ns per message of the fastest run."""
     times = []
     for _ in range(RUNS):
         began = time.thread_time_ns()
@@ -49,24 +49,24 @@ def best(work: Callable[[], object]) -> float:
 
 
 def tubemq_pack(messages: list[Message]) -> bytes:
-    """The frame of a Broker's answer to a get."""
-    answer = GetMessageResponseB2C(success=True, errCode=200, currOffset=2800)
+    """Return the frame of a Broker's response to a get."""
+    response = GetMessageResponseB2C(success=True, errCode=200, currOffset=2800)
     for number, each in enumerate(messages):
         data, flag, _, _ = tubemq_request.encode(each, None)
         item = TransferedMessage(messageId=number, checkSum=checksum(data), payLoadData=data, flag=flag)
-        answer.messages.append(item)
-    return tube_frame.encode_frame(1, rpc.encode_response(rpc.GET, answer.SerializeToString()))
+        response.messages.append(item)
+    return tube_frame.encode_frame(1, rpc.encode_response(rpc.GET, response.SerializeToString()))
 
 
 def decode_tubemq(frame: bytes) -> Sequence[Message]:
-    """From the frame to messages."""
+    """Decode the frame of a get response to messages."""
     _, payload = tube_frame.split_frame(frame)
     _, data = rpc.decode_response(payload)
     return tubemq_stored.decode(parse_get_response(data)[1], 2800)
 
 
 def encode_tubemq(messages: Sequence[Message]) -> list[bytes]:
-    """From messages to the frames of their send requests."""
+    """Encode messages as the frames of their send requests."""
     encoder = SendRequestEncoder("c", "orders", 0, -1, 1)
     frames = []
     requests = encode_share(messages, ORIGIN)
@@ -78,7 +78,7 @@ def encode_tubemq(messages: Sequence[Message]) -> list[bytes]:
 
 
 def encode_pulsar(messages: list[Message], encoder: SendEncoder, limits: pulsar.Limits) -> list[bytes]:
-    """From messages to SEND frames."""
+    """Encode messages as SEND frames."""
     entries, _ = pulsar.encode(messages, ORIGIN, limits)
     pieces = []
     for number, entry in enumerate(entries):
@@ -88,20 +88,20 @@ def encode_pulsar(messages: list[Message], encoder: SendEncoder, limits: pulsar.
 
 
 def pulsar_entry(messages: list[Message]) -> bytes:
-    """An entry as a broker hands it to consumers."""
+    """Return an entry as a broker delivers it."""
     pieces = encode_pulsar(messages, SendEncoder(0), pulsar.Limits(max_bytes=64 << 20))
     head = pieces[0]
     return head[head.index(b"\x0e\x01") :] + pieces[1]
 
 
 def decode_pulsar(data: bytes) -> Sequence[Message]:
-    """From an entry to messages."""
+    """Decode an entry to messages."""
     read = decode_entry(data)
     return pulsar_stored.decode_entries([Entry(read.metadata, read.payload, ledger=1, entry=2)])
 
 
 def pulsar_batches(size: int) -> list[Entry]:
-    """Batches of 100 as their Java producers would have sent them."""
+    """Return batches of 100 messages as Java producers send them."""
     entries = []
     for begin in range(0, COUNT, 100):
         batch = []
@@ -116,16 +116,16 @@ def pulsar_batches(size: int) -> list[Entry]:
 
 
 def decode_and_encode_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
-    """From entries to entries."""
+    """Decode entries and encode their messages again."""
     return pulsar.encode(pulsar_stored.decode_entries(entries), ORIGIN, limits)
 
 
 def plain_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
-    """The same by plain code."""
+    """Decode entries and encode their messages again with the plain code."""
     return pulsar.encode_plain([message for entry in entries for message in pulsar_stored.decode(entry)], ORIGIN, limits)
 
 
-def rocketmq_answer(size: int) -> bytes:
+def rocketmq_response(size: int) -> bytes:
     """Return the body of a broker's response to a pull, with messages as Java producers send them."""
     strings = [properties.encode([*native_pairs(0, number, f"{number:032X}"), ("CLUSTER", "c")]) for number in range(COUNT)]
     records = (
@@ -134,40 +134,40 @@ def rocketmq_answer(size: int) -> bytes:
     return b"".join(map(encode_record, records))
 
 
-def rocketmq_pull(answer: bytes) -> list[PulledRecords]:
-    """An answer as a lane gets it."""
-    return [PulledRecords(Queue("orders", "broker", 0), answer, 0, COUNT)]
+def rocketmq_pull(response: bytes) -> list[PulledRecords]:
+    """Return a pull response as a lane receives it."""
+    return [PulledRecords(Queue("orders", "broker", 0), response, 0, COUNT)]
 
 
-def decode_rocketmq(answer: bytes) -> Sequence[Message]:
-    """From an answer to messages."""
-    return rocketmq_stored.decode_pulls(rocketmq_pull(answer))
+def decode_rocketmq(response: bytes) -> Sequence[Message]:
+    """Decode a pull response to messages."""
+    return rocketmq_stored.decode_pulls(rocketmq_pull(response))
 
 
 def encode_rocketmq(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
-    """From messages to the bodies of send requests."""
+    """Encode messages as the bodies of send requests."""
     sends, _ = rocketmq_request.encode(messages, ORIGIN, limits, BORN)
     return [out.body for out in sends]
 
 
-def decode_rocketmq_plain(answer: bytes) -> Sequence[Message]:
-    """The same by plain code."""
-    return rocketmq_stored.decode_plain(rocketmq_pull(answer))
+def decode_rocketmq_plain(response: bytes) -> Sequence[Message]:
+    """Decode a pull response with the plain code."""
+    return rocketmq_stored.decode_plain(rocketmq_pull(response))
 
 
 def encode_rocketmq_plain(messages: Sequence[Message], limits: RocketMQLimits) -> list[bytes]:
-    """The same by plain code."""
+    """Encode messages with the plain code."""
     sends, _ = rocketmq_request.encode_plain(messages, ORIGIN, limits, BORN)
     return [out.body for out in sends]
 
 
 def measure(size: int) -> dict[str, float]:
-    """ns per message by operation, for bodies of this size with five attributes."""
+    """Return the ns per message by operation, for bodies of this size with five attributes."""
     messages = [message(0, number, size) for number in range(COUNT)]
     frame, entry = tubemq_pack(messages), pulsar_entry(messages)
     arrived = decode_tubemq(frame)
-    answer = rocketmq_answer(size)
-    pulled = decode_rocketmq(answer)
+    response = rocketmq_response(size)
+    pulled = decode_rocketmq(response)
     batches = pulsar_batches(size)
     encoder, limits = SendEncoder(0), pulsar.Limits()
     return {
@@ -177,9 +177,9 @@ def measure(size: int) -> dict[str, float]:
         "Pulsar decode": best(lambda: decode_pulsar(entry)),
         "RocketMQ encode": best(lambda: encode_rocketmq(arrived, RocketMQLimits())),
         "RocketMQ encode, plain": best(lambda: encode_rocketmq_plain(messages, RocketMQLimits())),
-        "RocketMQ decode": best(lambda: decode_rocketmq(answer)),
-        "RocketMQ decode, plain": best(lambda: decode_rocketmq_plain(answer)),
-        "RocketMQ to RocketMQ": best(lambda: encode_rocketmq(decode_rocketmq(answer), RocketMQLimits())),
+        "RocketMQ decode": best(lambda: decode_rocketmq(response)),
+        "RocketMQ decode, plain": best(lambda: decode_rocketmq_plain(response)),
+        "RocketMQ to RocketMQ": best(lambda: encode_rocketmq(decode_rocketmq(response), RocketMQLimits())),
         "RocketMQ to Pulsar": best(lambda: encode_pulsar(pulled, encoder, limits)),
         "Pulsar to Pulsar": best(lambda: decode_and_encode_pulsar(batches, limits)),
         "Pulsar to Pulsar, plain": best(lambda: plain_pulsar(batches, limits)),

@@ -33,7 +33,7 @@ FILL_DEADLINE_S = 300
 DELAYED_S = 60
 BATCH = 500
 WINDOW = 4
-"""Batches on the way per partition while filling."""
+"""Batches in flight per partition while a topic is filled."""
 BORN = 1_795_219_034_805
 PULL_LIMITS = {
     "maxTransferCountOnMessageInMemory": 1024,
@@ -51,7 +51,7 @@ class LockedSide(Side):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """With the keys that let the gateway in."""
+        """Return the cluster's configuration with certificates and credentials."""
         found = Side(self.system, self.server, 0).settings
         match self.server:
             case LockedTubeMQ():
@@ -65,14 +65,14 @@ class LockedSide(Side):
 
 
 def lock_of(server: RocketMQ) -> Lock:
-    """Of a locked RocketMQ."""
+    """Return the certificates and users of a locked RocketMQ."""
     assert server.lock is not None
     return server.lock
 
 
 @contextlib.contextmanager
 def running(system: str, topics: int = TOPICS, *, locked: bool = False, raised: bool = True) -> Iterator[Side]:
-    """A cluster of a system, with room for so many topics before more are added; `raised`: pull limits of RocketMQ."""
+    """Run a cluster with `topics` topics in stock; `raised`: with raised pull limits, for RocketMQ."""
     limits = PULL_LIMITS if raised else {}
     match system:
         case "tubemq" if locked:
@@ -97,7 +97,7 @@ def running(system: str, topics: int = TOPICS, *, locked: bool = False, raised: 
 
 
 class Clusters:
-    """The clusters of a run, each started when it is first asked for, all ended at the end."""
+    """The clusters of a run: each is started on first use, and all are stopped at the end."""
 
     def __init__(self, *, locked: bool = False) -> None:
         self._locked = locked
@@ -105,7 +105,7 @@ class Clusters:
         self._sides: dict[tuple[str, bool], Side] = {}
 
     def side(self, system: str, *, raised: bool = True) -> Side:
-        """A system; RocketMQ is there twice, with raised pull limits and as shipped."""
+        """Return the cluster of a system; there are two of RocketMQ, with raised and with default pull limits."""
         key = (system, raised or system != "rocketmq")
         if key not in self._sides:
             say(f"starting {system}")
@@ -120,7 +120,7 @@ class Clusters:
 
 
 def take_topic(side: Side, partitions: int = PARTITIONS) -> str:
-    """A fresh topic."""
+    """Return a new topic."""
     if isinstance(side.server, Pulsar):
         return side.server.create_topic(f"bench-{next(_fresh)}", partitions)
     return side.take_topic(partitions)
@@ -154,7 +154,7 @@ def java_flags(source: Side, target: Side) -> list[str]:
 
 
 def fill_topic(side: Side, corpus: Corpus, total: int, seed: int = SEED) -> str:
-    """A fresh topic with `total` messages of a corpus, written by the system's official Java client; its name."""
+    """Write `total` messages of a corpus to a new topic with the official Java client, and return its name."""
     topic = take_topic(side, corpus.partitions)
     if isinstance(side.server, Pulsar):
         side.server.keep(topic)
@@ -175,7 +175,7 @@ def fill_topic(side: Side, corpus: Corpus, total: int, seed: int = SEED) -> str:
 
 
 def _wait_stored(server: RocketMQ, topic: str, total: int) -> None:
-    """Wait until the queues have all: delayed messages come a second later."""
+    """Wait until the queues have all messages; delayed ones are stored a second later."""
     deadline = time.monotonic() + DELAYED_S
     while (count := server.message_count(topic)) < total:
         if time.monotonic() > deadline:
@@ -184,7 +184,7 @@ def _wait_stored(server: RocketMQ, topic: str, total: int) -> None:
 
 
 def pairs(partition: int, number: int) -> tuple[tuple[str, str], ...]:
-    """Five properties: some that repeat, some that do not."""
+    """Return five properties; some have the same value in all messages."""
     return (
         ("seq", str(number)),
         ("part", str(partition)),
@@ -199,7 +199,7 @@ async def store_elements(
 ) -> None:
     """Store batches in each queue of a topic by our client, below the mapping: nothing of the gateway's own is in the messages.
 
-    `element` makes the bytes of one message from what stands for it and a unique key.
+    `element` returns the bytes of one message, given an item of a batch and a unique key.
     """
     client = ClusterClient([server.name_server])
     await client.connect()
@@ -207,17 +207,17 @@ async def store_elements(
     route = await client.routes.get(topic)
     assert route is not None
 
-    async def one(queue: Queue, of_queue: Sequence[Sequence[T]]) -> None:
+    async def store_queue(queue: Queue, of_queue: Sequence[Sequence[T]]) -> None:
         for batch in of_queue:
             elements = b"".join(element(each, client.unique_id()) for each in batch)
             await producer.send_batch(queue, elements, len(batch), BORN)
 
-    await asyncio.gather(*map(one, route.write_queues(), batches))
+    await asyncio.gather(*map(store_queue, route.write_queues(), batches))
     await producer.close()
     await client.close()
 
 
 def native_pairs(partition: int, number: int, unique_key: str) -> list[tuple[str, str]]:
-    """What a RocketMQ message says, in the order of the Java clients: a tag, a key of a thousand, five properties."""
+    """Return the properties of a message in the order of the Java clients: id, one of 1,000 keys, tag, five user properties."""
     own = [("UNIQ_KEY", unique_key), ("KEYS", f"key-{number % 1000}"), ("TAGS", TYPES[number % 3])]
     return [*own, *pairs(partition, number)]

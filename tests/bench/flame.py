@@ -10,9 +10,10 @@ from tests.bench.stacks import ADAPTER, CLIENT, COMPILED, DELIVERY, MAPPING, NET
 
 WIDTH = 1200
 HEIGHT = 16
-LEAST = 0.002
-"""Narrower frames are left out, with all that is on them: they could not be read."""
+MIN_SHARE = 0.002
+"""Frames with a smaller share of the samples are left out with all frames above them, as they could not be read."""
 CHARACTER = 6.3
+"""Width of a character, in the units of WIDTH."""
 COLOURS = {
     MAPPING: "#e8a33d", COMPILED: "#c9503c", CLIENT: "#6a9fd4", ADAPTER: "#8f86c9", DELIVERY: "#6fb58a", NET: "#b9b14a",
     OTHER: "#d8d2c4",
@@ -21,7 +22,7 @@ COLOURS = {
 
 @dataclass(slots=True)
 class Node:
-    """A frame with everything that it called."""
+    """A frame and the frames that it called."""
 
     name: str
     colour: str
@@ -30,12 +31,12 @@ class Node:
 
     @property
     def depth(self) -> int:
-        """Frames on top of it, itself included."""
+        """Return the number of frames in the highest stack above it, itself included."""
         return 1 + max((child.depth for child in self.children.values()), default=0)
 
 
 def tree(stacks: Iterable[Stack]) -> Node:
-    """All stacks as one tree; a frame that no group claims has the colour of its caller."""
+    """Return all stacks as one tree; a frame that no group claims has the colour of its caller."""
     root = Node("all", COLOURS[OTHER])
     for stack in stacks:
         node, last = root, len(stack.frames) - 1
@@ -46,17 +47,17 @@ def tree(stacks: Iterable[Stack]) -> Node:
             colour = node.colour if group is None else COLOURS[group]
             node = node.children.setdefault(name, Node(name, colour))
             node.samples += stack.samples
-    return pruned(root, root.samples * LEAST)
+    return pruned(root, root.samples * MIN_SHARE)
 
 
-def pruned(node: Node, least: float) -> Node:
+def pruned(node: Node, min_samples: float) -> Node:
     """Return the tree without the functions that have fewer samples."""
-    kept = {name: pruned(child, least) for name, child in node.children.items() if child.samples >= least}
+    kept = {name: pruned(child, min_samples) for name, child in node.children.items() if child.samples >= min_samples}
     return Node(node.name, node.colour, node.samples, kept)
 
 
 def svg(stacks: Iterable[Stack], title: str) -> str:
-    """The picture; a frame's full name and share show under the pointer."""
+    """Return the picture as SVG, with the full name and share of a frame as its tooltip."""
     root = tree(stacks)
     height = (root.depth + 4) * HEIGHT
     lines = [

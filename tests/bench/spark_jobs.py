@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 FORMAT = "mqbridge"
 TOPIC = "rows"
-"""What every source has the rows in."""
+"""Name of the topic that contains the rows in every source."""
 WORDS_PART = 4
-"""The word count reads one row of so many: its words cost more than its source."""
+"""The word count reads one row of this many, because counting words costs more than reading."""
 KAFKA_SOURCE = {"includeHeaders": "true", "kafka.max.poll.records": "5000"}
 KAFKA_SINK = {"kafka.batch.size": str(128 << 10), "kafka.linger.ms": "10"}
-"""Both are faster so than as shipped: 500 records a poll, batches of 16 KiB."""
+"""Options that make Kafka faster than its defaults: 500 records per poll, batches of 16 KiB."""
 YARDSTICK = "Kafka"
 GENERATOR, SOURCE, STREAM, SINK, COPY, WORDS = "rows only", "source, batch", "source, stream", "sink", "copy", "word count"
 
@@ -49,10 +49,10 @@ class Job:
     rows: int
     run: Run
     prepare: Callable[[], Any] = lambda: None
-    """Its result is given to `run`."""
+    """Called before each run, outside the measurement; its result is the argument of `run`."""
     servers: Sequence[JavaProcess] = ()
     generator: str | None = None
-    """The job whose processor time is no part of this one's: it makes the same rows for nobody."""
+    """The job whose CPU time is subtracted from this one's: it generates the same rows and writes them nowhere."""
 
 
 @dataclass(slots=True)
@@ -69,17 +69,17 @@ class Bench:
 
     @property
     def servers(self) -> list[JavaProcess]:
-        """The processes that are not Spark's."""
+        """Return the processes that are not Spark's."""
         return [each for server in (self.kafka, self.pulsar, self.rocketmq) if server is not None for each in server.servers]
 
     def jobs(self) -> list[Job]:
-        """All of them, each kind of work together, Kafka's first."""
+        """Return all jobs, grouped by kind of work, Kafka's first."""
         found = [*self._generators(), *self._sources(), *self._sinks(), *self._copies(), *self._words()]
         order = (GENERATOR, SOURCE, STREAM, SINK, COPY, WORDS)
         return sorted(found, key=lambda job: order.index(job.work))
 
     def fill(self) -> None:
-        """Store the rows wherever a job reads them, words included, and say nothing of it."""
+        """Store the rows in every source, those of the word count included."""
         for topic, rows in ((TOPIC, self.rows), (_words(TOPIC), self.rows // WORDS_PART)):
             self._into_kafka(kafka_rows(self.spark, rows), topic)
             asyncio.run(_filled_log(self._log("source"), topic, rows))
@@ -148,7 +148,7 @@ class Bench:
             _write(self._ours({**self._options(source), **extra}), into)
 
         def pump(into: Options) -> None:
-            """Ranges need a route, by which the sink knows the source too."""
+            """Copy by offset ranges, which needs a route: the sink reads the source itself."""
             target = {"cluster": into["cluster"], "topic": into["topic"], "create": False}
             route = {"name": "pump", "from": {"cluster": source, "topic": TOPIC, "group": "pump"}, "to": target}
             options = {"config": self._config([route]), "route": "pump"}
@@ -206,7 +206,7 @@ class Bench:
         return {"config": self._config(), "cluster": cluster, "subscribe": topic}
 
     def _config(self, routes: Sequence[Mapping[str, Any]] = ()) -> str:
-        """A configuration with every cluster, by which the data source finds them: its path."""
+        """Write a configuration with every cluster for the data source, and return its path."""
         clusters = {"log": self._log("source"), "target": self._log(f"made{self._made}")}
         found: dict[str, Any] = {name: {"system": "log", "path": str(path), **LOG_SETTINGS} for name, path in clusters.items()}
         if self.rocketmq is not None:
@@ -218,14 +218,14 @@ class Bench:
         path.write_text(json.dumps({"clusters": found, "routes": list(routes)}))
         return str(path)
 
-    # --- what a job begins with ---------------------------------------------------------------------------------------
+    # --- targets of jobs ---------------------------------------------------------------------------------------
 
     def _fresh(self) -> str:
         self._made += 1
         return f"made{self._made}"
 
     def _fresh_log(self) -> Options:
-        """An empty log; the one before is gone."""
+        """Delete the previous log, create an empty one, and return its options."""
         for path in self.folder.glob("made*.db*"):
             path.unlink()
         asyncio.run(_created_log(self._log(self._fresh()), TOPIC))
@@ -250,7 +250,7 @@ class Bench:
 
 
 LOG_SETTINGS = {"synchronous": "normal"}
-"""A message is stored when the operating system has it, as with Kafka, Pulsar and RocketMQ in this benchmark."""
+"""A message counts as stored when the operating system has it, as with Kafka, Pulsar and RocketMQ in this benchmark."""
 
 
 def _words(topic: str) -> str:

@@ -29,33 +29,33 @@ _BODY = TEXT.encode()
 
 
 def key(number: int) -> str:
-    """Four digits."""
+    """Return the key of a row, four digits."""
     return str(1000 + number % FIRST_WORDS)
 
 
 def value(number: int) -> bytes:
-    """The key as the first word, then always the same text."""
+    """Return the value of a row: its key as the first word, then always the same text."""
     return b"%d %b" % (1000 + number % FIRST_WORDS, _BODY)
 
 
 def pairs(number: int) -> tuple[tuple[str, str], ...]:
-    """Two that differ from row to row, and one that does not."""
+    """Return three properties; `zone` has the same value in all rows."""
     return (("seq", str(number)), ("zone", "eu-1"), ("trace", f"{number:X}"))
 
 
 def message(number: int) -> Message:
-    """The row as a message."""
+    """Return a row as a message."""
     return Message(value(number), pairs(number), key=key(number), event_time=BORN + number)
 
 
 def kafka_rows(spark: SparkSession, rows: int) -> DataFrame:
-    """The rows as Spark's Kafka sink takes them."""
+    """Return the rows in the columns of Spark's Kafka sink."""
     headers = ", ".join(f"struct('{name}' AS key, CAST({text} AS BINARY) AS value)" for name, text in _PAIRS.items())
     return _numbers(spark, rows).selectExpr(f"{_KEY} AS key", f"{_VALUE} AS value", f"array({headers}) AS headers", "partition")
 
 
 def our_rows(spark: SparkSession, rows: int) -> DataFrame:
-    """The rows as ours takes them."""
+    """Return the rows in the columns of our sink."""
     properties_map = ", ".join(f"'{name}', {text}" for name, text in _PAIRS.items())
     return _numbers(spark, rows).selectExpr(
         f"{_KEY} AS key", f"{_VALUE} AS payload", f"map({properties_map}) AS properties", "partition"

@@ -13,7 +13,7 @@ NAMES = (
     "read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "epoll_wait", "epoll_pwait", "epoll_ctl",
     "io_uring_enter", "futex", "mmap", "munmap", "mremap", "madvise", "brk", "clock_nanosleep", "getpid",
 )  # fmt: skip
-"""That are counted each for itself: perf takes 30 ms to let go of a counter."""
+"""System calls with their own counter; the others share one, because perf needs 30 ms to remove a counter."""
 ALL = "raw_syscalls:sys_enter"
 _EACH = "syscalls:sys_enter_"
 _TRACED = re.compile(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(?P<calls>\d+)\s+(?:\d+\s+)?(?P<name>\w+)$", re.MULTILINE)
@@ -21,7 +21,7 @@ _STOP_S = 60
 
 
 class Perf:
-    """Counts between `start` and `stop`; made some time before, since it takes a while to be there."""
+    """Counts system calls by perf from `start` to `stop`; created earlier, because perf needs time to start."""
 
     name = "perf"
 
@@ -39,22 +39,22 @@ class Perf:
             answers.read(len("ack\n"))
 
     def start(self) -> None:
-        """Begin."""
+        """Start counting."""
         self._order("enable")
 
     def stop(self) -> None:
-        """End."""
+        """Stop counting."""
         self._order("disable")
 
     def calls(self) -> dict[str, int]:
-        """By name, the most frequent first."""
+        """Return the counts by name, the most frequent first."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(_STOP_S)
         return read_perf(self._file.read_text())
 
 
 class Strace:
-    """The same by strace."""
+    """Counts system calls by strace, with the interface of Perf."""
 
     name = "strace"
 
@@ -63,23 +63,23 @@ class Strace:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start counting."""
         argv = ["strace", "-c", "-f", "-o", str(self._file), "-p", str(self._pid)]
         self._process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
 
     def stop(self) -> None:
-        """End."""
+        """Stop counting."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         self._process.wait(_STOP_S)
 
     def calls(self) -> dict[str, int]:
-        """By name, the most frequent first."""
+        """Return the counts by name, the most frequent first."""
         return read_strace(self._file.read_text())
 
 
 def counter(pid: int, folder: Path) -> Perf | Strace:
-    """Perf, if it is here and may count system calls."""
+    """Return Perf if it is installed and may count system calls, otherwise Strace."""
     argv = ["perf", "stat", "-e", ALL, "true"]
     able = shutil.which("perf") is not None and subprocess.run(argv, capture_output=True, check=False).returncode == 0
     return Perf(pid, folder) if able else Strace(pid, folder)
@@ -99,7 +99,7 @@ def read_perf(text: str) -> dict[str, int]:
 
 
 def read_strace(text: str) -> dict[str, int]:
-    """Of `strace -c`: a table with a line per system call."""
+    """Parse the output of `strace -c`: a table with a line per system call."""
     return _sorted({found["name"]: int(found["calls"]) for found in _TRACED.finditer(text) if found["name"] != "total"})
 
 

@@ -30,7 +30,7 @@ def test_arguments_name_the_compression_of_the_system() -> None:
     assert CORPORA["compressed"].arguments("tubemq")["compression"] is None
 
 
-def test_everything_is_every_corpus_in_nine_directions_and_raised_limits_and_rules() -> None:
+def test_the_default_cases_are_all_corpora_in_nine_directions_and_some_with_raised_limits_or_rules() -> None:
     found = everything()
     assert len(DIRECTIONS) == 9
     assert {(case.direction, case.corpus) for case in found} == {(one, name) for one in DIRECTIONS for name in CORPORA}
@@ -39,12 +39,12 @@ def test_everything_is_every_corpus_in_nine_directions_and_raised_limits_and_rul
     assert len(set(found)) == len(found)
 
 
-def test_large_messages_are_fewer() -> None:
+def test_a_corpus_of_large_messages_has_fewer_messages() -> None:
     assert messages_of("ordinary", 150_000) == 150_000
     assert messages_of("large", 150_000) == BYTES // 10_000
 
 
-def test_a_line_of_the_table_has_both_bridges_and_the_ratios() -> None:
+def test_a_row_of_the_table_has_the_figures_of_both_bridges_and_ratios() -> None:
     [case] = cases(["rocketmq-pulsar"], ["single"], raised=True, rules=False)
     assert case == Case("single", raised=True, rules=False, direction="rocketmq-pulsar")
     both = {"mqbridge": Figures(30_000, 10, 90), "Java bridge": Figures(20_000, 40, 360)}
@@ -55,7 +55,7 @@ def test_a_line_of_the_table_has_both_bridges_and_the_ratios() -> None:
     assert heads.count("|") == rule.count("|") == line.count("|")
 
 
-def test_a_gateway_alone_has_no_ratios() -> None:
+def test_a_table_of_one_bridge_has_no_ratios() -> None:
     [case] = cases(["pulsar-tubemq"], ["odd"], raised=False, rules=True)
     heads, rule, line = table([(case, {"mqbridge": Figures(30_000, 10, 90)})], ["mqbridge"])
     assert line == "| pulsar to tubemq | odd, rules | 30,000 | 10.0 | 90 |"

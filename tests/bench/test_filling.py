@@ -23,7 +23,7 @@ def drawn(corpus: str, *, seed: int = 1, threads: int = 4) -> list[Line]:
     return sorted(lines, key=lambda line: int(line["number"]))
 
 
-def test_ordinary_messages_are_alike_and_differ_in_their_values() -> None:
+def test_ordinary_messages_have_the_same_names_and_different_values() -> None:
     lines = drawn("ordinary")
     assert {len(line["body"]) for line in lines} == {1_000}
     assert {frozenset(name for name, _ in line["properties"]) for line in lines} == {
@@ -36,7 +36,7 @@ def test_ordinary_messages_are_alike_and_differ_in_their_values() -> None:
     assert any(not dict(line["properties"])["title"].isascii() for line in lines)
 
 
-def test_odd_messages_have_every_oddity_and_all_sizes() -> None:
+def test_the_odd_corpus_has_every_oddity_and_all_sizes() -> None:
     lines = drawn("odd")
     oddities = Counter(line["oddity"] for line in lines)
     assert 0.15 < 1 - oddities["NONE"] / MESSAGES < 0.25
@@ -48,7 +48,7 @@ def test_odd_messages_have_every_oddity_and_all_sizes() -> None:
     assert 0.5 < sum(line["key"] is not None for line in lines) / MESSAGES < 0.8
 
 
-def test_rich_messages_have_different_names() -> None:
+def test_messages_of_the_rich_corpus_have_different_property_names() -> None:
     lines = drawn("rich")
     assert all(len({name for name, _ in line["properties"]}) == 30 for line in lines)
     assert len({frozenset(name for name, _ in line["properties"]) for line in lines}) > MESSAGES / 10

@@ -9,7 +9,7 @@ from tests.bench.process_tree import tree_cpu_s
 WORK = "import time, sys\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\nsys.stdin.read()"
 
 
-def test_children_count_while_they_run_and_after_their_end() -> None:
+def test_processor_time_includes_running_and_ended_children() -> None:
     before = tree_cpu_s(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None

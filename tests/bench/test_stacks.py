@@ -33,17 +33,17 @@ _start (python3.11);collect (gcmodule.c:3) 10
 """
 
 
-def test_each_stack_belongs_to_the_innermost_package_of_ours() -> None:
+def test_a_stack_belongs_to_its_innermost_package_of_mqbridge() -> None:
     assert shares(parse(RAW), kernel=0.5) == pytest.approx(
         {MAPPING: 0.25, COMPILED: 0.05, CLIENT: 0.05, DELIVERY: 0.05, NET: 0.05, OTHER: 0.05, KERNEL: 0.5}
     )
 
 
-def test_time_in_system_calls_is_left_to_the_kernels_own_account() -> None:
+def test_stacks_in_system_calls_are_left_out() -> None:
     assert sum(stack.samples for stack in parse(RAW)) == 100
 
 
-def test_a_library_is_counted_as_its_caller() -> None:
+def test_library_frames_count_as_their_caller() -> None:
     assert largest(parse(RAW), 2) == [
         ("feed (wire/cutter.py)", MAPPING, 0.3),
         ("encode (pulsar/mapping/fast/encode.py)", MAPPING, 0.2),
@@ -61,11 +61,11 @@ def test_a_library_is_counted_as_its_caller() -> None:
         ("page (mqbridge/secret.py:3)", OTHER),
     ],
 )
-def test_the_group_of_a_frame(frame: str, group: str | None) -> None:
+def test_the_group_of_a_frame_follows_from_its_file(frame: str, group: str | None) -> None:
     assert group_of(frame) == group
 
 
-def test_the_picture_has_wide_frames_and_leaves_out_narrow_ones() -> None:
+def test_the_flame_graph_leaves_out_narrow_frames() -> None:
     wide, narrow = Stack(("root (a.py:1)", "wide <b> (b.py:2)"), 999), Stack(("root (a.py:1)", "narrow (b.py:3)"), 1)
     picture = flame.svg([wide, narrow], "a title")
     assert "<title>wide &lt;b&gt; (b.py) 99.9%</title>" in picture
@@ -73,14 +73,14 @@ def test_the_picture_has_wide_frames_and_leaves_out_narrow_ones() -> None:
     assert picture.startswith("<svg ")
 
 
-def test_counts_of_perf_have_the_calls_that_are_not_named_as_others() -> None:
+def test_unnamed_system_calls_of_perf_are_counted_as_others() -> None:
     text = "# started\n70,,raw_syscalls:sys_enter,1,100.00,,\n20,,syscalls:sys_enter_read,1,100.00,,\n"
     text += "30,,syscalls:sys_enter_writev,1,100.00,,\n0,,syscalls:sys_enter_brk,1,100.00,,\n"
     text += "<not counted>,,syscalls:sys_enter_mmap,0\n"
     assert read_perf(text) == {"writev": 30, "read": 20, "others": 20}
 
 
-def test_counts_of_strace() -> None:
+def test_the_table_of_strace_is_parsed() -> None:
     text = """% time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------
  60.00    0.000300           1       198         2 read
@@ -91,5 +91,5 @@ def test_counts_of_strace() -> None:
     assert read_strace(text) == {"read": 198, "writev": 113}
 
 
-def test_functions_of_the_module_have_no_names() -> None:
+def test_frames_of_the_compiled_module_have_no_function_names() -> None:
     assert plain("0x7f88cb4ff0a8 (mqbridge_native/mqbridge_native.abi3.so)") == COMPILED
