@@ -28,9 +28,9 @@ from tests.kit.rocketmq_settings import OLD_VERSION
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_locked import LockedTubeMQ
 
-# A machine that is busy for a quarter of a second says nothing about an example.
+# A busy machine may make any example slow, so durations are not checked.
 settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# Whoever changes something else is not told of a fault that one run in a thousand finds: `make test-thorough` draws its examples.
+# The examples are the same in each run, so that unrelated changes do not meet rare faults; `make test-thorough` draws others.
 settings.register_profile("same", settings.get_profile("drawn"), derandomize=True)
 settings.load_profile("same")
 

@@ -1,7 +1,7 @@
 """Timeouts of tests for expected events: in one place, so that they can be changed for a slow machine.
 
-Nobody waits so long for what does happen: these only end a test that would never end. A test that means to show how long
-something takes has a clock of its own, which it moves.
+An expected event ends the wait at once, so these only end a test that would never end. A test of durations has a virtual
+clock of its own.
 """
 
 PATIENCE_S = 25.0

@@ -17,7 +17,7 @@ from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-OURS = (
+RESERVED_NAMES = (
     "key",
     "key.b64",
     "keys",
@@ -33,7 +33,7 @@ OURS = (
 ODD_NAMES = [
     *(
         "mqbridge." + name
-        for name in (*OURS, "hops", "v", "empty", "order", "u.x", "u.mqbridge.key", "x.0.a", "x.7.%01", "x.", "zzz")
+        for name in (*RESERVED_NAMES, "hops", "v", "empty", "order", "u.x", "u.mqbridge.key", "x.0.a", "x.7.%01", "x.", "zzz")
     ),
     *(
         "mqbridge.rocketmq.flag",
@@ -57,7 +57,7 @@ values = st.one_of(
 )
 pairs = st.tuples(names, values)
 ms = st.integers(min_value=0, max_value=(1 << 62))
-many = st.integers(0, 200).map(lambda count: tuple((f"name-{place}", f"value {place}") for place in range(count)))
+many = st.integers(0, 200).map(lambda count: tuple((f"name-{index}", f"value {index}") for index in range(count)))
 properties = st.one_of(st.lists(pairs, max_size=5).map(tuple), st.lists(pairs, max_size=5).map(tuple), many)
 payloads = st.one_of(st.none(), st.just(b""), st.just(b"\x00"), st.binary(max_size=40))
 
@@ -79,7 +79,7 @@ def messages(**fixed: object) -> st.SearchStrategy[Message]:
 def any_messages() -> st.SearchStrategy[Message]:
     """Messages whose fields may contradict each other, as the embedded log may contain them.
 
-    But for one: an attribute string that says a time gives it to a message that has none otherwise.
+    Except for one case: a message without event time whose attribute string contains a time.
     """
     types = st.one_of(st.none(), values)
     times = st.one_of(st.none(), st.integers(-(1 << 40), 1 << 62))
@@ -89,12 +89,12 @@ def any_messages() -> st.SearchStrategy[Message]:
     )
 
 
-CARRIED = ("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at")
+COMPARED_FIELDS = ("payload", "properties", "key", "ordering_key", "keys", "msg_type", "attributes", "event_time", "deliver_at")
 
 
 def comparable_fields(message: Message) -> dict[str, object]:
     """Return the fields of a message that a round trip must keep: all but its position."""
-    return {field: getattr(message, field) for field in CARRIED}
+    return {field: getattr(message, field) for field in COMPARED_FIELDS}
 
 
 Changes = Callable[[bytes], bytes]
@@ -103,15 +103,15 @@ Changes = Callable[[bytes], bytes]
 def changes(alphabet: bytes) -> st.SearchStrategy[Changes]:
     """Functions that replace some bytes, or none, by letters of the alphabet."""
 
-    def change(places: list[tuple[float, int]], data: bytes) -> bytes:
+    def change(edits: list[tuple[float, int]], data: bytes) -> bytes:
         changed = bytearray(data)
-        for place, letter in places:
+        for position, letter in edits:
             if data:
-                changed[int(place * len(data))] = letter
+                changed[int(position * len(data))] = letter
         return bytes(changed)
 
-    places = st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(alphabet))
-    return st.lists(places, max_size=4).map(lambda places: partial(change, places))
+    edits = st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(alphabet))
+    return st.lists(edits, max_size=4).map(lambda edits: partial(change, edits))
 
 
 # --- TubeMQ -------------------------------------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ attribute_strings = st.one_of(st.binary(max_size=30), st.lists(_items, max_size=
 
 
 def transferred(data: bytes, flag: int) -> TransferedMessage:
-    """A message as a Broker delivers it."""
+    """Return a message as a Broker delivers it."""
     return TransferedMessage(messageId=1, checkSum=checksum(data), payLoadData=data, flag=flag)
 
 
 def tubemq_natives() -> st.SearchStrategy[TransferedMessage]:
-    """With and without attributes, and with a wrong flag."""
+    """Messages with and without attributes, also with a wrong flag."""
 
     def build(attributes: bytes | None, body: bytes, flagged: bool) -> TransferedMessage:
         if attributes is None:
@@ -157,16 +157,16 @@ def _metadata(kind: type[Any], extra: dict[str, st.SearchStrategy[object]]) -> s
     }
 
     def build(properties: tuple[tuple[str, str], ...], fields: dict[str, object]) -> Any:
-        made = kind(**fields)
+        metadata = kind(**fields)
         for key, value in properties:
-            made.properties.add(key=key, value=value)
-        return made
+            metadata.properties.add(key=key, value=value)
+        return metadata
 
     return st.builds(build, properties, st.fixed_dictionaries({}, optional=fields | extra))
 
 
 def pulsar_natives() -> st.SearchStrategy[Entry]:
-    """Batch and non-batch entries."""
+    """Entries that are batches and entries that are single messages."""
     times = {"deliver_at_time": st.integers(-(1 << 63), (1 << 63) - 1)}
     single = _metadata(SingleMessageMetadata, {"sequence_id": _uint64, "compacted_out": st.booleans()})
     head = st.fixed_dictionaries({}, optional=times)

@@ -6,10 +6,10 @@ import pytest
 
 from tests.kit.documented import NAMED, PAGES, TESTS, checked_words, known
 
-FEW = 30
+MIN_TESTS = 30
 
 
-def named(page: Path) -> list[tuple[str, str]]:
+def tests_named_by(page: Path) -> list[tuple[str, str]]:
     """Return the tests that a page's rows name, with the remark after each."""
     rows = "\n".join(line for line in page.read_text().splitlines() if line.startswith("|"))
     return NAMED.findall(rows)
@@ -17,8 +17,8 @@ def named(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    names = {name for name, _ in named(page)}
-    assert len(names) > FEW
+    names = {name for name, _ in tests_named_by(page)}
+    assert len(names) > MIN_TESTS
     assert names - known(page.stem).keys() == set()
 
 
@@ -26,7 +26,7 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 def test_remarks_of_a_page_match_the_markers_of_tests(page: Path) -> None:
     """ "real" means marked `cluster` or `sdk`; a test without the remark thorough or long runs in `make test`."""
     tests = known(page.stem)
-    wrong = {name: (remark, tests[name]) for name, remark in named(page) if checked_words(remark) not in tests[name]}
+    wrong = {name: (remark, tests[name]) for name, remark in tests_named_by(page) if checked_words(remark) not in tests[name]}
     assert wrong == {}, "run python -m tests.kit.documented"
     assert "real: `" not in page.read_text()
 
@@ -37,7 +37,7 @@ def test_a_page_says_which_command_runs_its_tests(page: Path) -> None:
     assert all(command in text for command in ("`make test`", "`make test-thorough`")), "which command runs them"
 
 
-def test_the_words_of_a_remark() -> None:
+def test_remarks_are_parsed_and_only_known_words_are_checked() -> None:
     assert NAMED.findall("| a | `test_x` (real, thorough, 4.9.7), `client/test_y.py`, `test_z` (452) |") == [
         ("test_x", "real, thorough, 4.9.7"),
         ("client/test_y.py", ""),
@@ -47,7 +47,7 @@ def test_the_words_of_a_remark() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_shows_the_way_to_its_examples(page: Path) -> None:
+def test_a_page_links_to_its_examples(page: Path) -> None:
     assert f"](../../examples/{page.stem})" in page.read_text()
     assert list((TESTS.parent / "examples" / page.stem).glob("*.py"))
 

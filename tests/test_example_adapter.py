@@ -51,7 +51,7 @@ def run(installed: Path, *arguments: object, stdin: str = "", **environ: str) ->
     return done.stdout
 
 
-def test_the_conformance_suite_holds_for_it(installed: Path) -> None:
+def test_the_example_adapter_passes_the_conformance_suite(installed: Path) -> None:
     out = run(
         installed,
         *("pytest", "-q", "-p", "no:cacheprovider", "tests/conformance"),
@@ -84,7 +84,7 @@ http: {{enabled: false}}
     return file
 
 
-def test_every_command_knows_it(installed: Path, config: Path, tmp_path: Path) -> None:
+def test_every_command_works_with_the_example_adapter(installed: Path, config: Path, tmp_path: Path) -> None:
     log, files = ["-F", config, "-b", "log"], ["-F", config, "-b", "files"]
 
     def mqbridge(*arguments: object, stdin: str = "") -> str:

@@ -22,11 +22,11 @@ def test_an_example_without_arguments_says_how_it_is_used(
     monkeypatch.setattr(sys, "argv", [str(path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
-    told = capsys.readouterr()
-    assert (ended.value.code, told.out) == (2, "")
-    assert told.err.startswith(f"usage: {path.name} [-h] ")
-    assert "the following arguments are required: " in told.err
+    output = capsys.readouterr()
+    assert (ended.value.code, output.out) == (2, "")
+    assert output.err.startswith(f"usage: {path.name} [-h] ")
+    assert "the following arguments are required: " in output.err
 
 
-def test_every_example_is_tried() -> None:
+def test_all_examples_are_found() -> None:
     assert len(PROGRAMS) >= 20

@@ -11,10 +11,10 @@ from mqbridge.rocketmq.adapter import outbound as rocketmq_outbound
 
 
 def test_a_cache_makes_a_value_once() -> None:
-    made: list[str] = []
-    cache: BoundedCache[str, int] = BoundedCache(lambda key: made.append(key) or len(key))  # type: ignore[func-returns-value]
+    computed: list[str] = []
+    cache: BoundedCache[str, int] = BoundedCache(lambda key: computed.append(key) or len(key))  # type: ignore[func-returns-value]
     assert (cache["ab"], cache["ab"], cache.get("ab"), cache.get("c")) == (2, 2, 2, None)
-    assert made == ["ab"]
+    assert computed == ["ab"]
 
 
 def test_a_full_cache_is_emptied() -> None:
@@ -33,14 +33,14 @@ def test_a_cache_does_not_keep_long_keys() -> None:
     assert list(names) == [("ab", "c")]
 
 
-def test_a_cache_without_a_maker_gives_what_was_kept() -> None:
+def test_a_cache_without_a_function_returns_kept_values_only() -> None:
     cache: BoundedCache[str, int] = BoundedCache()
     with pytest.raises(KeyError):
         cache["a"]
     assert cache.keep("a", 1) == cache["a"] == 1
 
 
-def test_a_value_that_cannot_be_made_is_not_kept() -> None:
+def test_an_exception_of_the_function_is_raised_and_not_cached() -> None:
     cache = BoundedCache(bytes.decode)
     for _ in range(2):
         with pytest.raises(UnicodeDecodeError):

@@ -131,7 +131,7 @@ def test_messages_survive_a_round_trip(first: str, second: str, data: st.DataObj
 @settings(max_examples=300)
 @given(native=strategies.tubemq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
-def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> None:
+def test_a_tubemq_message_returns_byte_for_byte(second: str, native: Any) -> None:
     """Except for messages with unescaped texts that only a gateway writes."""
     [message] = SYSTEMS["tubemq"].read(native)
     if message.attributes is None or b"mqbridge." in native.payLoadData:
@@ -144,7 +144,7 @@ def test_a_tubemq_message_comes_back_byte_for_byte(second: str, native: Any) -> 
 @settings(max_examples=300)
 @given(native=strategies.rocketmq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
-def test_a_rocketmq_message_comes_back_natively(second: str, native: Record) -> None:
+def test_a_rocketmq_message_returns_with_its_native_fields(second: str, native: Record) -> None:
     """Every copied property keeps its index and name; tag, keys, flag and body are unchanged."""
     stored = decode_properties(native.properties)
     if b"mqbridge." in native.properties or any("\x01" in value for _, value in stored):

@@ -108,5 +108,5 @@ def test_a_direction_maps_every_field(first: str, second: str) -> None:
         assert bool(step.target) == (step.fate in {NATIVE, CARRIED} and step.field is not None), step
 
 
-def test_the_page_is_current() -> None:
+def test_the_mapping_page_is_current() -> None:
     assert mapping_page.main(["--check"]) == 0

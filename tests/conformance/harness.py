@@ -16,7 +16,7 @@ from mqbridge.log.adapter import ADAPTER as LOG
 from mqbridge.memory.adapter import ADAPTER as MEMORY
 from mqbridge.memory.broker import broker, delete_broker
 from tests.conformance import network_faults
-from tests.strategies import CARRIED
+from tests.strategies import COMPARED_FIELDS
 
 
 class Room(Enum):
@@ -69,7 +69,7 @@ class Harness(Protocol):
 class BuiltIn:
     """A built-in system, which creates its topics through the contract."""
 
-    carried = CARRIED
+    carried = COMPARED_FIELDS
     inbound_options: BaseModel | None = None
     one_reader = True
     room = Room.EXACT

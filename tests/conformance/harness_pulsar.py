@@ -10,14 +10,14 @@ from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import GATEWAY, LockedPulsar
-from tests.strategies import CARRIED
+from tests.strategies import COMPARED_FIELDS
 
 
 class PulsarHarness:
     name = "pulsar"
     max_payload = (5 << 20) - (4 << 10)
     """The broker's limit is 5 MiB, including metadata and stamps."""
-    carried = CARRIED
+    carried = COMPARED_FIELDS
     room = Room.DIVIDED
     finds_times = True
     patience_s = 30.0

@@ -11,13 +11,13 @@ from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_lock import OPERATES
-from tests.strategies import CARRIED
+from tests.strategies import COMPARED_FIELDS
 
 
 class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
-    carried = CARRIED
+    carried = COMPARED_FIELDS
     room = Room.EXACT
     inbound_options = None
     one_reader = True
