@@ -9,7 +9,7 @@ from tests.kit.documented import NAMED, PAGES, TESTS, checked_words, known
 MIN_TESTS = 30
 
 
-def tests_named_by(page: Path) -> list[tuple[str, str]]:
+def names_of_tests(page: Path) -> list[tuple[str, str]]:
     """Return the tests that a page's rows name, with the remark after each."""
     rows = "\n".join(line for line in page.read_text().splitlines() if line.startswith("|"))
     return NAMED.findall(rows)
@@ -17,7 +17,7 @@ def tests_named_by(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    names = {name for name, _ in tests_named_by(page)}
+    names = {name for name, _ in names_of_tests(page)}
     assert len(names) > MIN_TESTS
     assert names - known(page.stem).keys() == set()
 
@@ -26,7 +26,7 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 def test_remarks_of_a_page_match_the_markers_of_tests(page: Path) -> None:
     """ "real" means marked `cluster` or `sdk`; a test without the remark thorough or long runs in `make test`."""
     tests = known(page.stem)
-    wrong = {name: (remark, tests[name]) for name, remark in tests_named_by(page) if checked_words(remark) not in tests[name]}
+    wrong = {name: (remark, tests[name]) for name, remark in names_of_tests(page) if checked_words(remark) not in tests[name]}
     assert wrong == {}, "run python -m tests.kit.documented"
     assert "real: `" not in page.read_text()
 

@@ -1,4 +1,4 @@
-"""What the queues of a consumer hold, and ask for, stays within its limit; and every queue is read all the same."""
+"""Messages held and requested by the queues of a consumer stay within its memory limit, and every queue is read."""
 
 import asyncio
 
@@ -24,8 +24,8 @@ QUEUES = 300
 
 
 @pytest.fixture
-def many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """A topic of many queues, where pauses only spare servers."""
+def many_queues(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A Scene whose topic has 300 queues; pauses that only reduce the load of servers are short."""
     scene.cluster.topics["T"] = {"broker-a": QUEUES}
     monkeypatch.setattr(pull_loop, "MIN_HOLD_S", 0.001)
     monkeypatch.setattr(pull_loop, "MAX_IDLE_PAUSE_S", 0.01)
@@ -33,29 +33,29 @@ def many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 @pytest.mark.parametrize(("size", "each"), [(4000, 20), (300, 100), (200_000, 1)])
-async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many: Scene, size: int, each: int) -> None:
-    """All at once, while no queue has anything: answers of a broker's usual limit would be 75 MiB."""
-    consumer = await many.join(max_bytes=LIMIT)
-    many.groups.append(bytes(size))  # what messages are like in this topic
+async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many_queues: Scene, size: int, each: int) -> None:
+    """All queues are idle and get messages at once: responses at a broker's usual limit would be 75 MiB together."""
+    consumer = await many_queues.join(max_bytes=LIMIT)
+    many_queues.groups.append(bytes(size))  # so that the consumer knows the size of messages
     await until(consumer.held[Queue("T", "broker-a", 0)].take)
-    asked = len(many.groups.pulls())
-    await until(lambda: {one.queue_id for one in many.groups.pulls()[asked:]} == set(range(QUEUES)))
+    count = len(many_queues.groups.pulls())
+    await until(lambda: {pull.queue_id for pull in many_queues.groups.pulls()[count:]} == set(range(QUEUES)))
     for number in range(QUEUES):
-        many.groups.append(*[bytes(size)] * each, number=number)
-    most, read = 0, 0
+        many_queues.groups.append(*[bytes(size)] * each, number=number)
+    max_held, read = 0, 0
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while read < QUEUES * each:
             for _ in range(20):
                 await asyncio.sleep(0)
-                most = max(most, consumer.budget.held)
+                max_held = max(max_held, consumer.budget.held)
             for assigned in consumer.held.values():
                 while (pulled := assigned.take()) is not None:
                     read += pulled.count
-    assert most <= LIMIT + size
+    assert max_held <= LIMIT + size
 
 
 async def test_the_first_pulls_share_the_limit_among_all_assigned_queues(scene: Scene) -> None:
-    """Queues begin one after another, each when its offset is known."""
+    """The queues start one after another, each when its offset is known."""
     scene.cluster.topics["T"] = {"broker-a": 3}
     for number in range(3):
         scene.groups.append(*[bytes(40_000)] * 3, number=number)
@@ -68,12 +68,12 @@ async def test_the_first_pulls_share_the_limit_among_all_assigned_queues(scene: 
     consumer = await scene.join(max_bytes=150_000)
     await until(lambda: len(consumer.held) == 3 and all(assigned.held_bytes for assigned in consumer.held.values()))
     assert consumer.budget.held <= 150_000
-    assert {one.max_msg_nums for one in scene.groups.pulls()} == {1}
+    assert {pull.max_msg_nums for pull in scene.groups.pulls()} == {1}
 
 
-async def test_all_idle_queues_have_a_held_pull_if_the_limit_allows_it(many: Scene) -> None:
-    await many.join()
-    await until(lambda: len(many.groups.held) == QUEUES)
+async def test_all_idle_queues_have_a_held_pull_if_the_limit_allows_it(many_queues: Scene) -> None:
+    await many_queues.join()
+    await until(lambda: len(many_queues.groups.held) == QUEUES)
 
 
 async def test_a_batch_counts_until_it_is_settled_or_the_next_one_is_requested(scene: Scene) -> None:
@@ -115,14 +115,14 @@ async def test_a_lane_that_keeps_its_batch_blocks_only_its_own_queue(scene: Scen
     assert batch.count
 
 
-# --- the books ------------------------------------------------------------------------------------------------------------
+# --- the budget alone -----------------------------------------------------------------------------------------------------
 
 
-async def settle_in_turn(budget: Budget, waiting: "set[asyncio.Task[Charge]]") -> None:
-    """Settle each charge when it is granted: not in the order of asking, as a queue that holds its share joins the line later."""
+async def settle_when_granted(budget: Budget, waiting: "set[asyncio.Task[Charge]]") -> None:
+    """Settle each charge when it is granted, which need not be the order of the calls of `reserve`."""
     while waiting:
         granted, waiting = await asyncio.wait(waiting, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-        assert granted, "somebody never comes to ask"
+        assert granted, "a reservation is never granted"
         for task in granted:
             budget.settle(task.result())
 
@@ -131,7 +131,7 @@ async def settle_in_turn(budget: Budget, waiting: "set[asyncio.Task[Charge]]") -
 def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
     data: st.DataObject, limit: int, queues: int, message: int
 ) -> None:
-    """Answers bring up to what they were charged for; in any order of asking, answering, failing, taking and giving up."""
+    """Reserve, respond, fail, release and cancel in any order; no response is larger than its charge."""
 
     async def run() -> None:
         budget = Budget(limit)
@@ -164,13 +164,13 @@ def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
             assert budget.expected == sum(charge.size for charge in pulls.values())
             part = limit // queues // PART_DIVISOR
             assert not any(accounts[one].held == 0 and accounts[one].message_bytes <= part for one in asking), (
-                "who is read goes on"
+                "a queue without held messages gets a pull if its message fits its share"
             )
         for charge in pulls.values():
             budget.settle(charge)
         for account in accounts:
             budget.release(account, account.held)
-        await settle_in_turn(budget, set(asking.values()))
+        await settle_when_granted(budget, set(asking.values()))
         assert (budget.held, budget.expected) == (0, 0)
 
     asyncio.run(run())
@@ -185,17 +185,17 @@ async def test_after_a_too_large_response_no_pull_is_granted_until_usage_is_belo
     assert not waiting.done()
     budget.release(one, 150_000)
     assert (await waiting).messages == 1
-    assert (await budget.reserve(one, idle=False)).size == 50_000, "half of the limit, for a message that fits nowhere"
+    assert (await budget.reserve(one, idle=False)).size == 50_000, "a message larger than the limit is charged with half of it"
 
 
-async def turn() -> None:
-    """Everything that may happen does."""
+async def settle_loop() -> None:
+    """Let all tasks run until they wait."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-class Books:
-    """A budget of 1000 bytes; its queues expect messages of these sizes. Who pulls gets one message of its size."""
+class BudgetOfQueues:
+    """A budget of 1000 bytes and queues that expect messages of the given sizes; a pull returns one message."""
 
     def __init__(self, *messages: int) -> None:
         self.budget = Budget(1000)
@@ -205,118 +205,118 @@ class Books:
             account.message_bytes = message
 
     async def hold(self, number: int) -> None:
-        """It pulls one message, which nobody takes."""
+        """Pull one message into a queue, where it stays."""
         account = self.accounts[number]
         charge = await asyncio.wait_for(self.budget.reserve(account, idle=True), PATIENCE_S)
         self.budget.record_response(account, charge, account.message_bytes, 1)
 
     async def take(self, number: int) -> None:
-        """Somebody takes what it holds."""
+        """Take the messages that a queue holds."""
         self.budget.release(self.accounts[number], self.accounts[number].held)
-        await turn()
+        await settle_loop()
 
-    async def asks(self, number: int) -> "asyncio.Task[None]":
+    async def start_pull(self, number: int) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(self.hold(number))
-        await turn()
+        await settle_loop()
         return task
 
 
 async def test_a_waiting_large_message_does_not_block_queues_of_small_messages() -> None:
-    """Nobody takes what two queues hold; a third has a large message, the others small ones."""
-    books = Books(400, 300, 490, 10, 10, 10)
+    """Two queues keep their messages; a third one expects a large message, the others small ones."""
+    budget = BudgetOfQueues(400, 300, 490, 10, 10, 10)
     for number in (0, 1):
-        await books.hold(number)
-    large = await books.asks(2)
-    assert not large.done(), "it would be beyond the limit"
+        await budget.hold(number)
+    large = await budget.start_pull(2)
+    assert not large.done(), "the large message would exceed the limit"
     for _ in range(5):
         for number in (3, 4, 5):
-            await books.hold(number)
+            await budget.hold(number)
         for number in (3, 4, 5):
-            await books.take(number)
+            await budget.take(number)
     assert not large.done()
-    await books.take(0)
+    await budget.take(0)
     assert large.done()
 
 
 async def test_a_smaller_message_overtakes_a_larger_one_that_waits_for_room() -> None:
-    books = Books(400, 490, 200, 60)
-    await books.hold(0)
-    books.accounts[0].message_bytes = 350
-    large = await books.asks(1)
-    assert not large.done(), "one part of it is there, and three fourths of the limit are lent"
+    budget = BudgetOfQueues(400, 490, 200, 60)
+    await budget.hold(0)
+    budget.accounts[0].message_bytes = 350
+    large = await budget.start_pull(1)
+    assert not large.done(), "its own share is free, but three fourths of the limit are already borrowed"
     for _ in range(5):
         for number in (2, 3):
-            await books.hold(number)
+            await budget.hold(number)
         for number in (2, 3):
-            await books.take(number)
-    await books.take(0)
+            await budget.take(number)
+    await budget.take(0)
     assert large.done()
 
 
 async def test_a_large_message_is_pulled_among_queues_that_are_read_continuously() -> None:
-    books = Books(490, *[150] * 9)
-    others = {number: await books.asks(number) for number in range(1, 10)}
-    large = await books.asks(0)
+    budget = BudgetOfQueues(490, *[150] * 9)
+    pulls = {number: await budget.start_pull(number) for number in range(1, 10)}
+    large = await budget.start_pull(0)
     assert not large.done()
-    for number in [number for _ in range(2) for number in others]:
-        if others[number].done():
-            await books.take(number)
-            others[number] = await books.asks(number)
+    for number in [number for _ in range(2) for number in pulls]:
+        if pulls[number].done():
+            await budget.take(number)
+            pulls[number] = await budget.start_pull(number)
     assert large.done()
-    for task in others.values():
+    for task in pulls.values():
         task.cancel()
 
 
 async def test_a_cancelled_reservation_lets_the_next_one_through() -> None:
-    """Its queue was taken away, or moved: nothing else need happen for those behind it to fit."""
-    books = Books(450, 490, 340)
-    await books.hold(0)
-    first, second = await books.asks(1), await books.asks(2)
+    """A cancelled reservation, as of a revoked queue, frees the way for those behind it without any other event."""
+    budget = BudgetOfQueues(450, 490, 340)
+    await budget.hold(0)
+    first, second = await budget.start_pull(1), await budget.start_pull(2)
     assert not first.done()
-    assert not second.done(), "it would take the room of the first"
+    assert not second.done(), "it waits behind the first"
     first.cancel()
     await asyncio.wait_for(second, PATIENCE_S)
 
 
 async def test_a_waiting_queue_continues_when_fewer_queues_make_its_share_large_enough() -> None:
-    """Nobody takes what two queues hold, and no other may borrow."""
-    books = Books(400, 340, 490, 40, *[1] * 36)
+    """Two queues keep their messages, and the others must not borrow."""
+    budget = BudgetOfQueues(400, 340, 490, 40, *[1] * 36)
     for number in (0, 1):
-        await books.hold(number)
-    large, small = await books.asks(2), await books.asks(3)
+        await budget.hold(number)
+    large, small = await budget.start_pull(2), await budget.start_pull(3)
     assert not large.done()
-    assert not small.done(), "its part is a fourth of a fortieth"
-    books.budget.queues = 4
+    assert not small.done(), "its share is a fourth of a fortieth of the limit"
+    budget.budget.queues = 4
     await asyncio.wait_for(small, PATIENCE_S)
     assert not large.done()
     large.cancel()
 
 
 async def test_bytes_held_before_queues_were_added_count_once_against_the_borrowed_room() -> None:
-    """It was held out of the part that a queue without others has."""
-    books = Books(250)
+    """Messages held when there was a single queue must count against its share or the borrowed room, not both."""
+    budget = BudgetOfQueues(250)
     for _ in range(2):
-        await books.hold(0)
-    books.budget.queues = 10
+        await budget.hold(0)
+    budget.budget.queues = 10
     large = Account()
     large.message_bytes = 450
-    waiting = asyncio.ensure_future(books.budget.reserve(large, idle=True))
-    await turn()
-    assert not waiting.done(), "with all parts it would be beyond the limit"
-    await books.take(0)
+    waiting = asyncio.ensure_future(budget.budget.reserve(large, idle=True))
+    await settle_loop()
+    assert not waiting.done(), "with the shares of all queues it would exceed the limit"
+    await budget.take(0)
     assert waiting.done()
 
 
 async def test_a_queue_that_was_never_read_is_pulled_once_messages_are_small_again() -> None:
-    """It expects what came last of others; two that wait before it find no room, as nobody takes what others hold."""
-    books = Books(400, 340, 490, 200, 0, 10)
+    """It expects messages like the last ones of other queues; two queues before it wait for room that is not freed."""
+    budget = BudgetOfQueues(400, 340, 490, 200, 0, 10)
     for number in (0, 1):
-        await books.hold(number)
-    waiting = [await books.asks(number) for number in (2, 3, 4)]
+        await budget.hold(number)
+    waiting = [await budget.start_pull(number) for number in (2, 3, 4)]
     assert not any(task.done() for task in waiting)
     for _ in range(30):
-        await books.hold(5)
-        await books.take(5)
+        await budget.hold(5)
+        await budget.take(5)
     assert [task.done() for task in waiting] == [False, False, True]
     for task in waiting:
         task.cancel()

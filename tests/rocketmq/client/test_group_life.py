@@ -1,7 +1,7 @@
-"""Members of a group over scripted brokers, whatever happens in whatever order: nothing is lost, and nothing stays behind.
+"""Members of a group at scripted brokers, with events in any order: no message is lost, and all offsets are committed.
 
-`test_queue_state` drives the table of one queue; this drives all that is around it: dividing, pulling, committing, locks, giving
-back. Time is virtual. What a run breaks is mended at its end: then every message must come and every offset be committed.
+`test_queue_state` tests the state table of one queue; this tests the code around it: division, pulls, commits, locks, releases.
+Time is virtual. At the end of a run all faults end: then every message must arrive and every offset be committed.
 """
 
 import asyncio
@@ -34,47 +34,53 @@ from tests.rocketmq.client.groups import Groups
 
 GROUP = "G"
 QUEUES = [Queue("T", "broker-a", number) for number in range(2)]
-LATE = (Code.UPDATE_CONSUMER_OFFSET, Code.PULL_MESSAGE, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.QUERY_CONSUMER_OFFSET)
-COMMITTING = (Code.UPDATE_CONSUMER_OFFSET, Code.PULL_MESSAGE)
+DELAYED = (
+    Code.UPDATE_CONSUMER_OFFSET,
+    Code.PULL_MESSAGE,
+    Code.LOCK_BATCH_MQ,
+    Code.UNLOCK_BATCH_MQ,
+    Code.QUERY_CONSUMER_OFFSET,
+)
+COMMITTING_CODES = (Code.UPDATE_CONSUMER_OFFSET, Code.PULL_MESSAGE)
 SOON_S = 0.4
-"""An answer that is so late still comes in time."""
-LOCK_LIVES_S = 60.0
+"""A delay of responses that no request times out on."""
+LOCK_EXPIRES_S = 60.0
 MEMBERS = 3
 LUCK = st.sampled_from([3, 2, 1, 0])
 MOMENTS = st.sampled_from([0.0, 0.0, 0.01, 0.5, 3.0])
-"""How long things go on until the next step."""
+"""Seconds from one step to the next."""
 
 
 class World:
-    """The brokers, and what the applications of all members have done."""
+    """The brokers, and the messages that the applications of all members have received and acknowledged."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         self.loop = loop
         self.cluster = Cluster()
         self.groups = Groups(self.cluster)
         self.cluster.topics["T"] = {"broker-a": len(QUEUES)}
-        self.handed: defaultdict[Queue, set[int]] = defaultdict(set)
-        """Offsets that were handed out since the group last was told to go on elsewhere."""
+        self.delivered: defaultdict[Queue, set[int]] = defaultdict(set)
+        """Offsets that were delivered since the last seek or reset of the group."""
         self.excused: defaultdict[Queue, int] = defaultdict(int)
-        """Below this somebody told the group to go on."""
+        """The highest offset of a seek or reset: messages below it may be missing."""
         self.consumed: defaultdict[Queue, set[int]] = defaultdict(set)
         self.delay = 0.0
         self.unanswered: dict[int, int] = {}
-        """How many requests of a kind get no answer yet."""
+        """By request code, how many of the next requests get no response."""
         self.problems: list[str] = []
         self._due_at = 0.0
-        """When the last of the late answers comes."""
+        """When the last delayed response arrives."""
         self._locked_at: dict[Queue, float] = {}
         self.reads: Callable[[Link, Queue], bool] = lambda _link, _queue: True
         self._newest: dict[tuple[Link, Queue], int] = {}
-        """The last pull of a queue over each connection."""
-        self.cluster.on[Code.PULL_MESSAGE] = self._of_the_reader(self.cluster.on[Code.PULL_MESSAGE])
-        for code in LATE:
-            self.cluster.on[code] = self._late(self.cluster.on[code])
+        """By connection and queue, the opaque of the last pull."""
+        self.cluster.on[Code.PULL_MESSAGE] = self._ignoring_abandoned_pulls(self.cluster.on[Code.PULL_MESSAGE])
+        for code in DELAYED:
+            self.cluster.on[code] = self._delayed(self.cluster.on[code])
         self.cluster.on[Code.LOCK_BATCH_MQ] = self._expiring(self.cluster.on[Code.LOCK_BATCH_MQ])
-        self.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = self._of_the_connected(self.groups.list_members)
+        self.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = self._listing_connected_members(self.groups.list_members)
 
-    def _late(self, answer: Answer) -> Answer:
+    def _delayed(self, answer: Answer) -> Answer:
         def soon(link: Link, request: Command) -> None:
             if request.code == Code.PULL_MESSAGE:
                 self._newest[link, Queue(request.ext["topic"], "broker-a", int(request.ext["queueId"]))] = request.opaque
@@ -84,11 +90,11 @@ class World:
                 answer(link, request)
             else:
                 self._due_at = max(self._due_at, self.loop.time() + self.delay)
-                self.loop.call_later(self.delay, late, link, request)  # also when nobody waits for it any more
+                self.loop.call_later(self.delay, late, link, request)  # even if the client no longer waits
 
         def late(link: Link, request: Command) -> None:
-            """A commit that is done long after its connection is lost would undo newer ones, and nobody could know."""
-            if link.open or request.code not in COMMITTING:
+            """Handle the request, unless it is a commit of a lost connection, which could undo newer commits unnoticed."""
+            if link.open or request.code not in COMMITTING_CODES:
                 answer(link, request)
 
         return soon
@@ -97,7 +103,7 @@ class World:
         def lock(link: Link, request: Command) -> None:
             said = LockRequest.decode(request.body)
             for queue in said.queues:
-                if self.loop.time() - self._locked_at.get(queue, 0.0) > LOCK_LIVES_S:
+                if self.loop.time() - self._locked_at.get(queue, 0.0) > LOCK_EXPIRES_S:
                     self.groups.locks.pop((GROUP, queue), None)
                 if self.groups.locks.get((GROUP, queue), said.client_id) == said.client_id:
                     self._locked_at[queue] = self.loop.time()
@@ -105,8 +111,8 @@ class World:
 
         return lock
 
-    def _of_the_reader(self, answer: Answer) -> Answer:
-        """A pull that nobody waits for any more would take a reset with it, unheard: brokers tell it once, to whichever pull."""
+    def _ignoring_abandoned_pulls(self, answer: Answer) -> Answer:
+        """Brokers report a reset once, to any pull: an abandoned pull gets no response, since the report would be lost."""
 
         def pull(link: Link, request: Command) -> None:
             queue = Queue(request.ext["topic"], "broker-a", int(request.ext["queueId"]))
@@ -117,14 +123,14 @@ class World:
         return pull
 
     def reset(self, queue: Queue, offset: int) -> None:
-        """The broker's command."""
+        """Reset the group's offset, like the command of a broker."""
         self.groups.release_held()
-        self.goes_on_at(queue, offset)
+        self.on_moved(queue, offset)
         self.groups.offsets[GROUP, queue] = self.groups.resets[GROUP, queue] = offset
 
-    def _of_the_connected(self, answer: Answer) -> Answer:
+    def _listing_connected_members(self, answer: Answer) -> Answer:
         def members(link: Link, request: Command) -> None:
-            """A broker strikes off who is not connected any more."""
+            """Remove members whose connection is lost, then list the others."""
             there = self.groups.members[GROUP]
             for client_id in [client_id for client_id, its in there.items() if not its.open]:
                 del there[client_id]
@@ -134,28 +140,28 @@ class World:
 
     @property
     def calm(self) -> bool:
-        """Every request is answered in time, those that are on their way too."""
+        """Whether all requests, also those in flight, are answered in time."""
         late = max(self.delay, self._due_at - self.loop.time())
         return late <= SOON_S and not any(self.unanswered.values())
 
     def lose_connections(self) -> None:
-        """All of them, the name servers' too."""
+        """Drop all connections, also those to name servers."""
         for link in self.cluster.links:
             if link.open:
                 link.drop()
 
     def mend(self) -> None:
-        """All is well from now on."""
+        """End all faults."""
         self.delay = 0.0
         self.unanswered.clear()
 
-    def goes_on_at(self, queue: Queue, offset: int) -> None:
-        """Somebody tells the group so: what is below is excused, what is behind has to come (again)."""
+    def on_moved(self, queue: Queue, offset: int) -> None:
+        """Note a seek or reset: messages below the offset may be missing, those from it on must be delivered (again)."""
         self.excused[queue] = max(self.excused[queue], offset)
-        self.handed[queue].difference_update(range(offset, self.groups.log(*queue).end))
+        self.delivered[queue].difference_update(range(offset, self.groups.log(*queue).end))
 
     def check(self) -> None:
-        """The group's offsets are behind nothing that nobody consumed."""
+        """Check that no committed offset is above an unconsumed message."""
         for queue in QUEUES:
             done = self.consumed[queue]
             committed = self.groups.committed(GROUP, *queue) or 0
@@ -165,9 +171,9 @@ class World:
 
     @property
     def finished(self) -> bool:
-        """Everything came, and is committed."""
+        """Whether every message was delivered and every offset is committed."""
         ends = {queue: self.groups.log(*queue).end for queue in QUEUES}
-        came = all(set(range(self.excused[queue], end)) <= self.handed[queue] for queue, end in ends.items())
+        came = all(set(range(self.excused[queue], end)) <= self.delivered[queue] for queue, end in ends.items())
         return came and all((self.groups.committed(GROUP, *queue) or 0) == end for queue, end in ends.items())
 
 
@@ -203,7 +209,7 @@ class Member:
         try:
             while True:
                 pulled = await self._next(assigned)
-                self.world.handed[assigned.queue].update(range(pulled.first, pulled.next))
+                self.world.delivered[assigned.queue].update(range(pulled.first, pulled.next))
                 self.out.append((assigned, assigned.state.run, pulled))
                 if self.at_once:
                     self.acknowledge(len(self.out))
@@ -225,19 +231,19 @@ class Member:
         return pulled
 
     def acknowledge(self, count: int) -> None:
-        """In order, for each assigned."""
+        """Acknowledge the oldest `count` pulls."""
         for assigned, run, pulled in self.out[:count]:
             self.world.consumed[assigned.queue].update(range(pulled.first, pulled.next))
             assigned.commit(pulled.next, run)
         del self.out[:count]
 
     def acknowledge_all_at_once(self) -> None:
-        """From now on."""
+        """Acknowledge everything now, and each later pull on delivery."""
         self.at_once = True
         self.acknowledge(len(self.out))
 
     async def close(self) -> None:
-        """The consumer and its client, as the gateway does."""
+        """Close the consumer and its client, as the gateway does."""
         self.closing = True
         if self.consumer is not None:
             await self.consumer.close()
@@ -250,7 +256,7 @@ class Member:
 
 
 class GroupLife(RuleBasedStateMachine):
-    """Every rule does something and lets a moment pass; none waits for what it began."""
+    """Every rule starts something and lets some time pass; none waits for a result, except in calm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,7 +276,7 @@ class GroupLife(RuleBasedStateMachine):
         self.run(asyncio.sleep(seconds))
 
     def do(self, call: Callable[[], Any], seconds: float) -> None:
-        """Inside the loop, and a moment more."""
+        """Call a function inside the loop, then let some time pass."""
 
         async def inside() -> None:
             call()
@@ -300,7 +306,7 @@ class GroupLife(RuleBasedStateMachine):
     # --- members ------------------------------------------------------------------------------------------------------
 
     @initialize(orderly=st.booleans(), polls=st.booleans(), messages=st.integers(1, 40))
-    def first(self, orderly: bool, polls: bool, messages: int) -> None:
+    def start(self, orderly: bool, polls: bool, messages: int) -> None:
         self.orderly, self.polls = orderly, polls
         for queue in QUEUES:
             self.world.groups.append(*[b"x"] * messages, topic=queue.topic, broker=queue.broker, number=queue.id)
@@ -317,13 +323,13 @@ class GroupLife(RuleBasedStateMachine):
     @precondition(lambda self: sum(not one.closing for one in self.members) < MEMBERS)
     @rule(seconds=MOMENTS)
     def another_joins(self, seconds: float) -> None:
-        """Its queues are taken from the others."""
+        """A new member gets queues of the others."""
         self.add(seconds)
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), seconds=MOMENTS, cancelled=st.booleans())
     def one_closes(self, data: st.DataObject, seconds: float, cancelled: bool) -> None:
-        """At any step. Whoever waited for that first may be cancelled."""
+        """A member closes at any step; the first caller of `close` may be cancelled."""
         member = data.draw(st.sampled_from(self.living))
         first = self.begin(member.close())
         self.moment(seconds)
@@ -335,7 +341,7 @@ class GroupLife(RuleBasedStateMachine):
     @precondition(lambda self: self.world.calm and self.living)
     @rule(data=st.data())
     def one_closes_in_calm(self, data: st.DataObject) -> None:
-        """Everything that it acknowledged is committed then, its locks are given back, and it is no member."""
+        """After the close without faults, acknowledged offsets are committed, locks are released, and the member has left."""
         member = data.draw(st.sampled_from(self.living))
         assert member.consumer is not None
         groups, held = self.world.groups, list(member.consumer.held.values())
@@ -371,7 +377,7 @@ class GroupLife(RuleBasedStateMachine):
         self.world.delay = delay
         self.moment(seconds)
 
-    @rule(code=st.sampled_from(LATE), count=st.integers(1, 2), luck=LUCK)
+    @rule(code=st.sampled_from(DELAYED), count=st.integers(1, 2), luck=LUCK)
     def some_are_not_answered(self, code: int, count: int, luck: int) -> None:
         if luck == 0:
             self.world.unanswered[code] = count
@@ -379,7 +385,7 @@ class GroupLife(RuleBasedStateMachine):
     @precondition(lambda self: self.orderly and self.assigned_queues())
     @rule(missed=st.sampled_from([1, 1, 100]), count=st.integers(1, 9), seconds=MOMENTS)
     def locks_are_not_renewed(self, missed: int, count: int, seconds: float) -> None:
-        """One that is missed makes a lock too old to hand anything out, until the next; messages come meanwhile."""
+        """A missed renewal makes a lock too old to deliver messages until the next one; messages are stored meanwhile."""
         self.world.unanswered[Code.LOCK_BATCH_MQ] = missed
         for _ in range(50):
             if not all(assigned.state.lock_holds(self.loop.time()) for assigned in self.assigned_queues()):
@@ -397,7 +403,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), share=st.floats(0, 1), luck=LUCK, released=st.booleans(), seconds=MOMENTS)
     def reset_from_outside(self, number: int, share: float, luck: int, released: bool, seconds: float) -> None:
-        """The broker's command: one pull is told where to go on. The queue may be given back before that is heard."""
+        """A broker resets the offset and reports that to one pull; the queue may be released before the report arrives."""
         if luck < 2:
             queue = QUEUES[number]
             offset = int(self.world.groups.log(*queue).end * share)
@@ -422,7 +428,7 @@ class GroupLife(RuleBasedStateMachine):
     @precondition(lambda self: any(one.out for one in self.living))
     @rule(data=st.data(), seconds=MOMENTS)
     def redeliver(self, data: st.DataObject, seconds: float) -> None:
-        """The last that a member was given, again."""
+        """Reject the last delivered pull of a member."""
         member = data.draw(st.sampled_from([one for one in self.living if one.out]))
         self.do(lambda: self.again(member), seconds)
 
@@ -439,8 +445,8 @@ class GroupLife(RuleBasedStateMachine):
             assigned = data.draw(st.sampled_from(self.assigned_queues()))
             offset = int(self.world.groups.log(*assigned.queue).end * share)
             if not assigned.revoked:
-                self.world.goes_on_at(assigned.queue, offset)
-                self.world.handed[assigned.queue].update(range(offset, self.world.groups.log(*assigned.queue).end))
+                self.world.on_moved(assigned.queue, offset)
+                self.world.delivered[assigned.queue].update(range(offset, self.world.groups.log(*assigned.queue).end))
                 self.begin(assigned.seek(offset))
                 self.moment(seconds)
 
@@ -460,7 +466,7 @@ class GroupLife(RuleBasedStateMachine):
             self.patch.undo()
 
     def settle(self) -> None:
-        """All is well again, and somebody is there: everything comes and is committed."""
+        """End all faults, with at least one member: every message must be delivered and every offset committed."""
         self.world.mend()
         if not any(not one.closing for one in self.members):
             self.add(0.0)
@@ -477,7 +483,7 @@ class GroupLife(RuleBasedStateMachine):
         except TimeoutError:
             there = list(self.world.groups.members[GROUP])
             raise AssertionError(
-                f"something stays behind: {self.world.groups.offsets}, {there}, {[*map(str, self.members)]}"
+                f"messages or commits are missing: {self.world.groups.offsets}, {there}, {[*map(str, self.members)]}"
             ) from None
         self.world.check()
 
@@ -488,7 +494,7 @@ class GroupLife(RuleBasedStateMachine):
 
 
 class AnyGroupLife(GroupLife):
-    """Other runs each time."""
+    """The same rules with other random runs each time."""
 
 
 LIFE = settings(

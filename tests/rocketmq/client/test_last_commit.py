@@ -1,4 +1,4 @@
-"""What stays when a queue is given back: the last commit, though a pull with an older one is on its way; and a gap, once."""
+"""The released queue: its last commit is kept although a pull with an older one is in flight; a gap is raised once."""
 
 import asyncio
 
@@ -21,20 +21,20 @@ QUEUE = Queue("T", "broker-a", 0)
 
 @pytest.mark.parametrize("how", ["release", "revoke", "seek"])
 async def test_a_pull_in_flight_does_not_undo_the_last_commit(scene: Scene, how: str) -> None:
-    """Brokers work on the requests of a connection side by side: the pull's commit may well be the later one."""
+    """Brokers process the requests of a connection in parallel, so the commit of the pull may be stored last."""
     groups = scene.groups
     groups.append(*[b"x"] * 9)
     groups.log().limit = 3
     pull, slow = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
 
-    def third_is_slow(link: Link, request: Command) -> None:
+    def delay_third_pull(link: Link, request: Command) -> None:
         header = PullHeader.decode(request.ext)
         if header.queue_offset == 6 and header.sys_flag & PullFlag.COMMIT_OFFSET and not slow:
             slow.append((link, request))
         else:
             pull(link, request)
 
-    scene.cluster.on[Code.PULL_MESSAGE] = third_is_slow
+    scene.cluster.on[Code.PULL_MESSAGE] = delay_third_pull
     assigned = await scene.assigned()
     pulled = [await assigned.receive(), await assigned.receive()]
     await until(lambda: slow)
@@ -59,7 +59,7 @@ async def test_a_release_does_not_wait_for_an_unanswered_pull(scene: Scene, monk
     assert scene.groups.committed("G") == 2
 
 
-@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "given back"])
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "released"])
 @pytest.mark.parametrize("by", ["a commit", "a request"])
 async def test_a_gap_is_raised_once_until_the_group_gets_another_offset(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
@@ -75,10 +75,10 @@ async def test_a_gap_is_raised_once_until_the_group_gets_another_offset(
     if not is_kept:
         await assigned.release()
     assert groups.committed("G") == 3
-    asked = len(groups.pulls())
+    count = len(groups.pulls())
     await asyncio.sleep(0.2)
     assert consumer.held == ({QUEUE: assigned} if is_kept else {})
-    assert len(groups.pulls()) == asked
+    assert len(groups.pulls()) == count
     if by == "a commit":
         groups.offsets["G", QUEUE] = 7
     else:
@@ -93,7 +93,7 @@ async def test_a_gap_is_raised_once_until_the_group_gets_another_offset(
 async def test_a_pending_commit_is_not_taken_for_a_reset_of_a_queue_at_a_gap(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker has the offset of before: ours is on its way, and the queue is not given back for that."""
+    """The broker still has the old offset while our commit is in flight; this difference must not release the queue."""
     monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
     groups = scene.groups
     groups.append(*[b"x"] * 9)
@@ -113,7 +113,7 @@ async def test_a_pending_commit_is_not_taken_for_a_reset_of_a_queue_at_a_gap(
 
 @pytest.mark.parametrize("again", ["rewind", "twice"])
 async def test_a_reset_is_followed_although_a_message_is_rejected_meanwhile(scene: Scene, again: str) -> None:
-    """A broker tells it once, in the answer to whichever pull comes first: also if that was asked before the rejection."""
+    """A broker reports a reset once, in the response to the next pull, even if that was sent before the rejection."""
     scene.groups.append(*[b"x"] * 10)
     assigned = await scene.assigned()
     pulled = await assigned.receive()

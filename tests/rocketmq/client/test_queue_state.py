@@ -1,4 +1,4 @@
-"""The table of a queue's states, and its positions against a model of the broker: whatever happens, in whatever order."""
+"""The state table of a queue, and its positions compared with a model of the broker, for events in any order."""
 
 import pytest
 from hypothesis import settings
@@ -14,7 +14,7 @@ from mqbridge.rocketmq.wire.record import Record, encode_record
 
 QUEUE = Queue("T", "broker-a", 0)
 LUCK = st.sampled_from([3, 2, 1, 0])
-"""What ends a run happens when this is 0: otherwise no run would live long enough to go wrong."""
+"""Events that end a run happen only if this is 0: otherwise runs would end before anything could go wrong."""
 BODY = encode_record(Record("T", b"x"))
 
 
@@ -49,7 +49,7 @@ def test_only_one_pull_is_in_flight_at_a_time() -> None:
 
 
 def test_undelivered_pulls_are_not_acknowledged_when_the_queue_is_revoked() -> None:
-    """What waits is forgotten: the offset must not follow what was read over it."""
+    """Waiting pulls are dropped, so the acknowledged offset must not advance past them."""
     state = QueueState()
     state.start(0, first_start=False, locked_at=0.0)
     for first in (0, 3):
@@ -64,14 +64,14 @@ def test_undelivered_pulls_are_not_acknowledged_when_the_queue_is_revoked() -> N
 
 
 class Broker:
-    """One queue, its group's offset, and the lock; what it answers depends on nothing but these."""
+    """One queue and the committed offset of its group."""
 
     def __init__(self) -> None:
         self.first = self.end = 0
         self.committed: int | None = None
         self.filtered: set[int] = set()
         self.done: set[int] = set()
-        """Offsets that the group's may be above: they were acknowledged since the group last went there, or it went past them."""
+        """Offsets that a commit may pass: acknowledged since the last move of the group, or skipped by a move."""
 
 
 class QueueLife(RuleBasedStateMachine):
@@ -83,11 +83,11 @@ class QueueLife(RuleBasedStateMachine):
         self.now = 0.0
         self.state = QueueState()
         self.in_flight: list[Pull] = []
-        """Pulls whose answers have not come."""
+        """Pulls without a response yet."""
         self.out: list[list[int]] = []
-        """Run, first and next of what was handed out and not acknowledged, and how far it still counts."""
+        """Run, first and next offset of each unacknowledged pull, and the offset up to which it can still be acknowledged."""
         self.handed: dict[int, int] = {}
-        """By run, up to where it was handed out."""
+        """By run, the end of the delivered messages."""
 
     @initialize(messages=st.integers(0, 12), locked=st.booleans())
     def join(self, messages: int, locked: bool) -> None:
@@ -96,7 +96,7 @@ class QueueLife(RuleBasedStateMachine):
         self.take_queue()
 
     def take_queue(self) -> None:
-        """A member (this one again, or another) begins where the group stands."""
+        """A member (the same or another one) starts at the group's offset."""
         self.state = QueueState()
         self.in_flight, self.out, self.handed = [], [], {}
         chosen = self.broker.committed is None
@@ -106,14 +106,14 @@ class QueueLife(RuleBasedStateMachine):
         self.state.start(start, first_start=chosen, locked_at=self.now if self.locked else None)
 
     def group_goes_to(self, offset: int) -> None:
-        """By a start, seek, reset or gap: what is below is not asked for any more, what is behind has to be consumed (again)."""
+        """Note a start, seek, reset or gap: messages below the offset need not be consumed, those from it on must be (again)."""
         self.broker.done = set(range(offset))
 
     def not_done_below(self, offset: int) -> list[int]:
         return [at for at in range(offset) if at not in self.broker.done and at not in self.broker.filtered]
 
     def commit(self, offset: int) -> None:
-        """The broker stores the group's offset: all below it must have been consumed, or excused."""
+        """Store the group's offset; all messages below it must be consumed, filtered out or skipped by a move."""
         missing = self.not_done_below(offset)
         assert not missing, f"offset {offset} is committed, and {missing} were never consumed"
         self.broker.committed = offset
@@ -158,7 +158,7 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), limit=st.integers(1, 4))
     def answer(self, data: st.DataObject, limit: int) -> None:
-        """Any of the pulls under way is answered, the old ones too."""
+        """Answer any pull in flight, also an abandoned one."""
         self.answer_to(self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1))), limit)
 
     def answer_to(self, pull: Pull, limit: int) -> None:
@@ -187,20 +187,20 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.reading)
     @rule(pulls=st.integers(1, 2), limit=st.integers(1, 4), taken=st.integers(1, 2))
     def read_and_acknowledge(self, pulls: int, limit: int, taken: int) -> None:
-        """The rule that most steps should be: without it few runs get anywhere."""
+        """Read and acknowledge; without this combined rule, few runs would make progress."""
         self.read_on(pulls, limit, taken)
         self.acknowledge(1)
 
     @precondition(lambda self: self.reading)
     @rule(pulls=st.integers(1, 2), limit=st.integers(1, 4), taken=st.integers(0, 2))
     def read_ahead(self, pulls: int, limit: int, taken: int) -> None:
-        """More than is acknowledged."""
+        """Read ahead of the acknowledgements."""
         self.read_on(pulls + 1, limit, taken)
 
     @precondition(lambda self: self.reading)
     @rule(pulls=st.integers(1, 4), limit=st.integers(1, 4), taken=st.integers(0, 4))
     def read_on(self, pulls: int, limit: int, taken: int) -> None:
-        """As it goes when nothing happens."""
+        """Pull, receive and take messages without any fault."""
         for _ in range(pulls):
             asked = [pull for pull in self.in_flight if self.state.is_current(pull)]
             if asked:
@@ -230,12 +230,12 @@ class QueueLife(RuleBasedStateMachine):
         pulled = self.state.take(self.now)
         if pulled is None:
             return
-        assert may, "handed out what another member may read"
+        assert may, "delivered messages that another member may read"
         run = self.state.run
         start = self.handed.get(run)
         if start is not None:
             skipped = [at for at in range(start, pulled.first) if at not in self.broker.filtered]
-            assert pulled.first >= start, "handed out twice in one run"
+            assert pulled.first >= start, "delivered twice in one run"
             assert not skipped, f"{skipped} were skipped"
         self.handed[run] = pulled.next
         self.out.append([run, pulled.first, pulled.next, pulled.next])
@@ -243,7 +243,7 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.out)
     @rule(count=st.integers(1, 4))
     def acknowledge(self, count: int) -> None:
-        """In order, as lanes do."""
+        """Acknowledge the oldest `count` pulls in order, as lanes do."""
         living = sorted((one for one in self.out if one[2] <= one[3]), key=lambda one: one[1])
         for one in living[:count]:
             self.out.remove(one)
@@ -251,12 +251,12 @@ class QueueLife(RuleBasedStateMachine):
             if self.state.acknowledge(next_, run):
                 self.broker.done.update(range(first, next_))
             else:
-                assert self.state.acknowledged >= next_ or not self.ours, "what still counts was not taken"
+                assert self.state.acknowledged >= next_ or not self.ours, "a valid acknowledgement was ignored"
 
     @precondition(lambda self: any(one[2] > one[3] for one in self.out))
     @rule()
     def acknowledge_late(self) -> None:
-        """What was handed out before a rewind or a move, and will be handed out again."""
+        """Acknowledge a pull from before a rewind or move, which must be ignored: it will be delivered again."""
         dead = next(one for one in self.out if one[2] > one[3])
         self.out.remove(dead)
         before = self.state.acknowledged
@@ -276,7 +276,7 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.ours)
     @rule(distance=st.integers(1, 9), before=st.booleans())
     def reject_elsewhere(self, distance: int, before: bool) -> None:
-        """What was not handed out, or is acknowledged, cannot come again."""
+        """A rewind to undelivered or acknowledged messages is refused."""
         offset = self.state.acknowledged - distance if before else self.state.handed_out + distance
         unchanged = (self.state.run, self.state.position, self.state.acknowledged)
         assert not self.state.rewind(offset)
@@ -285,7 +285,7 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.ours)
     @rule(data=st.data(), luck=LUCK)
     def reject(self, data: st.DataObject, luck: int) -> None:
-        """Again from the beginning of something that is out."""
+        """Rewind to the first message of an unacknowledged pull."""
         out = [first for _, first, next_, limit in self.out if next_ <= limit and first >= self.state.acknowledged]
         if luck > 1 or not out:
             return
@@ -301,7 +301,7 @@ class QueueLife(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), luck=LUCK)
     def reset_from_outside(self, share: float, luck: int) -> None:
-        """Told once; when the queue is being given back it is said again with the last commit."""
+        """The broker reports a reset once; during a release, the last commit repeats the reset offset."""
         if luck != 0:
             return
         offset = self.broker.first + int((self.broker.end - self.broker.first) * share)
@@ -310,7 +310,7 @@ class QueueLife(RuleBasedStateMachine):
             self.group_goes_to(offset)
             self.broker.committed = offset
             self.rewound(-1)
-            assert not self.state.acknowledge(self.broker.end), "what is out counts no longer"
+            assert not self.state.acknowledge(self.broker.end), "pulls from before the reset cannot be acknowledged"
         else:
             self.go_on_at(offset)
 
@@ -359,7 +359,7 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.locked)
     @rule(luck=LUCK)
     def lock_is_lost(self, luck: int) -> None:
-        """Another member has read on, and committed; nothing of ours may be committed after that."""
+        """Another member may have read and committed meanwhile, so nothing of ours may be committed."""
         if luck == 0 and self.state.leave(Event.LOSE_LOCK):
             assert self.state.unreported(self.now) is None
             assert self.state.unsaved(self.now) is None
@@ -389,12 +389,12 @@ class QueueLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.state.state in (State.RELEASED, State.LOST))
     @rule()
-    def the_next_member_takes_it(self) -> None:
+    def the_next_member_gets_the_queue(self) -> None:
         self.take_queue()
 
     @rule(luck=LUCK)
     def the_process_dies(self, luck: int) -> None:
-        """Nothing is said; whoever comes next begins where the group stands."""
+        """Without any commit, the next member starts at the group's offset."""
         if luck == 0:
             self.take_queue()
 
@@ -415,7 +415,7 @@ class QueueLife(RuleBasedStateMachine):
         assert not missing, f"{missing} are acknowledged, and were never consumed"
 
     @invariant()
-    def what_is_not_ours_is_not_handed_out(self) -> None:
+    def a_queue_that_is_not_ours_delivers_nothing(self) -> None:
         if not self.ours:
             assert not self.state.waiting
             assert self.state.take(self.now) is None
@@ -424,7 +424,7 @@ class QueueLife(RuleBasedStateMachine):
             assert self.state.unsaved(self.now) is None
 
     @invariant()
-    def what_an_old_lock_guards_is_not_committed(self) -> None:
+    def nothing_is_committed_with_an_expired_lock(self) -> None:
         if not self.state.lock_holds(self.now):
             assert self.state.unreported(self.now) is None
             assert self.state.unsaved(self.now) is None
