@@ -108,7 +108,7 @@ class Checkpoints:
                 await asyncio.sleep(CLOSE_RETRY_PAUSE_S)
         if self._unwritten:
             log.error(
-                "the state file %s could not be written before the shutdown deadline: it lacks the positions of %d partitions",
+                "the state file %s could not be written before the shutdown deadline: it lacks new positions of %d partitions",
                 self._path,
                 len(self._unwritten),
             )
@@ -124,7 +124,7 @@ class Checkpoints:
             await asyncio.shield(asyncio.to_thread(self._write, recorded, busy_timeout_s))
         except sqlite3.Error as error:
             if not self._last_write_failed:
-                log.error("the state file %s cannot be written, trying again until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
+                log.error("the state file %s cannot be written, retrying until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
             self._last_write_failed = True
             self._unwritten = recorded | self._unwritten
         except asyncio.CancelledError:

@@ -50,4 +50,4 @@ class DeadLetters:
 
 def describe(message: Message, source: Partition) -> str:
     """Return a text that names the message by its source partition and position."""
-    return f"the message at {source} position {format_position(message.position)}"
+    return f"the message of {source} at position {format_position(message.position)}"

@@ -29,5 +29,10 @@ class GapPolicy:
         if resume != self._skipped_to:
             self._skipped_to = resume
             self._settings.counters.gaps += 1
-            log.warning("%s continues at %s without the lost messages: %s", self._partition, format_position(resume), gap)
+            log.warning(
+                "partition %s continues at position %s without the lost messages: %s",
+                self._partition,
+                format_position(resume),
+                gap,
+            )
         return resume

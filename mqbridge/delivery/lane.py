@@ -99,7 +99,7 @@ class LaneDelivery:
             if not self._receiver.cancelled() and isinstance(error := self._receiver.exception(), Exception):
                 self.error = self.error or error
             elif self.lane.revoked.is_set():
-                self.error = self.error or LaneRevoked(f"{partition} was revoked")
+                self.error = self.error or LaneRevoked(f"partition {partition} was revoked")
         finally:
             try:
                 await self._finish()
@@ -182,7 +182,9 @@ class LaneDelivery:
                 for partition, part in target.shares(share)
             ]
             if any(self._sends.would_overtake(target.outbound, partition) for target, partition, _ in parts):
-                self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "an earlier batch was not stored")])
+                self._tickets.fail(
+                    ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "not sent, because an earlier batch was not stored")]
+                )
                 self.stop(self._deadline)  # the failed send's callback reports its error in the next loop iteration
                 return
             if len(parts) > 1:
@@ -207,7 +209,7 @@ class LaneDelivery:
         target.progress.count_receipt()
         try:
             if future.cancelled():
-                self._fail_leg(ticket, share, DeliveryError(f"sending to {target.label} was cancelled"))
+                self._fail_leg(ticket, share, DeliveryError(f"sending to target {target.label} was cancelled"))
             elif isinstance(error := future.exception(), Exception):
                 self._fail_leg(ticket, share, error)
             elif (receipt := future.result()).failures:
@@ -299,7 +301,9 @@ class LaneDelivery:
             self._settings.counters.returned += ticket.batch.count
             self.lane.reject(ticket.batch, ticket.failures)
         if tickets:
-            log.warning("%s: %d batches were not stored and will be delivered again", self.lane.partition, len(tickets))
+            log.warning(
+                "partition %s: %d batches were not stored; the source will deliver them again", self.lane.partition, len(tickets)
+            )
 
     async def _drain(self) -> None:
         """Wait until every send has ended, or until the deadline.

@@ -46,13 +46,15 @@ class Refusals:
         if retryable or aborted:
             failures = retryable or receipt.failures
             count, reason = len(failures), failures[0].reason
-            error = DeliveryError(f"{target.label} did not store {count} messages, which will be delivered again: {reason}")
+            error = DeliveryError(
+                f"target {target.label} did not store {count} messages; the source will deliver them again: {reason}"
+            )
             self._fail_leg(ticket, share, error, receipt.failures)
         elif self._settings.dead_letters is None:
             first = receipt.failures[0]
             message = _message_location(ticket, share, first.index)
-            advice = "Configure `dead_letter` for the route, or make the target accept it"
-            error = DeliveryError(f"{target.label} refuses {message}: {first.reason}. {advice}", Failure.REFUSED)
+            advice = "Configure `dead_letter` for the route, or change the target so that it accepts the message"
+            error = DeliveryError(f"target {target.label} refuses {message}: {first.reason}. {advice}", Failure.REFUSED)
             self._fail_leg(ticket, share, error, receipt.failures)
         else:
             self._send_dead_letters(self._settings.dead_letters, ticket, target, share, receipt)
@@ -80,7 +82,7 @@ class Refusals:
         """Settle or fail the leg; `receipt` is the one of the target, `sent` that of its dead letters."""
         failures, source = receipt.failures, ticket.batch.partition
         if sent.cancelled():
-            self._fail_leg(ticket, share, DeliveryError(f"sending to {letters.label} was cancelled"), failures)
+            self._fail_leg(ticket, share, DeliveryError(f"sending dead letters to {letters.label} was cancelled"), failures)
         elif isinstance(error := sent.exception(), Exception):
             self._fail_leg(ticket, share, error, failures)
         elif sent.result().failures:
@@ -88,7 +90,8 @@ class Refusals:
                 ticket, share, self._dead_letter_error(letters, ticket, target, share, failures, sent.result()), failures
             )
         else:
-            log.warning("%s: %d messages stored as dead letters, first reason: %s", source, len(failures), failures[0].reason)
+            text = "partition %s: %d messages that target %s refused are stored as dead letters in %s, first reason: %s"
+            log.warning(text, source, len(failures), target.label, letters.label, failures[0].reason)
             self._settings.counters.dead += len(failures)
             self._settings.counters.stored += share.count - len(failures)
             try:
@@ -109,9 +112,9 @@ class Refusals:
         letter_failure = receipt.failures[0]
         failure = failures[letter_failure.index]  # the dead letters are in the order of the target's failures
         message = _message_location(ticket, share, failure.index)
-        verb = "" if letter_failure.failure_kind is Failure.REFUSED else "not stored "
+        verb = "refused" if letter_failure.failure_kind is Failure.REFUSED else "did not store"
         return DeliveryError(
-            f"{message} was refused by {target.label} ({failure.reason}) and {verb}by its dead-letter topic {letters.label} "
+            f"target {target.label} refused {message} ({failure.reason}), and the dead-letter topic {letters.label} {verb} it "
             f"({letter_failure.reason})",
             letter_failure.failure_kind,
         )
@@ -123,6 +126,6 @@ def _message_location(ticket: Ticket, share: Share, index: int) -> str:
     try:
         return describe(share.originals[index], batch.partition)
     except Exception as error:  # noqa: BLE001 - most likely a bug of the mapping; it is reported with the refusal
-        return f"a message at {batch.partition} from position {format_position(batch.first)} on that cannot be decoded ({error})"
+        return f"an undecodable message of {batch.partition} at or after position {format_position(batch.first)} ({error})"
     finally:
         batch.release_messages()

@@ -43,7 +43,9 @@ class StateLock:
                     hint="Give each gateway a state file of its own, or stop the other one",
                 ) from error
             log.warning(
-                "lock file %s cannot be locked, so a second gateway with this state file would not be detected: %s", path, error
+                "lock file %s cannot be locked, so a second gateway with the same state file would not be detected: %s",
+                path,
+                error,
             )
             self._fd = -1
             return

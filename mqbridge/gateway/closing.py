@@ -59,5 +59,5 @@ async def wait_by_deadline(latest: float, label: str, *tasks: "asyncio.Task[Any]
     for task in late:
         task.cancel()
     if late:
-        log.error("%s did not end by the deadline and is abandoned", label)
+        log.error("%s did not finish by the shutdown deadline and is abandoned", label)
         await asyncio.wait(late, timeout=MIN_CLOSE_S)  # an adapter may swallow this cancellation too

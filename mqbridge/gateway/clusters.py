@@ -128,7 +128,7 @@ class InitialConnections:
             except MqbridgeError as failed:
                 self.connect_errors[name] = failed
             except Exception as bug:  # a bug of an adapter must not leave the cluster's routes waiting forever
-                log.exception("cluster %s: connecting failed with an unexpected error, trying again", name)
+                log.exception("cluster %s: connecting failed with an unexpected error, retrying", name)
                 self.connect_errors[name] = ClusterError(f"connecting failed with an unexpected error: {bug!r}")
             else:
                 self.connect_errors.pop(name, None)

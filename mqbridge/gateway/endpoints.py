@@ -118,7 +118,7 @@ class RouteEndpoints:
         for open_target in self._open_targets[partition.topic]:
             rule, count = open_target.config.partitions, open_target.target.outbound.partitions
             if (why := why_unassignable(rule, partition.name, partition.index, count)) is not None:
-                return f"{open_target.target.label} has no partition for {partition}: {why}"
+                return f"target {open_target.target.label} has no partition for source partition {partition}: {why}"
         return None
 
     async def warnings(self) -> list[str]:
@@ -141,7 +141,8 @@ class RouteEndpoints:
             current = {selected.topic for selected in await select_source_topics(self._source, self._config)}
             if must_reopen := current != self.targets.keys():
                 added, removed = sorted(current - self.targets.keys()), sorted(self.targets.keys() - current)
-                log.info("route %s: its source topics changed: added %s, removed %s", self._config.name, added, removed)
+                changes = (", ".join(topics) or "none" for topics in (added, removed))
+                log.info("route %s: the matching source topics changed: added: %s; removed: %s", self._config.name, *changes)
         for topic, open_targets in self._open_targets.items():
             described = await self._source.describe(topic)
             if described is not None:
@@ -160,7 +161,8 @@ class RouteEndpoints:
         self.source_partition_names[selected.topic] = frozenset(topic.partitions)
         self.targets[selected.topic] = targets
         labels = ", ".join(f"{target.label} ({target.outbound.partitions} partitions)" for target in targets)
-        log.info("route %s: %s/%s (%d partitions) to %s", name, source, topic.name, len(topic.partitions), labels)
+        text = "route %s: opened the targets of source topic %s/%s (%d partitions): %s"
+        log.info(text, name, source, topic.name, len(topic.partitions), labels)
 
     async def _open_target(self, config: TargetConfig, selected: SelectedTopic, topic: Topic) -> OpenTarget:
         name, rule = render_target_topic(config.topic, selected), config.partitions
@@ -169,8 +171,10 @@ class RouteEndpoints:
         if unassignable(rule, topic, outbound.partitions):
             # The plan found enough partitions: the topic has grown, but the outbound cannot send to the new ones yet.
             needed = partitions_needed(rule, len(topic.partitions))
-            problem = f"route {self._config.name!r}: {label} accepts messages in {outbound.partitions} of its partitions so far"
-            raise ClusterError(f"{problem}, and {needed} are needed", Failure.RETRY)
+            problem = (
+                f"route {self._config.name!r}: target {label} accepts messages in only {outbound.partitions} partitions so far"
+            )
+            raise ClusterError(f"{problem}, but the route needs {needed}", Failure.RETRY)
         target = Target(
             label,
             outbound,

@@ -38,7 +38,12 @@ class GapCheck:
         try:
             bounds, committed = await self._request_positions(partition.topic)
         except ClusterError as error:
-            log.warning("%s cannot be checked for a gap: %s", partition, error)
+            log.warning(
+                "route %s: partition %s cannot be checked for lost messages, starting without this check: %s",
+                self._route,
+                partition,
+                error,
+            )
             return
         limits = bounds.get(partition.name)
         if limits is None:
@@ -46,13 +51,14 @@ class GapCheck:
         delivered = max(checkpoint, committed.get(partition.name, checkpoint))
         if limits.first > delivered:
             raise GapError(
-                f"{partition} begins at {format_position(limits.first)}, but this route had delivered only up to "
-                f"{format_position(delivered)}: the messages between are lost",
+                f"messages of partition {partition} are lost: the partition begins at {format_position(limits.first)}, but this "
+                f"route had delivered only up to {format_position(delivered)}",
                 limits.first,
             )
         if limits.next < delivered:
             log.warning(
-                "%s ends at %s, before the delivered position %s: it was created anew, or its broker lost acknowledged messages",
+                "partition %s ends at position %s, before the delivered position %s: the topic was created again, or the "
+                "broker lost acknowledged messages",
                 partition,
                 format_position(limits.next),
                 format_position(delivered),
@@ -75,7 +81,12 @@ class GapCheck:
                 # requests, the newer committed position and the older bounds show no gap.
                 return bounds, await self._source.committed(topic, self._group)
             except ClusterError as error:
-                log.debug("the positions of group %s on %s are not known: %s", self._group, topic, error)
+                log.debug(
+                    "the positions of group %s in topic %s cannot be read, checking with the route's own positions: %s",
+                    self._group,
+                    topic,
+                    error,
+                )
                 return bounds, {}
 
 

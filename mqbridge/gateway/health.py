@@ -23,7 +23,7 @@ def outage_of(cluster: Cluster) -> str | None:
     connectivity = connectivity_of(cluster)
     if connectivity is None or (seconds := connectivity.unreachable_s) is None:
         return None
-    return f"cannot be reached for {seconds:.0f} s: {connectivity.reason}"
+    return f"has been unreachable for {seconds:.0f} s: {connectivity.reason}"
 
 
 def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[str, str]:
@@ -35,7 +35,7 @@ def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[
 def stuck_targets(route: Route, now: float) -> dict[str, str]:
     """Return a text about each stuck target, by label: one with sends in flight and no receipt for STUCK_S."""
     return {
-        label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends} sends are waiting"
+        label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends} sends are in flight"
         for label, progresses in route.progress.items()
         for progress in progresses
         if progress.waiting_s(now) >= STUCK_S

@@ -90,7 +90,7 @@ class LagWatch:
         except Exception as error:  # noqa: BLE001 - a bug of an adapter must not stop the measurement of other routes
             lag.problem = repr(error)
         if lag.problem is not None:
-            log.debug("the lag of route %s is not known: %s", route.name, lag.problem)
+            log.debug("the lag of route %s could not be measured: %s", route.name, lag.problem)
 
     async def _fetch(self, route: Route) -> tuple[str, dict[TopicPartition, int]]:
         """Return the unit and the lag. Raises MqbridgeError, TimeoutError."""
@@ -98,7 +98,7 @@ class LagWatch:
         cluster = self._gateway.clusters.get(name)
         operations = None if cluster is None else cluster.operations
         if cluster is None or operations is None:
-            raise ClusterError(f"cluster {name!r} does not report the lag; set admin_url", Failure.FATAL)
+            raise ClusterError(f"cluster {name!r} is not connected, or cannot report the lag without admin_url", Failure.FATAL)
         backlogs: dict[TopicPartition, int] = {}
         for topic in list(route.targets):
             async with asyncio.timeout(TOPIC_TIMEOUT_S):

@@ -140,7 +140,7 @@ class GroupMembership:
         if is_ending:
             return None
         group = self._config.source.group
-        raise ClusterError(f"cluster {self._source.name} did not complete the join of group {group!r} within {timeout_s:g} s")
+        raise ClusterError(f"joining group {group!r} in cluster {self._source.name} did not finish within {timeout_s:g} s")
 
     def _leave_late_join(self, joining: "asyncio.Task[Inbound]") -> None:
         """Leave a group that was joined after the timeout or the stop: nobody would read the partitions of that membership."""
@@ -192,7 +192,7 @@ class GroupMembership:
             await delivery.run()
         except GapError as error:
             advice = "" if error.resume is None else ". Set `on_gap: continue` to continue without the lost messages"
-            log.error("route %s: %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
+            log.error("route %s: partition %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
             self._mark_stopped(delivery, f"{error}{advice}")
             await self._run_while_assigned(lane, asyncio.Event().wait())  # until the revocation or the end of the membership
             await lane.release(self._deadline)
@@ -251,12 +251,12 @@ class GroupMembership:
         problem = self._endpoints.why_unassignable(partition)
         if problem is None:
             return
-        log.error("route %s: %s waits: %s", self._config.name, partition, problem)
+        log.error("route %s: partition %s waits for a target partition: %s", self._config.name, partition, problem)
         self._mark_stopped(delivery, problem)
         self.refresh_requested.set()
         while self._endpoints.why_unassignable(partition) is not None:  # noqa: ASYNC110 - no event tells when the number grows
             await asyncio.sleep(GROWTH_CHECK_S)
-        log.info("route %s: %s continues: its target has grown", self._config.name, partition)
+        log.info("route %s: partition %s is read now, because the target has a partition for it", self._config.name, partition)
         if self._stopped_deliveries.get(partition) is delivery:  # otherwise it was revoked, and may have been assigned again
             self._clear_stopped(delivery)
             self.deliveries[partition] = delivery

@@ -48,7 +48,7 @@ class PlannedTopic:
         if self.planned == self.existing:
             return ""
         verb = f"grows from {self.existing} to" if self.existing else "is created with"
-        return f"{self.cluster}/{self.topic} {verb} {self.planned} partitions{self.reason}"
+        return f"topic {self.cluster}/{self.topic} {verb} {self.planned} partitions{self.reason}"
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class Planner:
     async def _plan_route(self, plan: Plan, route: RouteConfig) -> None:
         """Plan the sources, the targets and the dead-letter topic of a route, and check its group."""
         for name in sorted(route.clusters - self._clusters.keys()):
-            plan.problems.append(ClusterError(f"route {route.name!r}: its cluster {name!r} cannot be reached"))
+            plan.problems.append(ClusterError(f"route {route.name!r}: cluster {name!r} cannot be reached"))
         source = self._clusters.get(route.source.cluster)
         if source is None:
             return
@@ -241,7 +241,7 @@ class Planner:
                 planned.planned, planned.reason = needed, wanted.reason
                 plan.changes[key] = planned
             elif not planned.planned:
-                raise ClusterError("`create` is off", Failure.FATAL)
+                raise ClusterError("`create` is off; switch it on, or create the topic", Failure.FATAL)
             if planned.existing:
                 await cluster.check_outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
         except MqbridgeError as error:
@@ -251,12 +251,14 @@ class Planner:
 
 def _reason_for_more(to_create: int, partitions: int) -> str:
     """Return the reason why a target topic gets more partitions than its source topic has."""
-    return f"because the table names partition {to_create - 1} (the source has {partitions})"
+    return f"because the table of `partitions` contains partition {to_create - 1} (the source topic has {partitions} partitions)"
 
 
 def _unwritable_error(route: RouteConfig, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
     label = f"{planned.cluster}/{planned.topic}"
-    problem = f"{label} cannot be written" if planned.existing else f"the topic {label} does not exist and cannot be created"
+    problem = (
+        f"the topic {label} cannot be written" if planned.existing else f"the topic {label} does not exist and cannot be created"
+    )
     text = f"route {route.name!r}: {problem}: {error}"
     return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
 
@@ -268,7 +270,7 @@ def no_partition_error(
     rule: PartitionRule = target.partitions
     partition, why = next(iter(missing.items()))
     return ConfigError(
-        f"route {route.name!r}: {target.cluster}/{topic} has no partition for partition {partition!r} of "
+        f"route {route.name!r}: target {target.cluster}/{topic} has no partition for partition {partition!r} of source "
         f"{route.source.cluster}/{source}: {why}",
         hint=target_partitions_hint(rule, needed, missing, create=target.create),
     )

@@ -85,7 +85,7 @@ class Reloader:
     async def reload(self) -> ReloadResult:
         """Reload and return the result."""
         if self.path is None or self._has_ended:
-            return ReloadResult(time.time(), ["there is no running gateway that was started from a file"])
+            return ReloadResult(time.time(), ["cannot reload: the gateway was not started from a file, or is stopping"])
         future: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         self._requested.set()
@@ -104,7 +104,7 @@ class Reloader:
                 self._resolve_waiters(waiter_count, self.last)
         finally:
             self._has_ended = True
-            self._resolve_waiters(len(self._waiters), ReloadResult(time.time(), ["the gateway is stopping"]))
+            self._resolve_waiters(len(self._waiters), ReloadResult(time.time(), ["cannot reload: the gateway is stopping"]))
 
     def _resolve_waiters(self, count: int, result: ReloadResult) -> None:
         """Return the result to the `count` oldest `reload` calls."""
@@ -152,7 +152,7 @@ class Reloader:
                 result.retry_in_s = self._pauses.delay()
                 self._retry_at = asyncio.get_running_loop().time() + result.retry_in_s
         except Exception as error:  # a bug must not end the reload task; the old configuration stays in effect
-            log.exception("reloading %s failed", path)
+            log.exception("reloading the configuration %s failed unexpectedly", path)
             result.problems = [repr(error)]
         else:
             result.routes = change.summary()
@@ -162,16 +162,20 @@ class Reloader:
 
     def _log(self, result: ReloadResult) -> None:
         for warning in result.warnings:
-            log.warning("%s: %s", self.path, warning)
+            log.warning("configuration %s: %s", self.path, warning)
         if result.problems:
-            log.error("%s was rejected, the running configuration stays in effect:", self.path)
+            log.error("configuration %s was rejected, the gateway continues with the previous one; problems:", self.path)
             for problem in result.problems:
                 log.error("  %s", problem)
             if result.retry_in_s is not None:
-                log.warning("%s is reloaded again in %.1f s: the problem may be transient", self.path, result.retry_in_s)
+                log.warning(
+                    "configuration %s will be reloaded again in %.1f s, because the problem may be transient",
+                    self.path,
+                    result.retry_in_s,
+                )
         else:
             started, removed = (", ".join(result.routes[key]) or "none" for key in ("started", "removed"))
-            log.info("%s was reloaded: routes started: %s; removed: %s", self.path, started, removed)
+            log.info("configuration %s was reloaded: routes started: %s; removed: %s", self.path, started, removed)
 
 
 def _read(path: Path) -> bytes | None:
@@ -179,5 +183,5 @@ def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        log.debug("%s cannot be read now: %s", path, error)
+        log.debug("configuration %s cannot be read now: %s", path, error)
         return None

@@ -44,9 +44,14 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
                 warnings = await operations.warnings(use.topic, use.group, use.planned)
             except MqbridgeError as error:
                 if isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
-                    log.info("the retention of %s/%s cannot be checked now: %s", use.cluster, use.topic, error)
+                    log.info(
+                        "the retention of topic %s/%s cannot be checked now, checking again later: %s",
+                        use.cluster,
+                        use.topic,
+                        error,
+                    )
                     return []
-                warnings = [f"the retention of {use.topic} cannot be checked: {error}"]
+                warnings = [f"the retention of topic {use.topic} cannot be checked: {error}"]
         return [f"cluster {use.cluster}: {text}" for text in warnings]
 
     warnings_by_use = await asyncio.gather(*(fetch_warnings(use) for use in dict.fromkeys(uses)))

@@ -138,7 +138,7 @@ class Route(RouteState):
 
     async def _pause_before_rejoin(self, error: Exception) -> None:
         delay = self._rejoin_backoff.delay()
-        log.log(self._log_level(error), "route %s will try to join its group again in %.1f s: %s", self.name, delay, error)
+        log.log(self._log_level(error), "route %s cannot consume, joining its group again in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._stop_requested.wait()
@@ -168,7 +168,7 @@ class Route(RouteState):
         except MqbridgeError as error:
             if asyncio.get_running_loop().time() >= settled_at:
                 raise
-            raise ClusterError(f"{error} (a cluster of the route was reached only recently)") from error
+            raise ClusterError(f"{error} (retrying, because a cluster of the route was connected only recently)") from error
 
     async def _consume(self) -> None:
         """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
@@ -215,12 +215,17 @@ class Route(RouteState):
             membership.refresh_requested.clear()
             try:
                 if await self._endpoints.refresh():
-                    log.info("route %s: reopening it with the current topics of its clusters", self.name)
+                    log.info("route %s: topics were added, removed or grown, so the route is opened again", self.name)
                     new_endpoints = self._make_endpoints()
                     await new_endpoints.open(close_deadline=self._drain_deadline)
                     self._next_endpoints = new_endpoints
             except MqbridgeError as error:
-                log.log(self._log_level(error), "route %s continues unchanged: %s", self.name, error)
+                log.log(
+                    self._log_level(error),
+                    "route %s: checking its topics failed, so the route continues with the known topics: %s",
+                    self.name,
+                    error,
+                )
 
     def _log_level(self, error: Exception) -> int:
         """Return DEBUG for a connection error during an outage of a cluster, which the cluster has logged; otherwise WARNING."""

@@ -39,13 +39,14 @@ def partitions_to_create(target: TargetConfig, source_partitions: int) -> int:
 def why_unassignable(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
     """Return the reason why a source partition has none of `count` target partitions; None if it has one."""
     if rule.by == "identity" and index >= count:
-        return f"`by: identity` needs target partition {index}, but there are {count} (0 to {count - 1})"
+        return f"`by: identity` needs target partition {index}, but the target has {count} partitions (0 to {count - 1})"
     if rule.by == "table":
         partition = _look_up(rule.table, name, index)
         if partition is None:
-            return "it is not in the table of `partitions`"
+            return "the table of `partitions` does not contain this source partition"
         if partition >= count:
-            return f"the table of `partitions` has target partition {partition}, but there are {count} (0 to {count - 1})"
+            problem = f"the table of `partitions` contains target partition {partition}"
+            return f"{problem}, but the target has {count} partitions (0 to {count - 1})"
     return None
 
 
@@ -58,7 +59,7 @@ def unassignable(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str
 def target_partitions_hint(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
     """Return the hint of an error about the source partitions `names`, which have no target partition."""
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
-        return f"Add {', '.join(map(repr, missing))} to the table, or use `by: modulo`"
+        return f"Add {', '.join(map(repr, missing))} to the table of `partitions`, or use `by: modulo`"
     grow = f"Grow the target topic to {needed} partitions"
     return f"{grow}, or use `by: modulo`" if create else f"{grow}, set `create: true`, or use `by: modulo`"
 

@@ -47,6 +47,6 @@ def render_target_topic(template: str, selected: SelectedTopic) -> str:
         words = ", ".join(sorted(map(repr, unknown)))
         raise ConfigError(
             f"the topic template {template!r} uses {words}, which the topic {selected.topic!r} does not define",
-            hint=f"It may use {known}",
+            hint=f"The template may use {known}",
         )
     return fill_topic_template(template, selected.words)

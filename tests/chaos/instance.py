@@ -25,7 +25,7 @@ RESTART_DELAY_S = 2.0
 TRACEBACK = "Traceback (most recent call last)"
 STALLED = "although the topic has entries up to"
 """Log text of a Pulsar consumer that had to subscribe again because the broker had stopped to deliver."""
-LOST_MESSAGES = "or its broker lost acknowledged messages"
+LOST_MESSAGES = "or the broker lost acknowledged messages"
 """Log text for a source partition that ends before its delivered messages. No fault here loses messages of a source."""
 
 

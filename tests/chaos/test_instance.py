@@ -13,7 +13,7 @@ STALLED = (
     "WARNING persistent://t-0: no entry has arrived for 60 s, although the topic has entries up to (3, 7): subscribing again"
 )
 LOST_MESSAGES = (
-    "WARNING t/0 ends at 5, before the delivered position 9: it was created anew, or its broker lost acknowledged messages"
+    "WARNING t/0 ends at 5, before the delivered position 9: it was created again, or the broker lost acknowledged messages"
 )
 FAILED = 'ERROR a bug\nTraceback (most recent call last):\n  File "x.py", line 1, in f\nValueError: 3\n'
 

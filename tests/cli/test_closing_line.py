@@ -22,8 +22,8 @@ def test_every_total_is_in_the_json_result() -> None:
 
 def test_an_unreachable_cluster_has_its_own_summary_line(capsys: pytest.CaptureFixture[str]) -> None:
     counters = Counters(received=200, returned=200)
-    report(RunResult([RouteResult("r", counters)], 2.0, {"b": "cannot be reached for 12 s: nobody there"}))
+    report(RunResult([RouteResult("r", counters)], 2.0, {"b": "has been unreachable for 12 s: nobody there"}))
     assert capsys.readouterr().err.splitlines() == [
         "route r: 200 received, 0 stored, 0 dead letters, 200 given back, to be delivered again, 0 acknowledged in 2.0 s (0/s)",
-        "cluster b cannot be reached for 12 s: nobody there",
+        "cluster b has been unreachable for 12 s: nobody there",
     ]

@@ -343,7 +343,7 @@ REJECTED = {
     _pulsar_with_a_wrong_admin_url: "http://127.0.0.1:1 cannot be reached",
     _pulsar_with_another_page_as_admin_url: "like Pulsar's REST interface",
     _pulsar_without_the_namespace: "Namespace",
-    _pulsar_with_a_topic_that_cannot_grow: "is unpartitioned and cannot get 3",
+    _pulsar_with_a_topic_that_cannot_grow: "is unpartitioned and cannot grow to 3",
     _pulsar_with_a_group_that_cannot_be_created: "has no subscription 'g'",
     _rocketmq_with_an_invalid_topic_name: "'with.dots' cannot be a topic",
     _rocketmq_with_an_invalid_group_name: "'with.dots' cannot be a group",

@@ -168,7 +168,7 @@ def test_members_are_shown_while_they_consume_and_keep_their_group_from_being_mo
         (row,) = json.loads(call("groups", "orders", "--json", *orders)[1])
         assert row["member"] == member["member"]
         code, _, err = call("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *orders)
-        assert (code, f"is being consumed by {member['member']}: stop it, then move it" in err) == (3, True)
+        assert (code, f"has members ({member['member']}): stop them, then move the group's offsets" in err) == (3, True)
         process.send_signal(signal.SIGTERM)
         assert finish(process)[0] == 130
     assert call("groups", "orders", "--members", *orders)[2] == "no member consumes the topic now\n"

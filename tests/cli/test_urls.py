@@ -46,10 +46,10 @@ def test_parameters_are_the_settings_of_the_configuration() -> None:
         ("pulsar://a:6650?tls=true", "tls is given, but service_url is without TLS: write pulsar+ssl://a:6650"),
         ("pulsar+ssl://a:6651?tls=false", "tls is off, but service_url begins with pulsar+ssl://"),
         ("pulsar+ssl://a:6651?auth.method=tls", "auth by method tls needs the gateway's certificate: give tls.certificate"),
-        ("pulsar+ssl://a:6651?auth.method=tokn", "there is no method 'tokn'"),
+        ("pulsar+ssl://a:6651?auth.method=tokn", "method 'tokn' is neither built in"),
         ("pulsar+ssl://a:6651?auth.method=token", "method token needs token"),
         ("pulsar+ssl://a:6651?auth.token=x&auth.user=y", "method token has no option 'user'"),
-        ("pulsar+ssl://a:6651?auth.user=y", "give method: one of token, basic, tls"),
+        ("pulsar+ssl://a:6651?auth.user=y", "the option method is missing: give one of token, basic, tls"),
     ],
 )
 def test_a_problem_in_a_url_is_reported(url: str, problem: str) -> None:

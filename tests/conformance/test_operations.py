@@ -127,7 +127,7 @@ async def _try_move(operations: Operations, topic: str, group: str, positions: M
     try:
         await operations.move(topic, group, positions)
     except ClusterError as error:
-        if "stop it" not in str(error):
+        if "stop them" not in str(error):
             raise
         return False
     return True
@@ -156,7 +156,7 @@ async def test_a_group_with_members_is_not_moved(arena: Arena, cluster: Cluster)
     inbound = await arena.inbound(cluster, topic, group)
     lane = await arena.lane(inbound)
     await arena.take(lane, 5)
-    with pytest.raises(ClusterError, match="stop it") as raised:
+    with pytest.raises(ClusterError, match="stop them") as raised:
         await arena.within(arena.operations(cluster).move(topic, group, {name: messages[2].position}))
     assert raised.value.failure is Failure.FATAL
     await arena.send(await arena.outbound(cluster, topic), 0, numbered(5, 6))

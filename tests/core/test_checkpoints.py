@@ -52,8 +52,7 @@ async def test_positions_are_written_after_a_lock_is_released(
         put(world.a, "t", 0, b"20")
         await until(
             lambda: (
-                f"the state file {path} cannot be written, trying again until the gateway stops: database is locked"
-                in caplog.text
+                f"the state file {path} cannot be written, retrying until the gateway stops: database is locked" in caplog.text
             )
         )
         lock.close()

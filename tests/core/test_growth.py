@@ -59,14 +59,15 @@ async def test_without_create_a_new_partition_waits_for_a_target_partition(
         held = named(gateway, "r")
         await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
         assert {str(at): why for at, why in held.stopped.items()} == {
-            "a/t/2": "b/t has no partition for a/t/2: `by: identity` needs target partition 2, but there are 2 (0 to 1)"
+            "a/t/2": "target b/t has no partition for source partition a/t/2: `by: identity` needs "
+            "target partition 2, but the target has 2 partitions (0 to 1)"
         }
         assert [str(partition) for partition in held.deliveries] == ["a/t/0", "a/t/1"]
         world.b.create("t", 3)
         await until(lambda: committed(world.a, "g-r") == 190)
         assert held.stopped == {}
     assert stored(world.b, "t") == stored(world.a, "t")
-    assert "a/t/2 waits: b/t has no partition for a/t/2" in caplog.text
+    assert "a/t/2 waits for a target partition: target b/t has no" in caplog.text
 
 
 async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) -> None:
@@ -77,7 +78,10 @@ async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) ->
         fill(world.a, "t", 3, 90, first=100)
         await until(lambda: committed(world.a, "g-r") == 160 and named(gateway, "r").stopped)
         [why] = named(gateway, "r").stopped.values()
-        assert why == "b/t has no partition for a/t/2: it is not in the table of `partitions`"
+        assert why == (
+            "target b/t has no partition for source partition a/t/2: the table of `partitions` does not contain this source "
+            "partition"
+        )
         put(world.a, "t", 0, b"200")
         await until(lambda: committed(world.a, "g-r") == 161)
         assert named(gateway, "r").error is None
@@ -179,7 +183,7 @@ async def test_a_failed_refresh_leaves_the_route_unchanged(world: World, caplog:
             raise ClusterError("the admin address does not answer")
 
         real, gateway.clusters["a"].topics = gateway.clusters["a"].topics, unable  # type: ignore[method-assign]
-        await until(lambda: "route r continues unchanged: the admin address does not answer" in caplog.text)
+        await until(lambda: "the route continues with the known topics: the admin address does not answer" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 101)
         fill(world.a, "t2", 1, 10)
@@ -192,9 +196,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_unchanged(world: 
     world.b.create("t1", 2)
     async with running(world.config(route("r", "a/~t.", end("b/{topic}", create=False), source_=SOON))) as gateway:
         fill(world.a, "t2", 1, 10)
-        await until(
-            lambda: "route r continues unchanged: route 'r': the topic b/t2 does not exist and cannot be created" in caplog.text
-        )
+        await until(lambda: "known topics: route 'r': the topic b/t2 does not exist and cannot be created" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 101)
         assert named(gateway, "r").memberships == 1
@@ -283,11 +285,7 @@ async def test_a_topic_beyond_the_limit_of_the_group_is_logged_and_the_others_co
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 200)
         fill(world.a, "t3", 1, 10)
-        await until(
-            lambda: (
-                "route r continues unchanged: route 'r' selects 3 topics, but a group of 'a' may read at most 2" in caplog.text
-            )
-        )
+        await until(lambda: "known topics: route 'r' selects 3 topics, but a group of 'a' may read at most 2" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 201)
         assert named(gateway, "r").error is None

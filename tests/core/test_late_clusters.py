@@ -149,7 +149,7 @@ async def test_a_topic_may_be_missing_for_a_while_after_its_cluster_was_reached(
         world.a.reconnect()
         await until(
             lambda: (
-                "does not exist in cluster 'a' (a cluster of the route was reached only recently)"
+                "does not exist in cluster 'a' (retrying, because a cluster of the route was connected only recently)"
                 in str(named(gateway, "r").retry_reason)
             )
         )
@@ -257,7 +257,7 @@ async def test_a_route_waits_until_the_outbound_of_a_grown_topic_has_all_partiti
     fill(world.a, "t", 3, 5)
     async with started(world.config(route("r", "a/t", end("b/t", partitions={"by": "identity"})))) as (gateway, task):
         await until(lambda: task.done() or (gateway.routes and named(gateway, "r").retry_reason is not None))
-        assert "accepts messages in 2 of its partitions so far, and 3 are needed" in str(named(gateway, "r").retry_reason)
+        assert "accepts messages in only 2 partitions so far, but the route needs 3" in str(named(gateway, "r").retry_reason)
         starting.clear()
         await until(lambda: everything(world.b, "t") == everything(world.a, "t"))
 

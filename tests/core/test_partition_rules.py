@@ -125,11 +125,11 @@ def test_unassignable_partitions_are_named() -> None:
     topic = Topic("t", ("b:0", "b:1", "b:2"))
     assert unassignable(rule("modulo"), topic, 1) == {}
     assert unassignable(rule("identity"), topic, 2) == {
-        "b:2": "`by: identity` needs target partition 2, but there are 2 (0 to 1)"
+        "b:2": "`by: identity` needs target partition 2, but the target has 2 partitions (0 to 1)"
     }
     assert unassignable(rule("table", table={"b:0": 0, "1": 7}), topic, 3) == {
-        "b:1": "the table of `partitions` has target partition 7, but there are 3 (0 to 2)",
-        "b:2": "it is not in the table of `partitions`",
+        "b:1": "the table of `partitions` contains target partition 7, but the target has 3 partitions (0 to 2)",
+        "b:2": "the table of `partitions` does not contain this source partition",
     }
     assert partitions_needed(rule("table", table={"b:0": 0, "1": 7}), 3) == 8
 
@@ -144,9 +144,8 @@ async def test_identity_needs_as_many_partitions(world: World) -> None:
     with pytest.raises(ConfigError) as caught:
         await run(world.config(route("r", "a/t", target | {"create": False})))
     assert str(caught.value) == (
-        "route 'r': b/t has no partition for partition '2' of a/t: `by: identity` needs target partition 2, but there are 2 "
-        "(0 to 1). "
-        "Grow the target topic to 4 partitions, set `create: true`, or use `by: modulo`"
+        "route 'r': target b/t has no partition for partition '2' of source a/t: `by: identity` needs target partition 2, but "
+        "the target has 2 partitions (0 to 1). Grow the target topic to 4 partitions, set `create: true`, or use `by: modulo`"
     )
     assert len(world.b.topics["t"]) == 2
     assert (await run(world.config(route("r", "a/t", target)))).clean
@@ -159,8 +158,8 @@ async def test_a_table_must_contain_every_partition(world: World) -> None:
     with pytest.raises(ConfigError) as caught:
         await run(world.config(route("r", "a/t", target)))
     assert str(caught.value) == (
-        "route 'r': b/t has no partition for partition '1' of a/t: it is not in the table of `partitions`. "
-        "Add '1' to the table, or use `by: modulo`"
+        "route 'r': target b/t has no partition for partition '1' of source a/t: the table of `partitions` does not contain this "
+        "source partition. Add '1' to the table of `partitions`, or use `by: modulo`"
     )
     target["partitions"]["table"]["1"] = 3
     assert (await run(world.config(route("r", "a/t", target)))).clean

@@ -33,7 +33,7 @@ async def test_a_plan_lists_existing_and_new_topics(world: World) -> None:
         ("t1", 3, ["t1", "t2"]),
         ("t2", 4, ["t2", "t2"]),
     ]
-    assert plan.change_notes == ["b/t1 grows from 2 to 3 partitions", "b/t2 is created with 4 partitions"]
+    assert plan.change_notes == ["topic b/t1 grows from 2 to 3 partitions", "topic b/t2 is created with 4 partitions"]
     assert sorted(world.b.topics) == ["t1"]  # looking changes nothing
     assert len(world.b.topics["t1"]) == 2
 
@@ -46,15 +46,16 @@ async def test_a_plan_lists_the_problems_that_prevent_a_start(world: World) -> N
     found = await problems(world, route("r", "a/t", identity, table, end("c/none", create=False)))
     first, second, third = found
     assert first == (
-        "route 'r': b/t has no partition for partition '2' of a/t: `by: identity` needs target partition 2, but there are 2 "
-        "(0 to 1). "
-        "Grow the target topic to 3 partitions, set `create: true`, or use `by: modulo`"
+        "route 'r': target b/t has no partition for partition '2' of source a/t: `by: identity` needs target partition 2, but "
+        "the target has 2 partitions (0 to 1). Grow the target topic to 3 partitions, set `create: true`, or use `by: modulo`"
     )
     assert second == (
-        "route 'r': c/t has no partition for partition '1' of a/t: it is not in the table of `partitions`. "
-        "Add '1', '2' to the table, or use `by: modulo`"
+        "route 'r': target c/t has no partition for partition '1' of source a/t: the table of `partitions` does not contain this "
+        "source partition. Add '1', '2' to the table of `partitions`, or use `by: modulo`"
     )
-    assert third == "route 'r': the topic c/none does not exist and cannot be created: `create` is off"
+    assert third == (
+        "route 'r': the topic c/none does not exist and cannot be created: `create` is off; switch it on, or create the topic"
+    )
 
 
 async def test_missing_topics_and_clusters(world: World) -> None:
@@ -72,7 +73,7 @@ async def test_missing_topics_and_clusters(world: World) -> None:
     assert empty == "route 'r': no topic of cluster 'b' matches ~x.*. The cluster has no topics at all"
     for name in ("a", "b"):
         gone = await problems(world, route("r", "a/t", "b/t"), without=(name,))
-        assert gone == [f"route 'r': its cluster '{name}' cannot be reached"]
+        assert gone == [f"route 'r': cluster '{name}' cannot be reached"]
 
 
 async def test_a_cluster_that_cannot_create_topics(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +102,11 @@ async def test_growth_because_of_a_table_is_logged(world: World, caplog: pytest.
     table = {"by": "table", "table": {"0": 0, "1": 30}}
     enlarging = route("r", "a/t", end("b/t", partitions=table), end("c/t", partitions=table))
     [plan] = await plans(world, enlarging)
-    why = "because the table names partition 30 (the source has 2)"
-    assert plan.change_notes == [f"b/t is created with 31 partitions, {why}", f"c/t grows from 1 to 31 partitions, {why}"]
+    why = "because the table of `partitions` contains partition 30 (the source topic has 2 partitions)"
+    assert plan.change_notes == [
+        f"topic b/t is created with 31 partitions, {why}",
+        f"topic c/t grows from 1 to 31 partitions, {why}",
+    ]
     await run(world.config(enlarging))
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warned == [f"route r: {note}" for note in plan.change_notes]
@@ -125,7 +129,7 @@ async def test_every_problem_of_every_route_is_reported_together(world: World) -
         await run(world.config(route("r", "a/no", "b/t"), route("s", "a/t", end("b/t", create=False))))
     assert str(raised.value).splitlines() == [
         "route 'r': the topic 'no' does not exist in cluster 'a'",
-        "route 's': the topic b/t does not exist and cannot be created: `create` is off",
+        "route 's': the topic b/t does not exist and cannot be created: `create` is off; switch it on, or create the topic",
     ]
     assert raised.value.failure is Failure.FATAL
 
@@ -134,7 +138,7 @@ async def test_a_route_may_read_a_topic_that_another_creates(world: World) -> No
     fill(world.a, "t", 3, 30)
     chain = [route("one", "a/t", "b/t"), route("two", "b/t", "c/{topic}"), route("three", "b/~t.*", "c/all")]
     first, *others = await plans(world, *chain)
-    assert (first.change_notes, first.is_provisional) == (["b/t is created with 3 partitions"], False)
+    assert (first.change_notes, first.is_provisional) == (["topic b/t is created with 3 partitions"], False)
     assert [(plan.problems, plan.is_provisional) for plan in others] == [([], True)] * 2
     assert (await run(world.config(*chain))).clean
     assert everything(world.c, "t") == everything(world.c, "all") == list(range(30))

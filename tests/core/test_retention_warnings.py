@@ -129,7 +129,7 @@ async def test_a_failed_warnings_request_stops_no_route(world: World, caplog, mo
     async with running(world.config(route("r", "a/t", "b/t", "c/t"))):
         await until(lambda: len(everything(world.b, "t")) == len(everything(world.c, "t")) == 20)
         await until(lambda: len(requests) == 3 and len(warned(caplog)) == said)
-    assert all("the retention of t cannot be checked: not for you" in text for text in warned(caplog))
+    assert all("the retention of topic t cannot be checked: not for you" in text for text in warned(caplog))
 
 
 async def test_check_warns_about_topics_that_do_not_exist_yet(world: World, requests: WarningRequests) -> None:

@@ -23,7 +23,7 @@ def test_a_pattern_that_does_not_compile_says_where() -> None:
 
 
 def test_an_unknown_word_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"uses 'region'.*It may use \{topic\}"):
+    with pytest.raises(ConfigError, match=r"uses 'region'.*The template may use \{topic\}"):
         render_target_topic("{region}", SelectedTopic("orders", {"topic": "orders"}))
 
 

@@ -151,8 +151,8 @@ async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(system
             await page.until(up, lambda value: value == 0.0)
             ready = await page.get("/health/ready")
             assert ready.status_code == 503
-            assert "cannot be reached for" in ready.json()["away"]["there"]
-            assert "cannot be reached for" in gateway.route()["retrying"]
+            assert "has been unreachable for" in ready.json()["away"]["there"]
+            assert "has been unreachable for" in gateway.route()["retrying"]
             first_lag = await page.until(lag, lambda value: value >= PART)
             await source.send(PART)
             assert await page.until(lag, lambda value: value > first_lag) >= 2 * PART

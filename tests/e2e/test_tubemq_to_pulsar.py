@@ -70,7 +70,7 @@ async def test_sigterm_and_restart_lose_and_repeat_nothing(tubemq: TubeMQ, pulsa
         with GatewayProcess(settings, tmp_path) as gateway:
             await asyncio.to_thread(gateway.wait_stored, total // 10)
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
-            assert "will be delivered again" not in gateway.log
+            assert "will deliver them again" not in gateway.log
     with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
         assert await asyncio.to_thread(gateway.wait, 600) == 0, gateway.log
     oracle = await judge(pulsar, target, Oracle(counts(total), SIZE))
@@ -133,7 +133,7 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
 
     with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 4
-        assert f"the message at tube/{source}/1:0 position" in gateway.log
+        assert f"the message of tube/{source}/1:0 at position" in gateway.log
         assert "dead_letter" in gateway.log
 
     settings["routes"][0]["delivery"]["dead_letter"] = {"cluster": "tube", "topic": dead}

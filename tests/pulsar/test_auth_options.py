@@ -57,12 +57,12 @@ def test_method_tls_uses_the_certificate_of_the_tls_options(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("auth", "problem"),
     [
-        ({}, "give method: one of token, basic, tls, broken, vault"),
+        ({}, "the option method is missing: give one of token, basic, tls, broken, vault"),
         ({"method": "token"}, "method token needs token"),
         ({"method": "basic", "user": "a"}, "method basic needs password"),
         ({"token": "x", "pasword": "y"}, "method token has no option 'pasword'"),
         ({"method": "tls"}, "give tls.certificate"),
-        ({"method": "valt"}, "there is no method 'valt'"),
+        ({"method": "valt"}, "method 'valt' is neither built in"),
         ({"method": "vault"}, "vault needs role"),
         ({"method": "broken"}, "the plugin of method 'broken' cannot be loaded"),
     ],

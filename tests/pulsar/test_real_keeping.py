@@ -141,7 +141,7 @@ async def test_every_retention_policy_is_checked(cluster, admin, namespace, part
         quota: dict[str, Any] = {"limitSize": 1 << 20, "limitTime": -1, "policy": "consumer_backlog_eviction"}
         await admin.set_policy(namespace, "backlogQuota", quota)
         (warning,) = await warnings_of("mine")
-        assert "the oldest messages of subscription 'mine' are dropped unread" in warning
+        assert "the oldest messages of subscription 'mine' are deleted unread" in warning
         assert len(await warnings_of()) == 1
         await admin.set_policy(namespace, "backlogQuota", quota | {"policy": "producer_request_hold"})
         assert await warnings_of("mine") == []

@@ -105,7 +105,7 @@ def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: 
     """
     if members := find_members(connection, topic, group):
         names = ", ".join(member.id for member in members)
-        raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+        raise ClusterError(f"group {group!r} has members ({names}): stop them, then move the group's offsets", Failure.FATAL)
     ids = {str(row.number): row.id for row in topics.partitions(connection, topic)}
     if unknown := offsets.keys() - ids.keys():
         raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)

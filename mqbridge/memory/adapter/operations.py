@@ -53,7 +53,7 @@ class MemoryOperations:
         """Set the group's offsets. Raises ClusterError while it has members."""
         self._cluster.existing_partitions(topic)
         if self._cluster.broker.assignments(group, topic):
-            raise ClusterError(f"group {group!r} is being consumed: stop it, then move it", Failure.FATAL)
+            raise ClusterError(f"group {group!r} has members: stop them, then move the group's offsets", Failure.FATAL)
         if unknown := positions.keys() - (await self._cluster.bounds(topic)).keys():
             raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
         for name, (offset,) in positions.items():

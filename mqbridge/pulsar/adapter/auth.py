@@ -47,7 +47,7 @@ class AuthOptions(BaseModel):
         if isinstance(value, dict) and not value.get("method"):
             method = "token" if "token" in value else "basic" if "password" in value else None
             if method is None:
-                raise ValueError(f"give method: one of {', '.join(_method_names())}")
+                raise ValueError(f"the option method is missing: give one of {', '.join(_method_names())}")
             value = {**value, "method": method}
         options = handler(value)
         given = options.given_options.keys()
@@ -114,7 +114,11 @@ def _load_plugin(method: str) -> AuthFactory:
     entry = _plugins().get(method)
     if entry is None:
         hint = nearest(method, _method_names()) or ""
-        raise ValueError(f"there is no method {method!r}, and no plugin {ENTRY_POINT_GROUP} of this name. {hint}".rstrip(". "))
+        raise ValueError(
+            f"method {method!r} is neither built in nor the name of an installed plugin ({ENTRY_POINT_GROUP}). {hint}".rstrip(
+                ". "
+            )
+        )
     try:
         factory: AuthFactory = entry.load()
     except (ImportError, AttributeError) as error:

@@ -116,11 +116,15 @@ class Pulsar:
         """
         default_namespace = self._config.namespace
         if self._admin is not None:
-            for tenant in (None, default_namespace.partition("/")[0]):  # None: all tenants
+            default_tenant = default_namespace.partition("/")[0]
+            alternatives = {None: f"the namespaces of tenant {default_tenant}", default_tenant: f"namespace {default_namespace}"}
+            for tenant, alternative in alternatives.items():  # None: all tenants
                 try:
                     return await self._admin.namespaces(tenant)
                 except AccessDenied as error:
-                    log.info("cannot list all namespaces, listing the topics of fewer namespaces: %s", error)
+                    denied = "all tenants" if tenant is None else f"tenant {tenant}"
+                    text = "cluster %s: the namespaces of %s cannot be listed, so only topics of %s are found: %s"
+                    log.info(text, self.name, denied, alternative, error)
         return [default_namespace]
 
     async def describe(self, topic: str) -> Topic | None:
@@ -160,7 +164,7 @@ class Pulsar:
             action = "created with" if existing is None else "grown to"
             raise ClusterError(
                 f"topic {full} cannot be {action} {partitions} partitions: set admin_url of cluster {self.name!r} "
-                "(its REST interface, such as http://host:8080), or do it yourself",
+                "(its REST interface, such as http://host:8080), or use pulsar-admin",
                 Failure.FATAL,
             )
 
@@ -170,10 +174,13 @@ class Pulsar:
         Raises ClusterError (FATAL) if the topic can never have `partitions` partitions.
         """
         if partitions < 1:
-            raise ClusterError(f"topic {topic} cannot have {partitions} partitions", Failure.FATAL)
+            raise ClusterError(f"topic {topic} cannot have {partitions} partitions: give it 1 at least", Failure.FATAL)
         existing = await self._client.partitions(str(topic))
         if existing == 0 and partitions > 1:
-            raise ClusterError(f"topic {topic} is unpartitioned and cannot get {partitions} partitions", Failure.FATAL)
+            raise ClusterError(
+                f"topic {topic} is unpartitioned and cannot grow to {partitions} partitions: use another topic",
+                Failure.FATAL,
+            )
         return existing
 
     async def _auto_create(self, topic: str, partitions: int) -> None:
@@ -189,8 +196,10 @@ class Pulsar:
             finally:
                 await producer.close()
         if created is None or max(created, 1) < partitions:
-            problem = f"topic {topic} has {created} partitions instead of {partitions}"
-            raise ClusterError(f"{problem}: set admin_url of cluster {self.name!r}, or create it yourself", Failure.FATAL)
+            problem = f"topic {topic} was auto-created with {created or 'no'} partitions instead of {partitions}"
+            raise ClusterError(
+                f"{problem}: set admin_url of cluster {self.name!r}, or create the topic with pulsar-admin", Failure.FATAL
+            )
 
     # --- positions --------------------------------------------------------------------------------------------------
 

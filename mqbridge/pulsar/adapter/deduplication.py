@@ -22,7 +22,7 @@ async def is_deduplicated(admin: Admin, topic: TopicName) -> bool:
         policy = await admin.applied_policy(topic, POLICY)
     except ServerRefused as error:
         # Topic policies are disabled, or the broker is too old for them.
-        log.debug("cannot read the policies of %s, reading those of its namespace: %s", topic, error)
+        log.debug("cannot read the policies of topic %s, reading those of its namespace instead: %s", topic, error)
     if policy is None:
         policy = (await admin.policies(f"{topic.tenant}/{topic.namespace}")).get(POLICY)
     if policy is None:
@@ -45,13 +45,13 @@ class DeduplicationWarnings:
             if await is_deduplicated(self._admin, topic):
                 return
         except ClusterError as error:
-            log.info("cannot find out whether %s deduplicates: %s", topic, error)
+            log.info("cannot find out whether topic %s deduplicates, so there is no warning if it does not: %s", topic, error)
             return
         if topic in self._warned:
             return  # a concurrent check has warned
         self._warned.add(topic)
         log.warning(
-            "%s does not deduplicate: entries that are sent again over a new connection may be stored twice; enable it: "
+            "topic %s does not deduplicate: entries sent again after a lost connection may be stored twice; enable it with "
             "pulsar-admin topics set-deduplication --enable %s (or namespaces set-deduplication --enable %s/%s)",
             topic,
             topic,

@@ -63,7 +63,10 @@ class EndCheck:
             has_more = await self._consumer.has_more()
         except ClusterError as error:  # `receive` raises the error that ends the consumer
             log.log(
-                retry_log_level(error, logging.INFO), "%s: checking for the end of the topic failed: %s", self._partition, error
+                retry_log_level(error, logging.INFO),
+                "partition %s: cannot find out whether all entries were read, checking again later: %s",
+                self._partition,
+                error,
             )
         except Exception:
             self._consumer.wake()

@@ -111,7 +111,7 @@ class PulsarInbound:
         except ClusterError as error:
             if not is_missing(error):
                 raise
-            log.info("%s is listed but does not exist yet: %s", partition, error)
+            log.info("partition %s is listed but does not exist yet, subscribing at a later check: %s", partition, error)
             return
         self._consumers[partition] = consumer
         task = spawn(self._offer_lanes(partition, consumer), f"lane {partition}")
@@ -139,7 +139,7 @@ class PulsarInbound:
 
     async def _drop(self, partition: Partition, consumer: EntryConsumer) -> None:
         """Revoke the lane of a deleted partition, and close its consumer."""
-        log.warning("%s was deleted; consuming continues when it is created again", partition)
+        log.warning("partition %s was deleted; consuming continues when the partition is created again", partition)
         if (lane := self._latest_lanes.pop(partition, None)) is not None:
             lane.revoke()
         await consumer.close()
@@ -153,7 +153,8 @@ class PulsarInbound:
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.WARNING),
-                    "checking for new partitions of %s failed: %s",
+                    "subscription %s: checking for new partitions failed, checking again in %g s: %s",
                     self._spec.group,
+                    self._refresh_s,
                     error,
                 )

@@ -78,7 +78,7 @@ class PulsarLane:
         self._release_charge()
         while True:
             if self.revoked.is_set() or is_missing(self._consumer.end_error):
-                raise LaneRevoked(f"{self.partition} was revoked, released or deleted")
+                raise LaneRevoked(f"partition {self.partition} was revoked, released or deleted")
             if loop.time() < self._resume_at:
                 await self._consumer.wait_change(min(IDLE_CHECK_S, self._resume_at - loop.time()))
             elif self._consumer.queued:
@@ -175,7 +175,7 @@ class PulsarLane:
     async def seek(self, position: Position) -> None:
         """Continue with this message; moves the subscription's cursor as well. Raises LaneRevoked, ClusterError."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"{self.partition} was revoked or released")
+            raise LaneRevoked(f"partition {self.partition} was revoked or released")
         ledger, entry, *index = position
         self._end_check.invalidate()
         self._resume_at = 0.0

@@ -78,12 +78,13 @@ class PulsarOperations:
         try:
             allowed = await self._auto_creates_subscriptions(f"{full.tenant}/{full.namespace}")
         except AccessDenied as error:
-            log.info("cannot find out whether brokers auto-create subscription %r of %s: %s", group, full, error)
+            text = "cannot find out whether brokers auto-create subscription %r of topic %s, assuming that they do: %s"
+            log.info(text, group, full, error)
             return
         if not allowed:
             raise ClusterError(
-                f"{full} has no subscription {group!r}, and its brokers do not auto-create it "
-                "(allowAutoSubscriptionCreation): create it",
+                f"topic {full} has no subscription {group!r}, and its brokers do not auto-create subscriptions "
+                "(allowAutoSubscriptionCreation): create the subscription",
                 Failure.FATAL,
             )
 
@@ -131,7 +132,9 @@ class PulsarOperations:
         admin, bounds = self._require_admin("moving a group"), await self._bounds(topic)
         if members := await self.members(topic, group):
             names = ", ".join(member.id for member in members)
-            raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+            raise ClusterError(
+                f"subscription {group!r} has consumers ({names}): stop them, then move the subscription", Failure.FATAL
+            )
         if unknown := positions.keys() - bounds.keys():
             full = self._topics.parse(topic)
             raise ClusterError(f"topic {full} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
@@ -176,7 +179,12 @@ class PulsarOperations:
         except ClusterError as error:
             if not self._admin.is_guess:
                 raise
-            log.info("cannot read the ledger sizes of %s partition %s at the guessed admin_url: %s", topic, partition, error)
+            log.info(
+                "topic %s partition %s: cannot read the ledger sizes at the guessed admin_url, continuing without them: %s",
+                topic,
+                partition,
+                error,
+            )
             return None
         counts = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in stats["ledgers"]}
         # The statistics report an open ledger with 0 entries; the id of its last entry (LEDGER:ENTRY) shows the number.
@@ -216,11 +224,11 @@ class PulsarOperations:
         """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`."""
         full = self._topics.parse(topic)
         if not self._topics.is_persistent(topic):
-            return [f"{full} is not persistent: consumers that are not connected never get a message; use a persistent topic"]
+            return [f"topic {full} is not persistent: disconnected consumers miss messages; use a persistent topic"]
         if self._admin is None:
             if group is not None:
                 return []
-            problem = f"cannot check the retention of {full} without the REST interface"
+            problem = f"cannot check the retention of topic {full} without the REST interface"
             return [f"{problem}; set admin_url of cluster {self._cluster!r}"]
         names = await self._topics.partition_names(topic)
         policies = await effective_policies(self._admin, full, exists=names is not None)

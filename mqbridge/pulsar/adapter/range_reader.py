@@ -37,7 +37,7 @@ async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bo
             first = await consumer.receive()
         return Bounds((*(first.first_chunk or first.id), 0), after)
     except TimeoutError as error:
-        raise ClusterError(f"the first entry of {topic} did not arrive within {timeout_s:g} s") from error
+        raise ClusterError(f"the first entry of topic {topic} did not arrive within {timeout_s:g} s") from error
     finally:
         await consumer.close()
 
@@ -156,7 +156,7 @@ class RangeReader:
             async with asyncio.timeout(self._timeout_s):
                 return await consumer.receive()
         except TimeoutError as error:
-            raise ClusterError(f"the next entry of {self._topic} did not arrive within {self._timeout_s:g} s") from error
+            raise ClusterError(f"the next entry of topic {self._topic} did not arrive within {self._timeout_s:g} s") from error
 
     async def _check_gap(self, entry: Entry) -> None:
         """Raise GapError if the ledger in which the range begins was deleted. `entry` is the first entry read.
@@ -167,7 +167,9 @@ class RangeReader:
             first = (await request_bounds(self._client, self._topic, self._timeout_s)).first
             if self._begin[0] < first[0]:
                 raise GapError(
-                    f"{self._partition} begins at {format_position(first)}, after {format_position(self._begin)}", first
+                    f"partition {self._partition}: the messages from position {format_position(self._begin)} up to, but not "
+                    f"including, {format_position(first)} were deleted before they were read",
+                    first,
                 )
 
 

@@ -80,7 +80,11 @@ def write_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions:
     unsubscribed = sorted(partition for partition, names in subscriptions.items() if not names)
     warnings = _expiry_warnings(topic, policies, "a subscription")
     if unsubscribed:
-        where = f"{topic}" if len(unsubscribed) == len(subscriptions) else f"{topic} (partition {', '.join(unsubscribed)})"
+        where = (
+            f"topic {topic}"
+            if len(unsubscribed) == len(subscriptions)
+            else f"topic {topic} (partition {', '.join(unsubscribed)})"
+        )
         remedy = (
             "create its subscriptions first, with `create: {subscriptions: [NAME]}` of the target or by letting its consumers"
             f" subscribe, or set retention of namespace {topic.tenant}/{topic.namespace}"
@@ -102,12 +106,13 @@ def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription
     """Return the warnings about time to live and backlog quota; `subscription` is the subscription as worded in the text."""
     warnings = []
     if policies.ttl_s:
-        problem = f"{topic} has a time to live: {subscription} loses messages that it does not consume within {policies.ttl_s} s"
+        problem = (
+            f"topic {topic} has a time to live: {subscription} loses messages that it does not consume within {policies.ttl_s} s"
+        )
         warnings.append(f"{problem}; raise or remove messageTTL")
     if policies.evicts:
-        problem = (
-            f"{topic} has a backlog quota with {EVICTION}: beyond it the oldest messages of {subscription} are dropped unread"
-        )
+        effect = f"beyond the quota the oldest messages of {subscription} are deleted unread"
+        problem = f"topic {topic} has a backlog quota with {EVICTION}: {effect}"
         warnings.append(f"{problem}; use producer_request_hold, which lets the producer wait")
     return warnings
 

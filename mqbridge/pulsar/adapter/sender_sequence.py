@@ -72,7 +72,10 @@ class SenderSequence:
     def check_source(self, source: Partition) -> None:
         """Raise LocalProtocolError if the outbound was resumed for another source: positions of two sources have no order."""
         if self._source not in (None, source):
-            raise LocalProtocolError(f"sender {self.sender!r} sends from {self._source} into {self._topic!r}, not from {source}")
+            raise LocalProtocolError(
+                f"sender {self.sender!r} may send only messages of partition {self._source} into topic {self._topic!r}, "
+                f"not messages of partition {source}"
+            )
 
     def set_stored(self, source: Partition, stored: Mapping[int, Position]) -> None:
         """Set the source, and by target partition the last position that is stored; clear everything noted about sends."""
@@ -87,16 +90,19 @@ class SenderSequence:
         of source than before, and if `first` is not after the last sent position (FATAL).
         """
         if self._source != source:
-            raise LocalProtocolError(f"sender {self.sender!r} has not resumed {source} in {self._topic!r}")
+            raise LocalProtocolError(
+                f"sender {self.sender!r} must call resume for partition {source} before it sends into topic {self._topic!r}"
+            )
         if partition in self._interrupted:
             raise ClusterError(
-                f"a send of sender {self.sender!r} into {self._topic!r} has failed: resume before the next send", Failure.RETRY
+                f"the last send of sender {self.sender!r} into topic {self._topic!r} failed: call resume before the next send",
+                Failure.RETRY,
             )
         stored, sent = self._stored.get(partition), self._sent.get(partition)
         if stored is not None and len(stored) != len(first):
             raise ClusterError(
-                f"sender {self.sender!r} has sent from another source into {self._topic!r}, up to {format_position(stored)}: "
-                "take a new name",
+                f"sender {self.sender!r} has sent messages of another source into topic {self._topic!r}, up to position "
+                f"{format_position(stored)}: choose another sender name",
                 Failure.FATAL,
             )
         if sent is not None and first <= sent:
@@ -119,8 +125,9 @@ class SenderSequence:
 
     def _order_error(self, position: Position, previous: Position) -> ClusterError:
         return ClusterError(
-            f"messages of {self._source} do not ascend: {format_position(position)} comes after {format_position(previous)}, "
-            f"but sender {self.sender!r} numbers by position in {self._topic!r}; sort them, or remove the sender's name",
+            f"messages of partition {self._source} are not in ascending order: position {format_position(position)} follows "
+            f"{format_position(previous)}, but sender {self.sender!r} derives sequence ids in topic {self._topic!r} from "
+            "positions; sort the messages, or remove the sender's name",
             Failure.FATAL,
         )
 

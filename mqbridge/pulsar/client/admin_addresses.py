@@ -16,6 +16,6 @@ def parse_admin_url(text: str) -> list[str]:
         if not host or "://" in host:
             raise ValueError(f"{other!r} is not {scheme}host:port like the first address")
         if "@" in host:
-            raise ValueError("only the first address may contain user and password; write a comma in these as %2C")
+            raise ValueError("only the first address may contain user and password; write a comma in the user or password as %2C")
         urls.append(f"{scheme}{credentials}{at}{host}")
     return urls

@@ -165,7 +165,7 @@ class AdminHttp:
                 may_repeat = repeats or isinstance(cause, _NEVER_SENT)
                 if attempt == count or not may_repeat or loop.time() >= deadline:
                     raise
-                log.info("%s; trying %s", error, _origin(self._bases[self._preferred]))
+                log.info("%s; trying the next address, %s", error, _origin(self._bases[self._preferred]))
             else:
                 self._preferred = index
                 return response
@@ -182,7 +182,9 @@ class AdminHttp:
                         return response
                     url = _redirect_target(response, f"{method} {path}")
         except (httpx.TimeoutException, TimeoutError) as error:
-            raise RequestTimeout(f"{_origin(url)} did not answer {method} {path} in time{self._guess_hint}") from error
+            raise RequestTimeout(
+                f"{_origin(url)} did not answer {method} {path} before the deadline{self._guess_hint}"
+            ) from error
         except (
             httpx.InvalidURL,  # httpx parses the address of a redirect before `_redirect_target` does
             httpx.RemoteProtocolError,
@@ -196,7 +198,9 @@ class AdminHttp:
                 failure = Failure.RETRY if self._has_succeeded else Failure.FATAL
                 raise Unreachable(f"{_origin(url)} cannot be reached by TLS: {why}{self._guess_hint}", failure) from error
             raise Unreachable(f"{_origin(url)} cannot be reached: {error}{self._guess_hint}") from error
-        raise ClusterError(f"{method} {path}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on the owner")
+        raise ClusterError(
+            f"{method} {path}: more than {MAX_REDIRECTS} redirects, because the brokers do not agree on the topic's owner"
+        )
 
     async def _send(self, method: str, base: httpx.URL, url: httpx.URL, body: Any) -> httpx.Response:
         """Send one request to `url`, with credentials only if `url` is trusted; `base` is the address that the call began at."""
@@ -244,7 +248,7 @@ def _redirect_target(response: httpx.Response, call: str) -> httpx.URL:
     location = response.headers.get("location", "")
     url = response.url.join(location)
     if not location or url.scheme not in {"http", "https"}:
-        raise ClusterError(f"{call}: redirected to {location!r}, which is not an HTTP address")
+        raise ClusterError(f"{call} was redirected to {location!r}, which is not an HTTP address")
     return url.copy_with(username=None, password=None, fragment=None)
 
 

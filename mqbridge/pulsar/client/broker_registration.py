@@ -101,7 +101,7 @@ class BrokerRegistration:
             raise
         self._registering_at = None
         if table.get(self._key) is not self._registrable:
-            raise ConnectionLost(f"the broker closed the {self._what} of {self._topic} while it was being opened")
+            raise ConnectionLost(f"the broker closed the {self._what} of topic {self._topic} during its opening")
         self.connection = connection
         self._registrable.on_registered(connection)
 
@@ -115,7 +115,7 @@ class BrokerRegistration:
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.INFO),
-                    "%s: cannot connect to the assigned broker, looking up the owner: %s",
+                    "topic %s: cannot connect to the assigned broker, looking up the owner instead: %s",
                     self._topic,
                     error,
                 )
@@ -138,11 +138,13 @@ class BrokerRegistration:
                 delay = backoff.delay()
                 if self._registrable.is_final(error, delay):
                     self._task = None
-                    self._registrable.end(_final_error(f"no {self._what} for {self._topic}: {error}", error))
+                    self._registrable.end(
+                        _final_error(f"the {self._what} of topic {self._topic} cannot be opened: {error}", error)
+                    )
                     return
                 log.log(
                     retry_log_level(error, logging.INFO),
-                    "%s: registering the %s failed, trying again in %.1f s: %s",
+                    "topic %s: registering the %s failed, retrying in %.1f s: %s",
                     self._topic,
                     self._what,
                     delay,
@@ -152,7 +154,10 @@ class BrokerRegistration:
             except Exception as bug:  # `spawn` logs it; tasks that wait for the registration must not wait for ever
                 self._task = None
                 self._registrable.end(
-                    ClusterError(f"no {self._what} for {self._topic}: unexpected {type(bug).__name__}", Failure.FATAL)
+                    ClusterError(
+                        f"the {self._what} of topic {self._topic} cannot be opened: unexpected {type(bug).__name__}",
+                        Failure.FATAL,
+                    )
                 )
                 raise
             else:
@@ -185,9 +190,13 @@ class BrokerRegistration:
         try:
             self._migrated_to = self._lookup.addresses(command.brokerServiceUrl, command.brokerServiceUrlTls)
         except ClusterError as error:
-            log.warning("%s was migrated to another cluster, whose address is unusable: %s", self._topic, error)
+            log.warning(
+                "topic %s was migrated to another cluster, but its address is invalid, so this client cannot follow: %s",
+                self._topic,
+                error,
+            )
             return False
-        log.warning("%s was migrated to the cluster at %s", self._topic, self._migrated_to[0])
+        log.warning("topic %s was migrated to the cluster at %s, connecting to that cluster", self._topic, self._migrated_to[0])
         return True
 
     async def cancel_attempt(self) -> None:
@@ -221,7 +230,13 @@ class BrokerRegistration:
                 timeout,
             )
         except ClusterError as error:
-            log.log(retry_log_level(error, logging.INFO), "%s: closing the %s failed: %s", self._topic, self._what, error)
+            log.log(
+                retry_log_level(error, logging.INFO),
+                "topic %s: the broker did not confirm the close of the %s: %s",
+                self._topic,
+                self._what,
+                error,
+            )
 
 
 def _final_error(problem: str, error: ClusterError) -> ClusterError:

@@ -275,7 +275,7 @@ class Connection:
                 if self._challenge_task is None or self._challenge_task.done():
                     self._challenge_task = spawn(self._answer_challenge(), f"fresh credentials for {self.endpoint.peer}")
             case _:
-                log.warning("%s sent an unexpected command of type %d: ignored", self.endpoint.peer, command_type)
+                log.warning("ignoring an unexpected command of type %d from broker %s", command_type, self.endpoint.peer)
 
     def _on_connected(self, command: BaseCommand) -> None:
         if self._connected.done():
@@ -312,7 +312,9 @@ class Connection:
             self._credentials = await self._auth.credentials(fresh=True)
         except ClusterError as error:
             log.warning(
-                "%s requests fresh credentials, but reading them failed; sending the previous ones: %s", self.endpoint.peer, error
+                "broker %s requests fresh credentials, but reading them failed; sending the previous credentials: %s",
+                self.endpoint.peer,
+                error,
             )
         if self.alive:
             self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))

@@ -72,7 +72,7 @@ class ConnectionPool:
 
         Raises the last error if all addresses fail.
         """
-        last_error = ClusterError("the list of addresses is empty", Failure.FATAL)
+        last_error = ClusterError("cannot connect: the list of broker addresses is empty", Failure.FATAL)
         for address in addresses:
             try:
                 return await self.get(address), address

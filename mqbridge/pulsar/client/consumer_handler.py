@@ -171,7 +171,7 @@ class ConsumerHandler:
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
                 self._on_active_change(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
-                log.info("%s was terminated and has been read to its end", self.topic)
+                log.info("topic %s was terminated and has been read to its end", self.topic)
                 self.at_end = True
                 self.wake()
             case BaseCommand.TOPIC_MIGRATED:
@@ -179,7 +179,7 @@ class ConsumerHandler:
                     self._state.on_migrated()
                     self._forget()
             case _:  # CLOSE_CONSUMER
-                log.info("%s: the broker closed the consumer, looking up the topic's new owner", self.topic)
+                log.info("topic %s: the broker closed the consumer, looking up the topic's new owner", self.topic)
                 self._registration.on_closed(frame.command.close_consumer)
                 self._detach(closed=True)
                 # `seek` and `unsubscribe` make the broker close the consumer, and reopen it themselves.
@@ -189,7 +189,10 @@ class ConsumerHandler:
     def on_lost(self, error: Exception) -> None:
         """Subscribe again after the loss of the connection."""
         log.log(
-            retry_log_level(error, logging.INFO), "%s: the consumer lost its connection (%s), reconnecting", self.topic, error
+            retry_log_level(error, logging.INFO),
+            "topic %s: the consumer lost its connection (%s), reconnecting",
+            self.topic,
+            error,
         )
         self._detach()
         self._reopen()
@@ -197,7 +200,9 @@ class ConsumerHandler:
     def _overflow(self) -> None:
         """Drop all queued entries, and subscribe again with fewer permits."""
         log.warning(
-            "%s: dropping the queued entries, whose %d bytes exceed the limit, and subscribing again", self.topic, self.held_bytes
+            "topic %s: dropping the queued entries, because their %d bytes exceed the limit, and subscribing again",
+            self.topic,
+            self.held_bytes,
         )
         self._receiver_queue.overflow()
         self._resubscribe()
@@ -307,7 +312,9 @@ class ConsumerHandler:
         if self._state.link is not State.SUBSCRIBING:
             # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated. After a
             # RequestTimeout `BrokerRegistration` closes the consumer at this broker before it subscribes again.
-            raise RequestTimeout(f"the consumer of {self.topic} must subscribe again: its start changed during SUBSCRIBE")
+            raise RequestTimeout(
+                f"the consumer of topic {self.topic} must subscribe again: its start position changed during SUBSCRIBE"
+            )
 
     def on_registered(self, connection: Connection) -> None:  # noqa: ARG002 - an argument of `Registrable`
         """Start to receive after a successful SUBSCRIBE: repeat an acknowledgement that may be lost, and grant permits.
@@ -317,7 +324,7 @@ class ConsumerHandler:
         self.registrations += 1
         if self._state.on_subscribed(self._cursor):
             log.warning(
-                "%s: subscription %s was reset to %s, continuing from there", self.topic, self.subscription.name, self._cursor
+                "topic %s: subscription %s was reset, continuing after entry %s", self.topic, self.subscription.name, self._cursor
             )
             self._forget()
         self._acks.flush()
@@ -335,7 +342,7 @@ class ConsumerHandler:
             raise self.end_error
         connection = self._connection()
         if connection is None:
-            raise ConnectionLost(f"the consumer of {self.topic} is not connected now; it is reconnecting")
+            raise ConnectionLost(f"the consumer of topic {self.topic} is not connected now, but reconnecting: retry later")
         return connection
 
     def _connection(self) -> Connection | None:
@@ -371,7 +378,7 @@ class ConsumerHandler:
         await self._stall_detector.close()
         await self._registration.cancel_attempt()
         connection = self._registration.connection
-        self.end(ClusterError(f"the consumer of {self.topic} is closed", Failure.FATAL))
+        self.end(ClusterError(f"the consumer of topic {self.topic} is closed", Failure.FATAL))
         self._acks.stop()
         self._receiver.stop()
         await self._registration.close(connection, deadline)

@@ -60,7 +60,9 @@ class ConsumerRequests:
         except ServerRefused as error:
             if error.failure in (Failure.FATAL, Failure.REFUSED):
                 return None
-            raise RequestTimeout(f"the cursor of {self._topic} is unknown: {error}") from error
+            raise RequestTimeout(
+                f"the broker did not return the subscription's cursor in topic {self._topic}: {error}"
+            ) from error
         has_cursor = response.HasField("consumer_mark_delete_position")
         cursor = ids.entry_id(response.consumer_mark_delete_position) if has_cursor else ids.EARLIEST
         if cursor > ids.EARLIEST:

@@ -209,7 +209,7 @@ class EntryConsumer(ConsumerHandler):
         self._unsubscribing = True
         try:
             await self._requests.unsubscribe(force)
-            self.end(ClusterError(f"the subscription {self.subscription.name} of {self.topic} is deleted", Failure.FATAL))
+            self.end(ClusterError(f"subscription {self.subscription.name} of topic {self.topic} is deleted", Failure.FATAL))
         finally:
             self._unsubscribing = False
             if self._connection() is None:

@@ -143,7 +143,7 @@ class EntryProducer:
         highest = highest_sequence_id
         if sequence_id is not None and not 0 <= sequence_id <= (MAX_SEQUENCE + 1 - count if highest is None else highest):
             error = ClusterError(
-                f"{self.topic}: the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED
+                f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED
             )
         if error is not None:
             future.set_exception(error)
@@ -171,7 +171,7 @@ class EntryProducer:
         max_elapsed_s = self.settings.max_elapsed_s
         assert max_elapsed_s is not None  # noqa: S101 - else there is no timer
         self._expiry_timer = None
-        error = RequestTimeout(f"not stored in {self.topic} within {max_elapsed_s:g} s")
+        error = RequestTimeout(f"the entry was not stored in topic {self.topic} within {max_elapsed_s:g} s")
         if self._send_queue.expire(self._loop.time() - max_elapsed_s, error) and self.settings.fails_in_order:
             self._rejecting_with = error
             # Callers learn of the failure by callbacks of futures that wait for futures, which takes up to three loop iterations.
@@ -196,12 +196,15 @@ class EntryProducer:
             case BaseCommand.TOPIC_MIGRATED:
                 self._registration.on_migrated(frame.command.topicMigrated)
             case _:  # CLOSE_PRODUCER
-                log.info("%s: the broker closed the producer, looking up the topic's new owner", self.topic)
+                log.info("topic %s: the broker closed the producer, looking up the topic's new owner", self.topic)
                 self._registration.on_closed(frame.command.close_producer)
                 if self._exclusive_wait is not None:
                     connection, request_id = self._exclusive_wait
                     connection.fail_exclusive_wait(
-                        request_id, ConnectionLost(f"the broker closed the waiting producer of {self.topic}")
+                        request_id,
+                        ConnectionLost(
+                            f"the broker closed the producer of topic {self.topic}, which waited for exclusive access"
+                        ),
                     )
                 self._detach()
                 self._registration.reopen()
@@ -209,7 +212,10 @@ class EntryProducer:
     def on_lost(self, error: Exception) -> None:
         """Register again after the loss of the connection; entries without a receipt will be sent again."""
         log.log(
-            retry_log_level(error, logging.INFO), "%s: the producer lost its connection (%s), reconnecting", self.topic, error
+            retry_log_level(error, logging.INFO),
+            "topic %s: the producer lost its connection (%s), reconnecting",
+            self.topic,
+            error,
         )
         self._detach()
         self._registration.reopen()
@@ -219,7 +225,7 @@ class EntryProducer:
         failure = codes.of(send_error.error).sending
         error = codes.refusal_error(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:
-            log.warning("%s; opening the producer again, which has %d pending entries", error, self.pending)
+            log.warning("%s; opening the producer again and resending its %d pending entries", error, self.pending)
             self._registration.close_before_next()
             self._detach()
             self._registration.reopen(self._error_backoff.delay())
@@ -260,7 +266,7 @@ class EntryProducer:
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
         """Wait for exclusive access; afterwards the first opening has its whole time again."""
-        log.info("%s: another producer has exclusive access, waiting until it ends", self.topic)
+        log.info("topic %s: another producer has exclusive access, waiting until that producer closes", self.topic)
         self._exclusive_wait = (connection, request_id)
         try:
             return await connection.wait_exclusive_access(request_id)
@@ -274,7 +280,8 @@ class EntryProducer:
         if self._replaced_at is not None:
             self._registration.close_before_next()
             problem = (
-                f"another producer has sent to {self.topic} with the name {self.name!r}, up to sequence id {self._replaced_at}"
+                f"another producer named {self.name!r} has sent to topic {self.topic}, up to sequence id {self._replaced_at}: "
+                "choose another producer name"
             )
             self.end(ClusterError(problem, Failure.FATAL))
             return
@@ -312,10 +319,14 @@ class EntryProducer:
             async with asyncio.timeout_at(deadline):
                 await self._send_queue.idle.wait()
         except TimeoutError:
-            log.warning("%s: closing the producer; failing %d entries that have no receipt", self.topic, self.pending)
+            log.warning(
+                "topic %s: closing the producer at its deadline; %d entries have no receipt and count as failed",
+                self.topic,
+                self.pending,
+            )
         await self._registration.cancel_attempt()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         connection = self._registration.connection
-        self.end(ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL))
+        self.end(ClusterError(f"the producer of topic {self.topic} is closed", Failure.FATAL))
         await self._registration.close(connection, deadline)

@@ -93,7 +93,9 @@ class Lookup:
             if response.response == response.Connect:
                 return Owner(connection, proxied)
             authoritative = response.authoritative
-        raise ClusterError(f"looking up {topic}: more than {MAX_REDIRECTS} redirects, the brokers do not agree on its owner")
+        raise ClusterError(
+            f"looking up topic {topic}: more than {MAX_REDIRECTS} redirects, because the brokers do not agree on its owner"
+        )
 
     async def connect_assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
         """Connect to the next owner of a topic, which a broker named in its close command. Raises ClusterError.
@@ -111,13 +113,13 @@ class Lookup:
         try:
             return parse_service_url(url_tls if tls else url, tls)
         except ValueError as error:
-            raise ClusterError(f"the broker returned an invalid address: {error}") from error
+            raise ClusterError(f"a lookup returned an invalid broker address: {error}") from error
 
     async def _connect(self, url: str, url_tls: str, service: Address | None) -> Connection:
         """Return the connection to the broker with these URLs, through the proxy at `service` unless that is None."""
         address, *more = self.addresses(url, url_tls)
         if more:
-            raise ClusterError(f"the broker returned several addresses of the topic's owner instead of one: {url or url_tls}")
+            raise ClusterError(f"a lookup returned several addresses of the topic's owner instead of one: {url or url_tls}")
         if service is not None:
             return await self._pool.get(service, None if address == service else str(address))
         return await self._pool.get(address)

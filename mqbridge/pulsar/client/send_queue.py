@@ -124,7 +124,7 @@ class SendQueue:
             self._queue.popleft().fail(error)
             return False
         except (EncodeError, ValueError) as error:
-            problem = f"an entry for {self._topic} cannot be encoded: {error}"
+            problem = f"an entry for topic {self._topic} cannot be encoded: {error}"
             self._queue.popleft().fail(ClusterError(problem, Failure.REFUSED))
             return False
         self.next_sequence = entry.highest + 1
@@ -138,7 +138,7 @@ class SendQueue:
             entry.highest = entry.sequence + entry.count - 1
         if entry.highest > MAX_SEQUENCE:
             raise ClusterError(
-                f"{self.name!r} has used up its sequence ids on {self._topic}: choose another producer name", Failure.FATAL
+                f"producer {self.name!r} has used up its sequence ids in topic {self._topic}: choose another name", Failure.FATAL
             )
         metadata = entry.metadata
         metadata.producer_name = self.name
@@ -162,7 +162,9 @@ class SendQueue:
             return False  # the entry was abandoned, or sent twice and has its receipt
         if sequence != in_flight[0].sequence:
             expected = in_flight[0].sequence
-            raise RemoteProtocolError(f"out-of-order receipt on {self._topic}: sequence id {sequence}, expected {expected}")
+            raise RemoteProtocolError(
+                f"out-of-order receipt for topic {self._topic}: sequence id {sequence}, expected {expected}"
+            )
         ledger, entry = receipt.message_id.ledgerId, receipt.message_id.entryId
         if ledger == entry == UNSIGNED_NONE:
             self.duplicates += 1
@@ -205,7 +207,9 @@ class SendQueue:
                     self._update_idle()
                     return
         if self._in_flight and sequence > self._in_flight[-1].highest:
-            raise RemoteProtocolError(f"an error for sequence id {sequence} of {self._topic}, which was not sent")
+            raise RemoteProtocolError(
+                f"topic {self._topic}: the broker sent an error for sequence id {sequence}, which was never sent"
+            )
 
     def _pop_oldest(self) -> PendingEntry:
         """Remove the oldest entry in flight."""

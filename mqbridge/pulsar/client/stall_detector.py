@@ -79,7 +79,7 @@ class StallDetector:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "%s: no entry has arrived, and requesting the topic's last entry failed, trying again later: %s",
+                "topic %s: no entry has arrived, and requesting the topic's last entry failed, trying again later: %s",
                 self._topic,
                 error,
             )
@@ -95,7 +95,7 @@ class StallDetector:
             self._interval_s = min(2 * self._interval_s, max(MAX_INTERVAL_S, self._silence_s))
             return
         log.warning(
-            "%s: no entry has arrived for %g s, although the topic has entries up to %s: subscribing again",
+            "topic %s: no entry has arrived for %g s, although the topic has entries up to %s: subscribing again",
             self._topic,
             self._interval_s,
             last,

@@ -97,13 +97,10 @@ class TopicWatch:
             except ClusterError as error:
                 if error.failure is Failure.FATAL:
                     raise
-                log.log(
-                    retry_log_level(error, logging.INFO),
-                    "requesting the topics of %s failed, retrying: %s",
-                    self._namespace,
-                    error,
-                )
-                await asyncio.sleep(self._backoff.delay())
+                delay = self._backoff.delay()
+                text = "updating the topic list of namespace %s failed, retrying in %.1f s: %s"
+                log.log(retry_log_level(error, logging.INFO), text, self._namespace, delay, error)
+                await asyncio.sleep(delay)
             else:
                 self._backoff.reset()
                 return
@@ -118,10 +115,11 @@ class TopicWatch:
             response = await self._request_watch(connection)
         except ServerRefused as error:
             if self._watched_pattern == self._match_all:
-                log.info("%s: falling back to polling the topic list", error)
+                log.info("namespace %s: polling the topic list, because the broker refuses a watch: %s", self._namespace, error)
                 self._polls_only = True
             else:
-                log.info("%s: watching the whole namespace %s instead", error, self._namespace)
+                text = "namespace %s: watching all topics, because the broker refuses a watch with the pattern: %s"
+                log.info(text, self._namespace, error)
                 self._watched_pattern, self._hash = self._match_all, None
                 await self._start_watch()
             return
@@ -162,7 +160,12 @@ class TopicWatch:
 
     def on_lost(self, error: Exception) -> None:
         """Process the loss of the connection; the next refresh starts a new watch."""
-        log.log(retry_log_level(error, logging.INFO), "the watch on the topics of %s was lost: %s", self._namespace, error)
+        log.log(
+            retry_log_level(error, logging.INFO),
+            "the connection of the watch on namespace %s was lost, starting a new watch: %s",
+            self._namespace,
+            error,
+        )
         self._connection = None
         self._changed.set()
 
@@ -181,5 +184,8 @@ class TopicWatch:
             )
         except ClusterError as error:
             log.log(
-                retry_log_level(error, logging.INFO), "closing the watch on the topics of %s failed: %s", self._namespace, error
+                retry_log_level(error, logging.INFO),
+                "the broker did not confirm the close of the watch on namespace %s: %s",
+                self._namespace,
+                error,
             )

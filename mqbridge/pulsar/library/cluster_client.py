@@ -73,7 +73,7 @@ class ClusterClient:
         """The REST client for tenants, namespaces, topics and subscriptions. Raises ConfigError without `admin_url`."""
         if self._admin is None:
             if self._admin_url is None:
-                raise ConfigError("the client has no admin_url: give it, such as http://host:8080")
+                raise ConfigError("the client has no admin_url: open the client with one, such as http://host:8080")
             self._admin = Admin(self._admin_url, self._timing.operation, tls=self._tls, auth=self._auth)
         return self._admin
 

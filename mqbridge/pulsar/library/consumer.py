@@ -106,7 +106,9 @@ class Consumer:
                 self._reported_failures.add(consumer)
                 raise consumer.end_error
         if failed and len(failed) == len(self._topic_consumer.consumers):
-            raise ClusterError(f"every partition has failed: {failed[0].end_error}", Failure.FATAL)
+            raise ClusterError(
+                f"all {len(failed)} partitions have failed, the first one with: {failed[0].end_error}", Failure.FATAL
+            )
 
     def __aiter__(self) -> Self:
         return self
@@ -205,7 +207,9 @@ class Consumer:
         if isinstance(to, ReceivedMessage):
             consumer = self._topic_consumer.consumers.get(concrete_name(full_name(to.topic), to.partition))
             if consumer is None:
-                raise ClusterError(f"this consumer has no partition {to.partition} of {to.topic}", Failure.FATAL)
+                raise ClusterError(
+                    f"cannot seek: this consumer has no partition {to.partition} of topic {to.topic}", Failure.FATAL
+                )
             ledger, entry, index = to.position
             # A chunked message has the id of its last chunk, but must be read from its first chunk.
             begin = to.handle.begin if isinstance(to.handle, ReceivedEntry) else (ledger, entry)
@@ -235,7 +239,9 @@ class Consumer:
                     await self._topic_consumer.wait()
         active = [each for each in consumers.values() if each.end_error is None and each.active]
         if not active:
-            raise ClusterError("cannot seek: this consumer is not the active consumer of any partition now")
+            raise ClusterError(
+                "cannot seek: this consumer is not the active consumer of any partition now; seek with the active consumer"
+            )
         return active
 
     async def _seek(self, consumer: EntryConsumer, entry: EntryId | None = None, publish_time: int | None = None) -> None:
@@ -297,7 +303,8 @@ class Consumer:
             async with asyncio.timeout(timeout):
                 await self.flush()
         except (ClusterError, TimeoutError) as error:
-            log.warning("closing a consumer: acknowledgements may be lost and their messages redelivered: %s", error or "timeout")
+            text = "closing a consumer: the broker did not confirm all acknowledgements, so messages may be redelivered: %s"
+            log.warning(text, error if str(error) else f"no response within {timeout:g} s")
         finally:
             await self._topic_consumer.close(max(0.0, deadline - loop.time()))
 

@@ -103,7 +103,7 @@ class Producer:
             stored = self._producer.send_message(outgoing, partition)
         except (ValueError, TypeError) as error:  # raised by protobuf and by the UTF-8 encoder
             self._window.leave(number, size)
-            raise MappingError(f"{self._topic}: Pulsar cannot carry this message: {error}") from error
+            raise MappingError(f"a message for topic {self._topic} cannot be encoded: {error}") from error
         except BaseException:
             self._window.leave(number, size)
             raise
@@ -112,7 +112,9 @@ class Producer:
             return self._receipt(await asyncio.shield(stored))
         except ClusterError as error:
             if self._closed and error.failure is Failure.FATAL:
-                raise ConnectionLost(f"the producer of {self._topic} was closed before it had a receipt") from error
+                raise ConnectionLost(
+                    f"the producer of topic {self._topic} was closed before the message had a receipt"
+                ) from error
             raise
 
     def _receipt(self, message_id: MessageId) -> SendReceipt:
@@ -145,11 +147,11 @@ class Producer:
             deadline = 0.0
             raise
         finally:
-            self._window.abort(ConnectionLost(f"the producer of {self._topic} was closed before the message was sent"))
+            self._window.abort(ConnectionLost(f"the producer of topic {self._topic} was closed before the message was sent"))
             await self._producer.close(max(0.0, deadline - asyncio.get_running_loop().time()))
 
     def _closed_error(self) -> ClusterError:
-        return ClusterError(f"the producer of {self._topic} is closed", Failure.FATAL)
+        return ClusterError(f"the producer of topic {self._topic} is closed", Failure.FATAL)
 
     async def __aenter__(self) -> Self:
         return self

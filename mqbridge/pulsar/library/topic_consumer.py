@@ -126,7 +126,7 @@ class TopicConsumer:
         count = await self._client.partitions(topic, create=missing_is_fatal and self._subscription.create_topic)
         if count is None:
             if missing_is_fatal:
-                raise ClusterError(f"there is no topic {topic}: create it", Failure.FATAL)
+                raise ClusterError(f"topic {topic} does not exist: create it", Failure.FATAL)
             return
         partitions = [str(name.partition(index)) for index in range(count)] or [topic]
         self._budget.consumers = max(self._budget.consumers, len(partitions))
@@ -143,7 +143,7 @@ class TopicConsumer:
         except ClusterError as error:
             if not self._is_missing_in_pattern(error):
                 raise
-            log.info("%s is listed but does not exist yet: %s", topic, error)
+            log.info("topic %s is listed but does not exist yet, subscribing at a later check: %s", topic, error)
             return
         consumer.on_change = self.wake
         self.consumers[topic] = consumer
@@ -195,7 +195,8 @@ class TopicConsumer:
             async with self._subscribe_lock:
                 await self._subscribe(topic, missing_is_fatal=False)
         except ClusterError as error:
-            log.log(retry_log_level(error, logging.WARNING), "checking for new partitions of %s failed: %s", topic, error)
+            text = "checking for new partitions of topic %s failed, trying again at the next check: %s"
+            log.log(retry_log_level(error, logging.WARNING), text, topic, error)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send the pending acknowledgements and close all consumers, within `timeout` seconds."""

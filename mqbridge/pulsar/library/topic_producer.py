@@ -64,7 +64,7 @@ class TopicProducer:
         """
         count = await self._client.partitions(self.topic, create=True)
         if count is None:
-            raise ClusterError(f"there is no topic {self.topic}: create it", Failure.FATAL)
+            raise ClusterError(f"topic {self.topic} does not exist: create it", Failure.FATAL)
         self.partitions = count
         first = 0 if count else -1
         self._get_batcher(first)
@@ -97,11 +97,13 @@ class TopicProducer:
     def _batcher_for(self, message: OutgoingMessage, partition: int | None = None) -> Batcher:
         """Choose the partition of a message and return its batcher. Raises the errors of `send_message`."""
         if self._closed:
-            raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
+            raise ClusterError(f"the producer of topic {self.topic} is closed", Failure.FATAL)
         if partition is None:
             partition = self.partition_of(message)
         elif not 0 <= partition < self.partitions:
-            raise ClusterError(f"{self.topic} has no partition {partition}, only {self.partitions} partitions", Failure.REFUSED)
+            raise ClusterError(
+                f"topic {self.topic} has no partition {partition}: it has {self.partitions} partitions", Failure.REFUSED
+            )
         return self._batchers.get(partition) or self._get_batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
@@ -144,12 +146,11 @@ class TopicProducer:
             try:
                 count = await self._client.partitions(self.topic)
             except ClusterError as error:
-                log.log(
-                    retry_log_level(error, logging.WARNING), "checking for new partitions of %s failed: %s", self.topic, error
-                )
+                text = "checking for new partitions of topic %s failed, checking again in %g s: %s"
+                log.log(retry_log_level(error, logging.WARNING), text, self.topic, self._refresh_s, error)
                 continue
             if count is not None and count > self.partitions:
-                log.info("%s has %d partitions now, %d before", self.topic, count, self.partitions)
+                log.info("topic %s has grown from %d to %d partitions", self.topic, self.partitions, count)
                 self.partitions = count
 
     @property

@@ -25,7 +25,10 @@ def sequence_of(position: Position) -> int:
     """Return the sequence id of a message at this position. Raises ClusterError (FATAL) if the position does not fit."""
     widths = _WIDTHS.get(len(position))
     if widths is None:
-        raise ClusterError(f"position {position} cannot become a sequence id: remove the sender's name", Failure.FATAL)
+        raise ClusterError(
+            f"position {position} has {len(position)} parts and cannot become a sequence id: remove the sender's name",
+            Failure.FATAL,
+        )
     packed = 0
     for part, width in zip(position, widths, strict=True):
         if not 0 <= part < 1 << width:

@@ -35,7 +35,7 @@ def compress(codec: int, data: bytes) -> bytes:
             return bytes(cramjam.zstd.compress(data))
         case pb.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(data))
-    raise ValueError(f"unknown codec {codec}")
+    raise ValueError(f"compression codec {codec} is unknown")
 
 
 def decompress(codec: int, data: bytes, size: int, limit: int = MAX_UNCOMPRESSED_BYTES) -> bytes:
@@ -68,5 +68,5 @@ def _decompress(codec: int, data: bytes, size: int) -> bytes:
     elif codec == pb.SNAPPY:
         written = cramjam.snappy.decompress_raw_into(data, out)
     else:
-        raise RemoteProtocolError(f"unknown codec {codec}")
+        raise RemoteProtocolError(f"compression codec {codec} is unknown")
     return bytes(out) if written == size else bytes(out[:written])

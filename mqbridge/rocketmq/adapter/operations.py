@@ -88,7 +88,7 @@ class RocketMQOperations:
         """
         if (consumers := await self._groups.consumers(group)) is not None and consumers.connections:
             names = ", ".join(member.client_id for member in consumers.connections)
-            raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+            raise ClusterError(f"group {group!r} has members ({names}): stop them, then move the group's offsets", Failure.FATAL)
         queues = {partition_name(queue): queue for queue in await self._topics.queues(topic)}
         if unknown := positions.keys() - queues.keys():
             raise ClusterError(f"topic {topic!r} has no queue {', '.join(sorted(unknown))}", Failure.FATAL)

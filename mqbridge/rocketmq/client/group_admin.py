@@ -159,7 +159,7 @@ class GroupAdmin:
             problem = (
                 f"the offsets of {group} did not change in {', '.join(map(queue_label, pending[:5]))} ({len(pending)} in all)"
             )
-            raise ClusterError(f"{problem}: the group is running; stop it")
+            raise ClusterError(f"{problem}: the group has running members; stop them")
 
     async def _queues_that_differ(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
         """Return the queues whose committed offset is not the one in `offsets`."""

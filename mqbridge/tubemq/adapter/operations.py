@@ -108,7 +108,7 @@ class GroupAdmin(Admin):
         """
         if present := await self.members(topic, group):
             names = ", ".join(member.id for member in present)
-            raise ClusterError(f"group {group!r} is being consumed by {names}: stop it, then move it", Failure.FATAL)
+            raise ClusterError(f"group {group!r} has members ({names}): stop them, then move the group's offsets", Failure.FATAL)
         nodes = {str(node.id): node for node in await self.brokers()}
         if unknown := positions.keys() - (await self._partition_names(topic)):
             raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)

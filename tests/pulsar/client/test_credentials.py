@@ -105,7 +105,7 @@ async def test_a_challenge_gets_the_last_credentials_if_reading_fails(broker: Br
     broker.link.send(authChallenge=CHALLENGE)
     await until(lambda: broker.asked[BaseCommand.AUTH_RESPONSE])
     assert broker.asked[BaseCommand.AUTH_RESPONSE][0].response.auth_data == b"one"
-    assert "sending the previous ones: the vault is sealed" in caplog.text
+    assert "sending the previous credentials: the vault is sealed" in caplog.text
     await client.close()
 
 
@@ -177,7 +177,7 @@ async def test_all_partitions_share_a_refusal_of_credentials(broker: Broker, cap
     broker.on[BaseCommand.CONNECT] = lets_in(b"two")
     broker.link.error(ids.NO_REQUEST, pb.AuthenticationError, "Failed to authenticate")
     sent = [producer.send(MessageMetadata(), b"1") for producer in producers]
-    await until(lambda: caplog.text.count("trying again in") > 3 * len(producers))
+    await until(lambda: caplog.text.count("retrying in") > 3 * len(producers))
     assert len(auth.asked) == 2
     auth.current = b"two"
     monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 0.0)

@@ -202,7 +202,7 @@ async def test_used_up_sequence_ids_are_a_fatal_error(broker: Broker, client):
     producer = client.producer(TOPIC)
     await producer.send(MessageMetadata(), b"the last one")
     for _ in range(2):
-        with pytest.raises(ClusterError, match="another producer name") as caught:
+        with pytest.raises(ClusterError, match="choose another name") as caught:
             await producer.send(MessageMetadata(), b"x")
         assert caught.value.failure is Failure.FATAL
     assert producer.pending == 0

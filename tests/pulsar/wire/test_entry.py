@@ -59,7 +59,7 @@ def test_an_unknown_codec_is_a_defect():
     metadata = MessageMetadata.FromString(known.SerializeToString() + b"\x40\x05")
     entry = decode_entry(encode_entry_prefix(metadata, b"packed") + b"packed")
     entry.unpack()
-    assert entry.defect == "unknown codec 5"
+    assert entry.defect == "compression codec 5 is unknown"
 
 
 def test_a_batch_of_one_is_a_batch():

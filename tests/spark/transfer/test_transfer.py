@@ -224,7 +224,7 @@ def test_without_dead_letters_a_refused_message_fails_and_is_never_skipped_later
         cluster = await cluster_of()
         cluster.broker.faults.receipt_delay_s = 0.1
         messages = [message(n, BAD if n == 4 else None) for n in range(30)]
-        with pytest.raises(DeliveryError, match="refuses the message at there/orders/1 position 4: it is bad"):
+        with pytest.raises(DeliveryError, match="refuses the message of there/orders/1 at position 4: it is bad"):
             await move(cluster, spec_of(), batches_of(messages))
         assert len(cluster.stored("copy")[1]) > 5, "later messages were in flight already"
         with pytest.raises(DeliveryError, match="position 4: an earlier attempt did not store it"):
