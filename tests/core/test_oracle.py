@@ -41,7 +41,7 @@ def test_damaged_and_unknown_messages_are_reported() -> None:
     assert "damaged" in oracle.partitions[0].wrong[0]
     oracle = Oracle([1], 50)
     oracle.see(0, [good.replace(attributes=b"x=1")])
-    assert "says" in oracle.partitions[0].wrong[0]
+    assert "has attributes" in oracle.partitions[0].wrong[0]
     oracle = Oracle([1, 1], 50)
     oracle.see(1, [good, Message(b"")])
     assert len(oracle.partitions[1].wrong) == 2
