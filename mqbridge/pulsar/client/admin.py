@@ -51,12 +51,12 @@ class Admin(AdminSubscriptions):
         """Close the connections."""
         await self._http.close()
 
-    async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, *, idempotent: bool = False) -> Any:
         """Make any call below /admin/v2; return the parsed response, None if it is empty.
 
-        `repeats` is True for an idempotent call, which may be executed twice; every GET is one. `body` is sent as JSON.
+        `idempotent` is True for a call that may be executed twice, which always holds for GET. `body` is sent as JSON.
         """
-        return await self._http.call(method, path, body, repeats=repeats)
+        return await self._http.call(method, path, body, idempotent=idempotent)
 
     # --- tenants and namespaces -------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Admin(AdminSubscriptions):
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
         """Set a policy by its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
         method = "PUT" if policy in _PUT_POLICIES else "POST"
-        await self.call(method, f"/namespaces/{namespace}/{policy}", value, repeats=True)
+        await self.call(method, f"/namespaces/{namespace}/{policy}", value, idempotent=True)
 
     async def set_deduplication(self, namespace: str, is_on: bool) -> None:
         """Enable or disable deduplication in a namespace; topics that are already loaded apply the change a moment later."""
@@ -160,7 +160,7 @@ class Admin(AdminSubscriptions):
 
     async def set_topic_policy(self, topic: TopicName, policy: str, value: Any) -> None:
         """Set a policy of one topic by its path, such as `deduplicationEnabled` (true)."""
-        await self.call("POST", f"{path_of(topic)}/{policy}", value, repeats=True)
+        await self.call("POST", f"{path_of(topic)}/{policy}", value, idempotent=True)
 
     async def applied_policy(self, topic: TopicName, policy: str) -> Any:
         """Return the policy that an existing topic applies: its own, else that of its namespace, else the broker's default."""

@@ -14,8 +14,8 @@ from mqbridge.pulsar.client.authorization import CONSUME, EITHER, AccessDenied, 
 
 UNAUTHENTICATED, FORBIDDEN = 401, 403
 _OPERATION = re.compile(r"operation \[(\w+)\]")
-# Operations that the reason may name. Those of _NEEDS_EITHER are allowed by the permission to produce or by the permission to
-# consume, those of _NEEDS_CONSUME only by the permission to consume.
+# Operations that the broker's reason may name. The operations in _NEEDS_EITHER need the permission to produce or the permission
+# to consume; those in _NEEDS_CONSUME need the permission to consume. All other operations need an administrator.
 _NEEDS_EITHER = frozenset({"LOOKUP", "GET_STATS", "GET_METADATA", "GET_TOPIC", "GET_TOPICS"})
 _NEEDS_CONSUME = frozenset(
     {"CONSUME", "SUBSCRIBE", "UNSUBSCRIBE", "SKIP", "RESET_CURSOR", "PEEK_MESSAGES", "EXPIRE_MESSAGES", "GET_SUBSCRIPTIONS"}
@@ -27,14 +27,20 @@ def are_credentials_refused(response: httpx.Response) -> bool:
     return response.status_code == UNAUTHENTICATED and not _is_json(response)
 
 
-def refused_credentials(response: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
-    """Return the error for refused credentials; `call` is the method and path, `origin` the address that refused them."""
+def refused_credentials_error(response: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
+    """Return the error for refused credentials, with this `failure`.
+
+    `call` is the method and path; `origin` is the scheme, host and port that refused the credentials.
+    """
     problem = f"{origin} refuses {auth.description}: {auth.remedy} ({call}: HTTP {response.status_code})"
     return ServerRefused(problem, response.status_code, failure)
 
 
-def missing_permission(response: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
-    """Return the error for a missing permission; None for any other response. `call` is the method and path."""
+def missing_permission_error(response: httpx.Response, call: str, auth: Auth) -> AccessDenied | None:
+    """Return the error for a missing permission; None for any other response. `call` is the method and path.
+
+    The caller has handled responses for which `are_credentials_refused` is True.
+    """
     if response.status_code not in (UNAUTHENTICATED, FORBIDDEN):
         return None
     reason = _reason(response)
@@ -43,7 +49,7 @@ def missing_permission(response: httpx.Response, call: str, auth: Auth) -> Acces
 
 
 def _remedy(reason: str) -> str:
-    """Return the remedy for the error text: who must grant which permission. `reason` is the broker's."""
+    """Return the remedy for the error text: the permission or role that the call needs. `reason` is the broker's text."""
     match = _OPERATION.search(reason)
     operation = match[1] if match else ""
     if "superuser" in reason.lower():

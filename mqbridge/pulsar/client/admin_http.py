@@ -24,7 +24,7 @@ from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin_addresses import parse_admin_url
-from mqbridge.pulsar.client.admin_errors import are_credentials_refused, missing_permission, refused_credentials
+from mqbridge.pulsar.client.admin_errors import are_credentials_refused, missing_permission_error, refused_credentials_error
 from mqbridge.pulsar.client.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.names import TopicName
 
@@ -101,17 +101,17 @@ class AdminHttp:
         """Close the connections."""
         await self._http.close()
 
-    async def call(self, method: str, path: str, body: Any = None, *, repeats: bool = False) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, *, idempotent: bool = False) -> Any:
         """Make a call; return the parsed response, None if it is empty. Raises ClusterError.
 
-        `repeats` is True for an idempotent call, which may be executed twice; every GET is one.
+        `idempotent` is True for a call that may be executed twice, which always holds for GET.
         """
-        may_repeat = repeats or method == "GET"
+        idempotent = idempotent or method == "GET"
         were_fresh = self._needs_fresh_credentials  # a concurrent call may set it before the response arrives
-        response = await self._try_addresses(method, path, body, repeats=may_repeat)
+        response = await self._try_addresses(method, path, body, idempotent=idempotent)
         if are_credentials_refused(response) and not were_fresh:  # their source may contain new ones meanwhile
             self._needs_fresh_credentials = True
-            response = await self._try_addresses(method, path, body, repeats=may_repeat)
+            response = await self._try_addresses(method, path, body, idempotent=idempotent)
         self._needs_fresh_credentials = are_credentials_refused(response)
         if response.status_code >= 300:
             raise self._error_for(response, f"{method} {path}")
@@ -132,8 +132,8 @@ class AdminHttp:
                 return ServerRefused(f"{problem}: {remedy}", response.status_code, Failure.FATAL)
             if self._url_credentials is None:
                 failure = Failure.RETRY if self._has_succeeded else Failure.FATAL
-                return refused_credentials(response, call, origin, self._auth, failure)
-        elif (access_denied := missing_permission(response, call, self._auth)) is not None:
+                return refused_credentials_error(response, call, origin, self._auth, failure)
+        elif (access_denied := missing_permission_error(response, call, self._auth)) is not None:
             return access_denied
         problem = f"{call}: HTTP {response.status_code}: {response.text[:300]}"
         if "json" not in response.headers.get("content-type", ""):  # Pulsar's own error responses are JSON
@@ -146,7 +146,7 @@ class AdminHttp:
         problem = f"{origin} did not answer {method} {path} like Pulsar's REST interface{self._guess_hint}"
         return ClusterError(problem, Failure.FATAL)
 
-    async def _try_addresses(self, method: str, path: str, body: Any, *, repeats: bool) -> httpx.Response:
+    async def _try_addresses(self, method: str, path: str, body: Any, *, idempotent: bool) -> httpx.Response:
         """Return the response to this call. Addresses are tried in turn, the one that responded last first."""
         count, first, loop = len(self._bases), self._preferred, asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
@@ -162,7 +162,7 @@ class AdminHttp:
                 if not isinstance(cause, _CONNECTION_ERRORS):
                     raise
                 self._preferred = (index + 1) % count
-                may_repeat = repeats or isinstance(cause, _NEVER_SENT)
+                may_repeat = idempotent or isinstance(cause, _NEVER_SENT)
                 if attempt == count or not may_repeat or loop.time() >= deadline:
                     raise
                 log.info("%s; trying the next address, %s", error, _origin(self._bases[self._preferred]))

@@ -10,7 +10,10 @@ from mqbridge.pulsar.wire.names import TopicName
 
 
 class AdminSubscriptions:
-    """Calls about the subscriptions of topics. Each call raises ClusterError."""
+    """Calls about the subscriptions of topics. Each call raises ClusterError.
+
+    Only calls that are marked `idempotent` are repeated if their response is lost.
+    """
 
     def __init__(self, http: AdminHttp) -> None:
         self._call = http.call
@@ -25,7 +28,7 @@ class AdminSubscriptions:
         `topic` is a partition or an unpartitioned topic.
         """
         stats = await self._call("GET", f"{path_of(topic)}/internalStats")
-        # This response, unlike all others, encodes subscription names as in the query of a URL.
+        # This response, unlike all others, encodes subscription names as in the query of a URL (a space as "+").
         return {unquote_plus(name): _entry_id(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()}
 
     async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
@@ -41,12 +44,15 @@ class AdminSubscriptions:
         await self._call("DELETE", f"{_path(topic, name)}?force={str(force).lower()}")
 
     async def reset_to_time(self, topic: TopicName, name: str, publish_time: int) -> None:
-        """Reset a subscription of a topic, partitioned or not, to this publish time (milliseconds since the epoch)."""
-        await self._call("POST", f"{_path(topic, name)}/resetcursor/{publish_time}", repeats=True)
+        """Reset a subscription of a topic, partitioned or not, to the first message published at this time or later.
+
+        `publish_time` is in milliseconds since the epoch.
+        """
+        await self._call("POST", f"{_path(topic, name)}/resetcursor/{publish_time}", idempotent=True)
 
     async def reset_to(self, topic: TopicName, name: str, entry: EntryId) -> None:
-        """Reset a subscription of a partition or an unpartitioned topic to this entry."""
-        await self._call("POST", f"{_path(topic, name)}/resetcursor", _message_id(entry), repeats=True)
+        """Reset a subscription of a partition or an unpartitioned topic to this entry, which is then delivered first."""
+        await self._call("POST", f"{_path(topic, name)}/resetcursor", _message_id(entry), idempotent=True)
 
     async def skip(self, topic: TopicName, name: str, messages: int) -> None:
         """Skip this number of messages of a partition or an unpartitioned topic, as if they were acknowledged."""
@@ -66,9 +72,10 @@ def _path(topic: TopicName, name: str) -> str:
 
 
 def _message_id(entry: EntryId) -> dict[str, Any]:
-    return {"ledgerId": entry[0], "entryId": entry[1], "partitionIndex": -1}
+    return {"ledgerId": entry[0], "entryId": entry[1], "partitionIndex": -1}  # -1: the path of the call names the partition
 
 
 def _entry_id(text: str) -> EntryId:
+    """Parse a position of the form `ledger:entry`."""
     ledger, entry = text.split(":")
     return int(ledger), int(entry)

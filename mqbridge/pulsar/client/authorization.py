@@ -22,6 +22,8 @@ class AccessDenied(ServerRefused):
 def explain_denial(action: str, what: str, namespace: str, principal: str | None, permissions: str) -> Iterator[None]:
     """Turn a broker's AuthorizationError within this context into AccessDenied (FATAL), with the role and a remedy.
 
+    All other errors pass unchanged.
+
     `action` and `what` are the verb and object of the request in the error text, such as "look up" and a topic. `principal` is
     the role, None if unknown. `permissions` are those to grant in `namespace`, as pulsar-admin expects them.
     """

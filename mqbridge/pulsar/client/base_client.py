@@ -35,14 +35,14 @@ the broker pushes changes."""
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Deadlines and the keep-alive interval, in seconds."""
+    """Time limits and the keep-alive interval, in seconds."""
 
     operation: float = OPEN_TIMEOUT_S
     """Deadline for opening a producer or consumer, or for a metadata request, including all retries."""
     request: float = REQUEST_TIMEOUT_S
     """Deadline for one response."""
     connect: float = HANDSHAKE_TIMEOUT_S
-    """Deadline for dialing and the handshake."""
+    """Deadline for dialing, and again for the handshake."""
     keep_alive: float = KEEP_ALIVE_S
     """Interval between two pings."""
 
@@ -73,7 +73,7 @@ class BaseClient:
         )
         self._lookup = Lookup(self._pool, timing.request)
         self._ids = itertools.count()
-        """Ids for producers, consumers and watchers."""
+        """Unused ids for new producers, consumers and watchers."""
 
     async def connect(self) -> str:
         """Connect to the cluster; return the server's version. Raises ClusterError."""
@@ -113,7 +113,10 @@ class BaseClient:
         )
 
     async def register_schema(self, topic: str, schema: Schema) -> bytes:
-        """Add a schema to an existing topic if it is new; return its version. Raises ClusterError, FATAL if incompatible."""
+        """Add a schema to an existing topic unless the topic has it; return its version.
+
+        Raises ClusterError, which is FATAL if the schema is incompatible with those of the topic.
+        """
         return await retry(
             lambda: schema_registry.register(self._lookup, topic, schema, self._timing.request), self._timing.operation
         )

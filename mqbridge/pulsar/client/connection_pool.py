@@ -23,7 +23,10 @@ at once."""
 
 
 class ConnectionPool:
-    """The connections of one cluster. `service` are the configured service addresses, which are tried in turn."""
+    """The connections of one cluster. `service` are the configured service addresses, which are tried in turn.
+
+    Each connection reports its state to `connectivity`.
+    """
 
     def __init__(
         self,
@@ -44,9 +47,11 @@ class ConnectionPool:
         """(broker, address) -> loop time and message of the last refusal."""
         self._keep_alive_s, self._connect_timeout_s = keep_alive_s, connect_timeout_s
         self._connections: dict[tuple[str, Address], Connection] = {}
+        """(broker, address) -> connection; a lost connection stays until it is replaced."""
         self._dialing: dict[tuple[str, Address], asyncio.Task[Connection]] = {}
+        """(broker, address) -> attempt in progress."""
         self._next_service = 0
-        """Number of the service address to use, counted modulo their number."""
+        """Index of the service address to try first; it only grows, so it is taken modulo the number of addresses."""
         self._closed = False
 
     @property
@@ -55,7 +60,10 @@ class ConnectionPool:
         return self._tls is not None
 
     async def service(self) -> tuple[Connection, Address]:
-        """Return a connection to a service address, and this address. Raises the last error if all addresses fail."""
+        """Return a connection to a service address, and this address. Raises the last error if all addresses fail.
+
+        The address that was used last is tried first.
+        """
         last_error: ClusterError | None = None
         for _ in self._service:
             address = self._service[self._next_service % len(self._service)]
@@ -101,6 +109,7 @@ class ConnectionPool:
             refused_at, problem = self._refusals.get(key, (-math.inf, ""))
             if asyncio.get_running_loop().time() < refused_at + REFUSED_PAUSE_S:
                 raise CredentialsRefused(problem)
+            # Quiet, because the calls of `get` that wait for the attempt raise its error.
             dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", quiet=True)
             dialing.add_done_callback(lambda task: self._on_dialed(key, task))
         try:

@@ -12,7 +12,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 class ConsumerStats(NamedTuple):
-    """The broker's statistics of a consumer. All rates are per second."""
+    """The broker's statistics of a consumer. Values named `rate` or `out` are averages per second."""
 
     name: str
     type: str
@@ -45,10 +45,11 @@ class ConsumerRequests:
         self._id, self._topic, self._connection, self._timeout_s = consumer_id, topic, connection, timeout_s
 
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
-        """Return the subscription's cursor: its last acknowledged entry; None if the broker does not report it.
+        """Return the subscription's cursor: its last acknowledged entry; None if the broker cannot report it.
 
         A reader (`is_durable` is False) without a reported position is new: its cursor is the newest message. The request uses
-        the given connection, because the registration is still in progress. Raises ConnectionLost or RequestTimeout.
+        the given connection, because the registration is still in progress. Raises ConnectionLost or RequestTimeout. A temporary
+        refusal raises RequestTimeout too, after which the consumer is closed at the broker and subscribes again.
         """
         try:
             response: pb.CommandGetLastMessageIdResponse = await connection.request(
@@ -79,7 +80,7 @@ class ConsumerRequests:
         return response
 
     async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
-        """Set the cursor of the subscription to an entry, or to a publish time in milliseconds since the epoch."""
+        """Set the cursor of the subscription to an entry, or to a publish time (ms since the epoch) if `entry` is None."""
         await self._request(
             lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,

@@ -1,4 +1,7 @@
-"""Classification of a broker's commands: a response to a request, or a command that is pushed to a producer or consumer."""
+"""Classification of a broker's commands: a response to a request, or a command that is pushed to a producer or consumer.
+
+`connection.py` processes all other commands, such as PING, TOPIC_MIGRATED and the updates of topic lists.
+"""
 
 from collections.abc import Callable
 from operator import attrgetter

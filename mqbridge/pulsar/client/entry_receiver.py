@@ -19,9 +19,11 @@ from mqbridge.pulsar.wire.ids import full_mask
 
 
 class EntryReceiver:
-    """Receiver of one consumer's entries. It calls `wake` when an expired message is queued as an entry.
+    """Receiver of one consumer's entries.
 
-    `partition` is the topic's partition index, -1 for an unpartitioned topic. `connection` returns the current connection.
+    `partition` is the topic's partition index, -1 for an unpartitioned topic. A message expires if its next chunk does not arrive
+    within `chunk_expiry_s` seconds. `wake` is called when expired messages are queued; for other entries, `add` and `add_run`
+    return whether the queue has grown. `connection` returns the current connection, None without one.
     """
 
     def __init__(
@@ -53,13 +55,13 @@ class EntryReceiver:
     def add_run(self, run: EntryRun) -> bool:
         """Process a run; return True if the queue has grown.
 
-        The entries of a run are queued together if all are new and none can be partly acknowledged or a redelivered chunk. Then a
-        run costs little more than one entry. Otherwise they are processed one by one.
+        The entries of a run are queued together if all are new, and if neither partly acknowledged entries nor dropped chunks
+        may be redelivered. Then a run costs little more than one entry. Otherwise the entries are processed one by one.
         """
         receiver_queue, state, before = self._receiver_queue, self._state, len(self._receiver_queue)
         if (
             state.accepts_epoch(run.epoch)
-            and state.is_new(run.first)
+            and state.is_new(run.first)  # then all are, because their ids ascend
             and not (self._acks.partial or receiver_queue.awaits_chunks)
         ):
             for entry in run.entries:
@@ -78,6 +80,7 @@ class EntryReceiver:
         """
         receiver_queue, entry_id = self._receiver_queue, entry.id
         entry.partition = self._partition
+        # The broker takes no permits for messages that its mask shows as acknowledged.
         receiver_queue.permits.received(mask.bit_count() if mask else entry.count, size)
         if not self._state.accepts_epoch(epoch):
             receiver_queue.permits.release(size)
@@ -92,10 +95,10 @@ class EntryReceiver:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
 
     def _mask_acknowledged(self, entry: Entry, mask: int | None) -> bool:
-        """Mark the messages that are acknowledged at the broker (`mask`) or by this client; return True if all of them are.
+        """Mark in the entry the messages that are acknowledged at the broker (`mask`) or by this client.
 
-        This client's mask is needed because a broker may not store acknowledgements of single messages. A damaged entry is
-        delivered as one unacknowledged message.
+        Return True if all messages are acknowledged. This client's mask is needed because a broker may not store acknowledgements
+        of single messages. A damaged entry is delivered as one unacknowledged message.
         """
         unacknowledged = self._acks.partial.on_redelivered(entry.id)
         if (mask is None and unacknowledged is None) or entry.defect is not None:
@@ -111,9 +114,10 @@ class EntryReceiver:
         return not mask
 
     def _expire_chunks(self) -> None:
-        """Expire messages whose chunks did not arrive in time.
+        """Expire messages whose next chunk did not arrive in time; check again while messages are incomplete.
 
-        If no chunk could arrive, because there are no permits or no connection, the time of all messages starts again.
+        If no chunk could arrive, because there are no permits or no connection, the time of all messages starts again. After the
+        first check, a quarter of the time passes between checks, so a message expires at most that much too late.
         """
         receiver_queue, now = self._receiver_queue, self._loop.time()
         self._chunk_timer = None

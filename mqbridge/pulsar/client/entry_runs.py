@@ -1,8 +1,8 @@
 """Runs of entries: ordinary entries of one consumer that arrived in one read of the socket, in ascending order.
 
-The compiled module builds the runs. It parses ordinary entries (`native/src/pulsar/delivered.rs` defines them) without an object
-for each frame. `wire/frame.py` and `wire/entry.py` parse all other entries, and all entries if the compiled module is not
-installed.
+An entry is ordinary if it is not compressed, not encrypted and not a chunk, its checksum is valid, and none of its messages is
+already acknowledged. The compiled module parses ordinary entries without an object for each frame, and builds the runs.
+`wire/frame.py` and `wire/entry.py` parse all other entries, and all entries if the compiled module is not installed.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mqbridge.pulsar.wire.ids import EntryId
 
 
 class EntryRun(Protocol):
-    """Several entries of one consumer. None is a chunk, and none has messages that are already acknowledged at the broker."""
+    """Several ordinary entries of one consumer."""
 
     consumer: int
     """Id of the consumer, by which the connection finds it."""
@@ -22,7 +22,7 @@ class EntryRun(Protocol):
     """Epoch of the SUBSCRIBE for which the broker read the entries; None if the broker does not send it."""
     entries: list[Entry]
     charges: list[int]
-    """Bytes of memory of each entry, to charge to the permits."""
+    """Bytes of memory of each entry, for `FlowPermits.received`."""
     messages: int
     """Number of messages in all entries."""
     first: EntryId
@@ -30,9 +30,9 @@ class EntryRun(Protocol):
 
 
 def group_runs(frames: list[bytes]) -> Sequence[bytes | EntryRun]:
-    """Group the frames that contain ordinary entries into runs; return runs and all other frames, in the order received.
+    """Group the frames that contain ordinary entries into runs; return the runs, and all other frames as they are.
 
-    Only entries of different consumers may change their order.
+    The order stays as received, except between entries of different consumers. Without the compiled module there are no runs.
     """
     if native.compiled is None:
         return frames

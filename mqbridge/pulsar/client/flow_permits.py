@@ -15,17 +15,17 @@ from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES, PROPERTY_BYTES, Entry
 
 MAX_OUTSTANDING = 100_000
-"""Maximum number of messages that are granted but not received: even empty messages take memory."""
+"""Maximum number of permits that are granted and not yet used by a message: even empty messages take memory."""
 MAX_GRANT = 0x7FFFFFFF
 """Maximum number of permits of one FLOW: brokers read the number as a signed 32-bit integer."""
 _DECAY = 0.05
 """For each smaller entry, the estimate falls by this fraction of the difference."""
 _MIN_DECAY = _DECAY / 1024
-"""Minimum after several overflows, see `slow_decay`."""
+"""Minimum of this fraction: each overflow halves it, see `slow_decay`."""
 
 
 def entry_memory(entry: Entry, size: int) -> int:
-    """Return the bytes of memory that an entry takes when it is unpacked, its maximum; it was received in `size` bytes."""
+    """Return the bytes of memory that an entry takes when it is unpacked; as received, the entry has `size` bytes."""
     metadata = entry.metadata
     if (unpacked := metadata.uncompressed_size) > size:
         size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
@@ -33,13 +33,17 @@ def entry_memory(entry: Entry, size: int) -> int:
 
 
 class ReceiveBudget:
-    """Memory budget of one or several consumers, in bytes. At least `consumers` consumers are expected to share it."""
+    """Memory budget of one or several consumers, in bytes.
+
+    `consumers` is the number of consumers that are expected to share it; their shares become smaller if there are more members.
+    """
 
     __slots__ = ("committed", "consumers", "held", "max_bytes", "members")
 
     def __init__(self, max_bytes: int, consumers: int = 1) -> None:
         self.max_bytes, self.consumers = max_bytes, consumers
         self.members: set[FlowPermits] = set()
+        """The permits of the consumers that share the budget now."""
         self.held = 0
         """Bytes received and not yet released."""
         self.committed = 0.0
@@ -71,11 +75,13 @@ class FlowPermits:
         self._budget = budget
         budget.members.add(self)
         self._largest = max_message_bytes
+        """Largest possible size of an entry in bytes, used before there is an estimate."""
         self._estimate = 0.0
         """Estimated bytes of memory of the next entry; 0 until the first entry."""
         self._committed = 0.0
         """This consumer's part of the budget's `committed`."""
         self._decay = _DECAY
+        """Fraction of the difference by which a smaller entry lowers the estimate."""
         self._newest = 0
         """Bytes of memory of the newest entry, which never causes an overflow."""
         self._exempt = 0
@@ -94,7 +100,10 @@ class FlowPermits:
 
     @property
     def overflowed(self) -> bool:
-        """True if the budget is exceeded because entries are much larger than estimated; the newest entry is not counted."""
+        """True if the budget is exceeded because entries are much larger than estimated.
+
+        The newest entry, or the largest message joined from chunks if that is larger, is not counted.
+        """
         return self._budget.held - max(self._newest, self._exempt) > self._budget.max_bytes
 
     def reset(self) -> None:
@@ -128,7 +137,7 @@ class FlowPermits:
         self._decay = max(self._decay / 2, _MIN_DECAY)
 
     def reset_decay(self) -> None:
-        """Let the estimate fall at its normal speed again, because the dropped entries were delivered."""
+        """Let the estimate fall at its normal speed again, because the entries that the overflow dropped were delivered."""
         self._decay = _DECAY
 
     def charge(self, size: int) -> None:
@@ -150,7 +159,10 @@ class FlowPermits:
         self._update(-deferred)
 
     def _update(self, size: int) -> None:
-        """Add `size` to the held bytes, and update the budget's committed bytes; one expected message is not counted."""
+        """Add `size` to the held bytes, and update the budget's committed bytes; one outstanding message is not counted.
+
+        `size` is negative for released bytes, and 0 if only the outstanding permits have changed.
+        """
         budget, before = self._budget, self._committed
         self.held += size
         expected = self.outstanding - 1
@@ -161,8 +173,9 @@ class FlowPermits:
     def grant(self) -> int:
         """Add permits to the outstanding ones and return their number; 0 if the budget is used up or a FLOW is not worthwhile.
 
-        A FLOW is worthwhile if it lets the broker read several entries at once. So without outstanding permits, half of the limit
-        must be free. With outstanding permits, the new ones must be at least half of the number that is wanted in all.
+        A FLOW is worthwhile if it lets the broker read several entries at once. So if bytes are held and no permits are
+        outstanding, half of the limit must be free. With outstanding permits, the new ones must be at least half of the target,
+        which is the number that may be outstanding in all.
         """
         budget, held = self._budget, self.held
         limit = min(float(budget.share), budget.max_bytes - budget.committed + self._committed)
@@ -170,10 +183,10 @@ class FlowPermits:
         if held and free < (limit / 2 if self.outstanding <= 0 else 1):
             return 0
         target = max(1, min(MAX_OUTSTANDING, int(free / (self._estimate or self._largest))))
-        wanted = target - self.outstanding
-        if wanted <= 0 or (wanted < target // 2 and self.outstanding > 0):
+        missing = target - self.outstanding
+        if missing <= 0 or (missing < target // 2 and self.outstanding > 0):
             return 0
-        granted = min(wanted, MAX_GRANT)
+        granted = min(missing, MAX_GRANT)
         self.outstanding += granted
         self._update(0)
         return granted

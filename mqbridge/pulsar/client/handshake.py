@@ -25,10 +25,11 @@ async def open_connection(
     timeout: float = HANDSHAKE_TIMEOUT_S,
     link: Link | None = None,
 ) -> Connection:
-    """Dial and complete the handshake; `timeout` (seconds) is for each of the two.
+    """Dial and complete the handshake; each of the two steps may take `timeout` seconds.
 
-    If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. `fresh` is True if the last credentials were
-    refused, so that others are read. `link` reports the connection's state to the cluster's `Connectivity`.
+    If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. If `fresh` is True, the credentials are read
+    from their source again, because the last ones were refused. `link` reports the connection's state to the cluster's
+    `Connectivity`.
 
     Raises ClusterError: FATAL if the server is no Pulsar broker. Refused credentials raise ServerRefused (FATAL) if the cluster
     has never accepted this client, and Unreachable otherwise.
@@ -37,16 +38,16 @@ async def open_connection(
     credentials = await auth.credentials(fresh=fresh)
     await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
     endpoint = connection.endpoint
-    endpoint.link = None  # until the handshake has succeeded, nothing is reported: a broker that refuses it is not reachable
+    endpoint.link = None  # set again after the handshake: bytes with which a broker refuses it must not report it as reachable
     try:
         await connection.handshake(credentials, proxy_to, timeout)
     except RemoteProtocolError as error:
         raise ClusterError(f"{host}:{port} is not a Pulsar broker: {error}", Failure.FATAL) from error
-    except ServerRefused:
+    except ServerRefused:  # the broker has responded, so this is no failed connection
         raise
     except ClusterError as error:
         explained = error if tls is None else _explain_tls_error(error, f"{host}:{port}", tls.settings, refusal_failure(link))
-        if link is not None and explained.failure is not Failure.FATAL:
+        if link is not None and explained.failure is not Failure.FATAL:  # nobody retries after FATAL, so it is no outage
             link.record_failure(explained)
         if explained is error:
             raise
@@ -64,7 +65,8 @@ async def open_connection(
 def _explain_tls_error(error: ClusterError, address: str, settings: TlsSettings, failure: Failure) -> ClusterError:
     """Return an error that explains a TLS failure; return other errors unchanged.
 
-    With TLS 1.3 a server refuses our certificate only with its first response, after the dial has succeeded.
+    `failure` is that of a permanent TLS failure; all other TLS failures are temporary (RETRY). With TLS 1.3 a server refuses our
+    certificate only with its first response, after the dial has succeeded.
     """
     cause = error.__cause__
     if not isinstance(cause, ssl.SSLError):

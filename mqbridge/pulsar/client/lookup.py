@@ -23,7 +23,7 @@ MAX_REDIRECTS = 20
 REQUEST_TIMEOUT_S = 10.0
 """Deadline of one response. The whole operation has a longer deadline and repeats the request."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""First and maximum delay between two attempts."""
+"""First and maximum delay between two attempts, in seconds."""
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ T = TypeVar("T")
 async def retry(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
     """Repeat `operation` with backoff until it succeeds; return its result.
 
-    Raises its last error if that is FATAL or REFUSED, or if the next attempt would be after `timeout` seconds.
+    Raises its last error if that is FATAL or REFUSED, or if the next attempt would begin later than `timeout` seconds after the
+    call of `retry`. An attempt in progress is not interrupted.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -47,7 +48,10 @@ async def retry(operation: Callable[[], Awaitable[T]], timeout: float) -> T:
 
 
 class Owner(NamedTuple):
-    """Connection to the broker that serves a topic; `proxied` is True if it goes through a proxy at the service address."""
+    """Connection to the broker that serves a topic.
+
+    `proxied` is True if the connection goes through a proxy at the service address.
+    """
 
     connection: Connection
     proxied: bool
@@ -75,7 +79,7 @@ class Lookup:
         If the topic was migrated to another cluster, `service` are the service addresses of that cluster.
         """
         connection, address = await (self._pool.connect_first(service) if service else self._pool.service())
-        authoritative = False
+        authoritative = False  # after a redirect: the flag of the redirecting broker, to be sent to the next one
         for _ in range(MAX_REDIRECTS):
             response: pb.CommandLookupTopicResponse = await connection.request(
                 lambda request_id: commands.lookup(request_id, topic, authoritative),  # noqa: B023 - called before they change
@@ -85,7 +89,7 @@ class Lookup:
             )
             if response.response == response.Failed or not response.HasField("response"):
                 with explain_topic_denial("look up", topic, connection.principal, EITHER):
-                    raise self._refused(response.error, response.message, f"looking up {topic}")
+                    raise self._refusal_error(response.error, response.message, f"looking up {topic}")
             proxied = response.proxy_through_service_url
             connection = await self._connect(
                 response.brokerServiceUrl, response.brokerServiceUrlTls, address if proxied else None
@@ -121,6 +125,7 @@ class Lookup:
         if more:
             raise ClusterError(f"a lookup returned several addresses of the topic's owner instead of one: {url or url_tls}")
         if service is not None:
+            # If the broker itself has the service address, there is no proxy before it.
             return await self._pool.get(service, None if address == service else str(address))
         return await self._pool.get(address)
 
@@ -141,12 +146,12 @@ class Lookup:
         if response.error == codes.TOPIC_NOT_FOUND and response.HasField("error"):
             return None
         with explain_topic_denial("look up", topic, connection.principal, EITHER):
-            raise self._refused(response.error, response.message, f"asking for the partitions of {topic}")
+            raise self._refusal_error(response.error, response.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
         """Return the persistent topics of a namespace that match the pattern; a broker may ignore the pattern.
 
-        `known_hash` is the hash of an earlier list: the response contains no names if the list is still the same.
+        `known_hash` is the hash of an earlier list: the result contains no names if the list is still the same.
         """
         connection, _ = await self._pool.service()
         with explain_denial("list the topics of", namespace, namespace, connection.principal, EITHER):
@@ -162,8 +167,11 @@ class Lookup:
         """Return a connection to one of the service addresses, for requests that any broker can answer."""
         return (await self._pool.service())[0]
 
-    def _refused(self, code: int, message: str, what: str) -> ServerRefused:
-        """Return the error for a refused request; if the broker is not ready, the next request goes to another address."""
+    def _refusal_error(self, code: int, message: str, what: str) -> ServerRefused:
+        """Return the error for a refused request; if the broker is not ready, let the next request go to another address.
+
+        `message` is the broker's text. `what` names the request, for the beginning of the error.
+        """
         if code == codes.SERVICE_NOT_READY:
             self._pool.skip_service()
         return codes.refusal_error(code, message, what)

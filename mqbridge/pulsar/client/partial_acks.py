@@ -1,11 +1,12 @@
 """Masks of the unacknowledged messages of partly acknowledged batches.
 
-A mask is needed to acknowledge the entry with its last message, and to drop acknowledged messages if the entry is redelivered.
+A mask shows when the last message of an entry is acknowledged, so that the whole entry can be acknowledged. If the entry is
+redelivered, the mask shows which messages to leave out.
 
-A delivered entry is held by this consumer until the broker may deliver it to any consumer of the subscription: then it is
-released. That happens when this consumer requests its redelivery, or loses its connection. Another consumer may then acknowledge
-the entry, and this consumer does not learn that the mask is no longer needed. So only a limited number of masks of released
-entries is kept. If an entry whose mask was dropped is redelivered to this consumer, all its messages are delivered again.
+A delivered entry is held by this consumer until this consumer requests its redelivery, or loses its connection. Then the entry is
+released: the broker may deliver it to any consumer of the subscription. If another consumer acknowledges the entry, this consumer
+does not learn that the mask is no longer needed. So only a limited number of masks of released entries is kept. If an entry whose
+mask was dropped is redelivered to this consumer, all its messages are delivered again.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ MAX_RELEASED_ENTRIES = 1_000
 
 
 class PartialAcks:
-    """Masks of unacknowledged messages (see `wire.ids`) of one consumer."""
+    """Masks of one consumer: bit i of a mask is 1 while message i of the entry is unacknowledged (see `wire.ids`)."""
 
     __slots__ = ("_held", "_released")
 
@@ -37,7 +38,7 @@ class PartialAcks:
         return self._released.get(entry) if mask is None else mask
 
     def set(self, entry: EntryId, mask: int) -> None:
-        """Set the mask of an entry of which some messages are acknowledged and others are not."""
+        """Set the mask of an entry of which only some messages are acknowledged; a released entry stays released."""
         if entry in self._released:
             self._released[entry] = mask
             return

@@ -1,8 +1,8 @@
 """Pending acknowledgements of one consumer, collected so that one ACK command contains many of them.
 
 Of the cumulative acknowledgements only the latest is stored. An individual acknowledgement is an entry with the mask of its
-unacknowledged messages. Without batch-index acknowledgement (a broker setting that is off by default) an entry is acknowledged
-only when all its messages are acknowledged.
+unacknowledged messages. With batch-index acknowledgement (a broker setting that is off by default) single messages of a batch are
+acknowledged at the broker; without it, an entry is acknowledged only when all its messages are acknowledged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ MAX_IDS_PER_COMMAND = 1000
 
 
 class PendingAcks:
-    """Acknowledgements that are not sent yet. `batch_index` is True to acknowledge single messages of a batch at the broker."""
+    """Acknowledgements that are not sent yet. `batch_index` is True if the broker supports batch-index acknowledgement."""
 
     __slots__ = (
         "_acks_batch_indexes",
@@ -28,9 +28,9 @@ class PendingAcks:
     def __init__(self, batch_index: bool) -> None:
         self._acks_batch_indexes = batch_index
         self._cumulative: tuple[EntryId, int] | None = None
-        """Entry and mask of its unacknowledged messages."""
+        """Entry and mask of its unacknowledged messages; the mask is 0 if the whole entry is acknowledged."""
         self._individual: dict[EntryId, int] = {}
-        """Entry -> mask of its unacknowledged messages."""
+        """Entry -> mask of its unacknowledged messages; 0 if the whole entry is acknowledged."""
         self.partial = PartialAcks()
         """Partly acknowledged entries, whether their acknowledgements were sent or not."""
 
@@ -68,14 +68,14 @@ class PendingAcks:
         return self.add_messages(entry, 1 << index, count)
 
     def add_cumulative(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Add the acknowledgement of all earlier entries and this entry, or only its messages up to `index` of `count`.
+        """Add the acknowledgement of all earlier entries and this entry; with `index`, of its messages 0 to `index` of `count`.
 
         If `index` is not the last message and there is no batch-index acknowledgement, only the earlier entries are acknowledged.
         """
         mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
         if mask and not self._acks_batch_indexes:
             entry, mask = (entry[0], entry[1] - 1), 0
-        # Keep the later of two cumulative acknowledgements. In the same entry, the later one has the smaller mask.
+        # Keep the acknowledgement that reaches further. In the same entry, that is the one with the smaller mask.
         if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
             self._cumulative = entry, mask
         if self.partial:

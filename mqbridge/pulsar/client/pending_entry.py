@@ -12,8 +12,8 @@ from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 COMMAND_RESERVE_BYTES = 2 << 10
-"""A frame may exceed the maximum message size by FRAME_PADDING bytes. Of these, this many are reserved for the command; the rest
-is for the metadata."""
+"""Part of FRAME_PADDING (the bytes by which a frame may exceed the maximum message size) that is reserved for the command. The
+rest of the padding is for the metadata."""
 
 
 class SendReceipt(NamedTuple):
@@ -32,8 +32,8 @@ class SendReceipt(NamedTuple):
 class PendingEntry:
     """An entry that is queued or in flight; after a reconnection it is sent again with the same bytes.
 
-    Its sequence ids are assigned when it is encoded: once, before it is first sent. All chunks of a message have the message's
-    sequence id and future.
+    Its sequence ids are assigned when it is encoded: once, before it is first sent. The owner is any object by which a caller
+    withdraws its entries. All chunks of a message have the message's sequence id and future.
     """
 
     __slots__ = (
@@ -73,15 +73,15 @@ class PendingEntry:
         self.added_at = 0.0
         """Loop time of `EntryProducer.send`; only set if entries can expire."""
         self.future = future
+        """Completed with the receipt, or failed with the error, of the entry; of a chunk: of the whole message."""
         self.owner = owner
-        """The owner that may withdraw the entry."""
         self.withdrawn = False
-        """True if the entry must not be sent again after the loss of its connection."""
+        """True if the owner has withdrawn the entry in flight: it must not be sent again after the loss of its connection."""
         self.chunked: ChunkedMessage | None = None
-        """State of the chunked message that this entry is a chunk of."""
+        """State of the chunked message that this entry is a chunk of; None if it is no chunk."""
 
-    def compress(self, codec: int) -> None:
-        """Compress the payload unless it is compressed already or would not become smaller."""
+    def compress_payload(self, codec: int) -> None:
+        """Compress the payload unless `codec` is NONE (0), or the payload is compressed already or would not become smaller."""
         metadata, payload = self.metadata, self.payload
         if codec and payload and not metadata.compression:
             compressed = compress(codec, payload)
@@ -96,13 +96,17 @@ class PendingEntry:
         if len(payload) > max_message_size:
             raise too_large_error(len(payload), max_message_size)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
-        # Metadata that does not fit into the padding takes room from the payload.
+        # If command and metadata do not fit into the padding, prefix and payload together must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
             raise too_large_error(len(prefix) + len(payload), max_message_size)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
-        """Return the chunks of this entry, or only the entry itself if it is small enough. A batch is never split."""
+        """Return the chunks of this entry, each at most `chunk_bytes` long; None: as long as the broker allows.
+
+        Return only the entry itself if it is small enough, if it is a batch, or if its metadata leaves no room for a payload. In
+        the last two cases `encode` fails if the entry is too large.
+        """
         chunk_size = min(chunk_bytes or max_message_size, max_chunk_payload(self.metadata, max_message_size))
         if len(self.payload) <= chunk_size or self.metadata.HasField("num_messages_in_batch") or chunk_size <= 0:
             return [self]
@@ -117,11 +121,17 @@ class PendingEntry:
 
     @property
     def has_failed_chunk(self) -> bool:
-        """True if another chunk of the same message has failed."""
+        """True if another chunk of the same message has failed; a future that the caller cancelled is no failure.
+
+        Only for entries without a receipt: the future cannot be complete before every chunk has its receipt.
+        """
         return self.chunked is not None and self.future.done() and not self.future.cancelled()
 
     def on_receipt(self, ledger: int, entry: int) -> None:
-        """Process the receipt of this entry. A chunked message is complete with the receipt of its last chunk."""
+        """Process the receipt of this entry; both ids are -1 if the broker had already stored it.
+
+        A chunked message is complete with the receipt of its last chunk.
+        """
         duplicate = ledger == entry == -1
         first_chunk = None
         if self.chunked is not None:
@@ -139,13 +149,15 @@ class PendingEntry:
 
 
 class ChunkedMessage:
-    """State shared by the chunks of a message: the id of the first chunk, and the number of chunks without a receipt."""
+    """State shared by the chunks of a message."""
 
     __slots__ = ("first", "pending")
 
     def __init__(self) -> None:
         self.first: EntryId | None = None
+        """Id of the first chunk; None before its receipt."""
         self.pending = 0
+        """Number of chunks without a receipt."""
 
 
 def too_large_error(size: int, limit: int) -> ClusterError:

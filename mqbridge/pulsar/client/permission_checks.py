@@ -1,4 +1,4 @@
-"""Checks of this client's permissions to produce and to consume. They change nothing in the cluster."""
+"""Checks of this client's permissions to produce and to consume. They leave nothing behind in the cluster."""
 
 from mqbridge.errors import ServerRefused
 from mqbridge.pulsar.client.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
@@ -13,10 +13,10 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
     """Check the permission by opening and closing a producer of an existing topic.
 
     Raises AccessDenied without the permission; ClusterError if the topic's broker is unreachable. Any other refusal is ignored,
-    because it may be temporary.
+    because it may be temporary. `timeout` is the deadline of each response in seconds.
     """
     connection = (await lookup.owner(topic)).connection
-    command = ProducerSettings().command(topic, producer_id, None, 0, None)
+    command = ProducerSettings().command(topic, producer_id, name=None, epoch=0, topic_epoch=None)
     try:
         with explain_topic_denial("produce to", topic, connection.principal, PRODUCE):
             await connection.request(
@@ -40,8 +40,9 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
 async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str, subscription: str, timeout: float) -> None:
     """Check the permission with a SUBSCRIBE that brokers always refuse: a shared one that reads the compacted topic.
 
-    Brokers check the permission before that. So no subscription or consumer is created, even for a moment, and existing ones are
-    not disturbed. Raises AccessDenied without the permission; ClusterError if the topic's broker is unreachable.
+    Brokers check the permission before they refuse this combination. So no subscription or consumer is created, even for a
+    moment, and existing ones are not disturbed. Raises AccessDenied without the permission; ClusterError if the topic's broker is
+    unreachable. Any other refusal is the expected one, or may be temporary. `timeout` is the deadline of each response (seconds).
     """
     connection = (await lookup.owner(topic)).connection
     command = pb.CommandSubscribe(
@@ -65,7 +66,7 @@ async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str,
         raise
     except ServerRefused:
         return
-    await connection.request(
+    await connection.request(  # only if a broker accepts the combination nevertheless
         lambda request_id: commands.close_consumer(request_id, consumer_id),
         BaseCommand.SUCCESS,
         f"closing the consumer of {topic}",

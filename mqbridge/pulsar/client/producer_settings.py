@@ -29,9 +29,10 @@ class ProducerSettings:
     initial_subscription: str | None = None
     """Name of a subscription to create with the topic, so that messages are stored for it before its first consumer connects."""
     max_elapsed_s: float | None = None
-    """Time after which an entry without a receipt fails; None: never."""
+    """Time after `EntryProducer.send` after which an entry without a receipt fails; None: never."""
     retries_first_opening: bool = False
-    """True to retry the first opening without a deadline: a broker that recovers its ledgers refuses producers for minutes."""
+    """True to retry the first opening after temporary errors without a deadline: a broker that recovers its ledgers refuses
+    producers for minutes."""
     sole_sender: bool = False
     """True to end the producer if another one has used its name while the connection was lost: the broker could drop pending
     entries as duplicates of entries that the other producer has stored."""
@@ -42,8 +43,9 @@ class ProducerSettings:
     def command(self, topic: str, producer_id: int, name: str | None, epoch: int, topic_epoch: int | None) -> pb.CommandProducer:
         """Return PRODUCER without its request id.
 
-        `name` is the current name, also if the broker generated it. `epoch` numbers the PRODUCER commands of this producer.
-        `topic_epoch` is the broker's count at the last exclusive access, None without one.
+        `name` is the configured name, or the one that the broker generated at the first PRODUCER; None before that. `epoch`
+        numbers the PRODUCER commands of this producer. `topic_epoch` is the number that the broker assigned to this producer's
+        exclusive access, so that it can refuse a producer that another one has replaced; None without exclusive access.
         """
         command = pb.CommandProducer(
             topic=topic,

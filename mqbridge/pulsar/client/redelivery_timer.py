@@ -12,21 +12,21 @@ TICK_S = 0.1
 
 
 class RedeliveryTimer:
-    """The entries to redeliver, by redelivery time (loop time). The caller runs the asyncio timer."""
+    """The entries to redeliver, by redelivery time. All times are loop times. The caller runs the asyncio timer."""
 
     __slots__ = ("_by_tick", "_ticks")
 
     def __init__(self) -> None:
         self._ticks: dict[EntryId, int] = {}
-        """Entry -> tick of its redelivery: its redelivery time divided by TICK_S."""
+        """Entry -> tick of its redelivery: its redelivery time divided by TICK_S, rounded up."""
         self._by_tick: dict[int, dict[EntryId, None]] = {}
-        """Tick -> entries to redeliver then, in the order of `add`."""
+        """Tick -> entries to redeliver at this tick, in the order of `add`."""
 
     def __len__(self) -> int:
         return len(self._ticks)
 
     def add(self, entry: EntryId, at: float) -> None:
-        """Set the redelivery time of an entry, replacing an earlier one."""
+        """Set the redelivery time of an entry to `at`, replacing its previous one."""
         self.discard(entry)
         tick = int(at / TICK_S) + 1
         self._ticks[entry] = tick
@@ -42,7 +42,7 @@ class RedeliveryTimer:
                 del self._by_tick[tick]
 
     def discard_up_to(self, entry: EntryId) -> None:
-        """Remove this entry and all before it."""
+        """Remove this entry and all entries with smaller ids."""
         self._discard_all([each for each in self._ticks if each <= entry])
 
     def _discard_all(self, entries: Iterable[EntryId]) -> None:
@@ -62,5 +62,5 @@ class RedeliveryTimer:
         return entries
 
     def next_at(self) -> float | None:
-        """Return the earliest redelivery time; None without entries."""
+        """Return the earliest redelivery time, rounded up to a tick; None without entries."""
         return min(self._by_tick) * TICK_S if self._by_tick else None

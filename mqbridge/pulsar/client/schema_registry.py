@@ -17,7 +17,10 @@ class RegisteredSchema(NamedTuple):
 
 
 async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: float) -> RegisteredSchema | None:
-    """Return the schema of a topic in this version (None: the latest); None if the topic has no schema. Raises ClusterError."""
+    """Return the schema of a topic in this version (None: the latest); None if the topic has no schema or does not exist.
+
+    `timeout` is the deadline of the response in seconds. Raises ClusterError.
+    """
     connection = await lookup.service()
     response: pb.CommandGetSchemaResponse = await connection.request(
         lambda request_id: get_schema(request_id, topic, version),
@@ -26,14 +29,17 @@ async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: floa
         timeout,
     )
     if response.HasField("error_code"):
-        if response.error_code == codes.TOPIC_NOT_FOUND:
+        if response.error_code == codes.TOPIC_NOT_FOUND:  # also sent for a topic without a schema
             return None
         raise codes.refusal_error(response.error_code, response.error_message, f"asking for the schema of {topic}")
     return RegisteredSchema(Schema.from_wire(response.schema), response.schema_version)
 
 
 async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -> bytes:
-    """Register a schema at the broker that owns the topic, unless it is registered; return its version. Raises ClusterError."""
+    """Register a schema at the broker that owns the topic, unless it is registered; return its version.
+
+    `timeout` is the deadline of the response in seconds. Raises ClusterError.
+    """
     owner = await lookup.owner(topic)
     response: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(
         lambda request_id: get_or_create_schema(request_id, topic, schema),

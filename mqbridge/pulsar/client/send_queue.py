@@ -113,7 +113,7 @@ class SendQueue:
         try:
             if entry.chunked is None:
                 self._assign_sequence_ids(entry)
-                entry.compress(settings.codec)
+                entry.compress_payload(settings.codec)
                 chunks = entry.chunks(settings.chunk_bytes, max_message_size) if settings.chunking else []
                 if len(chunks) > 1:
                     self._queue.popleft()

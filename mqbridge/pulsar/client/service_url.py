@@ -20,9 +20,10 @@ class Address(NamedTuple):
 
 
 def parse_service_url(text: str, tls: bool) -> list[Address]:
-    """Return the addresses in a service URL: `pulsar://a:6650,b:6650`, or with `tls` `pulsar+ssl://a:6651`. Raises ValueError.
+    """Return the addresses in a service URL. Raises ValueError.
 
-    The scheme and the ports may be missing.
+    If `tls` is set, the scheme must be `pulsar+ssl://`, otherwise `pulsar://`. It may be missing, or precede each address. An
+    address without a port gets the default port of the scheme.
     """
     scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
     addresses = []

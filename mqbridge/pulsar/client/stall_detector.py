@@ -1,8 +1,8 @@
 """Detector of stalled subscriptions: the broker delivers nothing although the topic has further entries.
 
 Brokers have been seen to stall a failover subscription when its active consumer changes: they have permits and messages, but
-deliver nothing until a new SUBSCRIBE. A waiting consumer cannot distinguish this from an idle topic by itself. So it periodically
-requests the id of the topic's last entry; if this consumer has not received that entry, it subscribes again.
+deliver nothing until a new SUBSCRIBE. A waiting consumer cannot distinguish a stall from an idle topic by itself. So it
+periodically requests the id of the topic's last entry; if it has not received that entry, it subscribes again.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from mqbridge.pulsar.wire.ids import EntryId
 log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
-"""Maximum interval between two checks of an idle topic; the interval doubles from check to check."""
+"""Maximum interval between two checks of an idle topic, in seconds; while the topic is idle, the interval doubles each time."""
 
 
 class StallDetector:
     """Stall detector of one consumer, active from the first `schedule_check` to `end`.
 
-    A check requests the last entry if none has arrived for `silence_s` seconds. `can_receive` returns True if an entry could
-    arrive now. `find_unreceived` returns the topic's last entry, or None if it was received. `resubscribe` sends a new SUBSCRIBE;
-    it is called at most once for the same last entry.
+    A check requests the topic's last entry if no entry has arrived during an interval, which is `silence_s` seconds at first.
+    `can_receive` returns True if the broker could deliver an entry now. `find_unreceived` returns the topic's last entry, or None
+    if it was received. `resubscribe` sends a new SUBSCRIBE; it is called at most once for the same last entry.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StallDetector:
         resubscribe: Callable[[], None],
     ) -> None:
         self.has_news = True
-        """True if an entry or a change of the active consumer has arrived since the last check."""
+        """True if an entry has arrived, or this consumer has become active, since the last check; set by the consumer."""
         self.stalls = 0
         """Number of detected stalls."""
         self._topic, self._silence_s = topic, silence_s
@@ -55,7 +55,7 @@ class StallDetector:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
     def end(self) -> None:
-        """Stop checking."""
+        """Stop scheduling checks; a check in progress continues."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -88,7 +88,10 @@ class StallDetector:
         self.schedule_check()
 
     def _evaluate(self, last: EntryId | None) -> None:
-        """Subscribe again if the topic's last entry was not received; check less often if it was, or if that did not help."""
+        """Subscribe again if the topic's `last` entry was not received.
+
+        Check less often if it was received (`last` is None), or if subscribing again for this entry did not help.
+        """
         if self.has_news or not self._can_receive():
             return
         if last is None or last == self._resubscribed_for:

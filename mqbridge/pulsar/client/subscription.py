@@ -20,7 +20,7 @@ READER_PREFIX = "mqbridge-reader-"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Settings of a consumer. With `reader_from` it is a reader: it begins at that entry, and the broker stores no position."""
+    """Settings of a consumer. With `reader_from` it is a reader: it begins with that entry, and the broker stores no position."""
 
     name: str
     type: int = Types.Exclusive
@@ -64,8 +64,8 @@ class Subscription:
     def command(self, topic: str, consumer_id: int, start: EntryId | None, epoch: int) -> pb.CommandSubscribe:
         """Return SUBSCRIBE without its request id.
 
-        A reader begins at `start`, which is None for other consumers. On ordered subscriptions the broker sends `epoch` back with
-        every entry.
+        The broker delivers to a reader from entry `start`: `reader_from` at first, after a reconnection the position reached. For
+        other consumers `start` is None. On ordered subscriptions the broker sends `epoch` back with every entry.
         """
         command = pb.CommandSubscribe(
             topic=topic,
@@ -103,5 +103,5 @@ def reader(start: EntryId, role: str | None = None) -> Subscription:
 
 
 def is_reader(name: str) -> bool:
-    """Return True for the name of a subscription made by `reader`."""
+    """Return True for the name of a subscription made by `reader`, with or without a role before the prefix."""
     return READER_PREFIX in name

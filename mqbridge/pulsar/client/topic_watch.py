@@ -32,7 +32,10 @@ class TopicChange(NamedTuple):
 
 
 class TopicWatch:
-    """One watch, created by `BaseClient.watch_topics`. It is a push handler of a connection while the broker pushes changes."""
+    """One watch, created by `BaseClient.watch_topics`. It is a push handler of a connection while the broker pushes changes.
+
+    `refresh_s` is the interval of polling, in seconds.
+    """
 
     def __init__(
         self, lookup: Lookup, watcher_id: int, namespace: str, pattern: str, refresh_s: float, request_timeout_s: float
@@ -53,7 +56,7 @@ class TopicWatch:
         self._hash: str | None = None
         """The broker's hash of `_names`; None before the first response."""
         self._connection: Connection | None = None
-        """The connection over which the broker pushes changes; None without a watch at the broker."""
+        """The connection over which the broker pushes changes; None while there is no watch at the broker."""
         self._polls_only = False
         """True if the broker does not support or refuses watches, so that the list is only polled."""
         self._changed = asyncio.Event()
@@ -88,7 +91,10 @@ class TopicWatch:
                 pass
 
     async def _refresh(self) -> None:
-        """Start a watch if there is none and the broker supports it, and request the current list; retry until both succeed."""
+        """Start a watch if there is none and the broker supports it, and request the current list.
+
+        Retry until both steps succeed. Raises only ClusterErrors that are FATAL.
+        """
         while True:
             try:
                 if self._connection is None and not self._polls_only:
@@ -123,13 +129,14 @@ class TopicWatch:
                 self._watched_pattern, self._hash = self._match_all, None
                 await self._start_watch()
             return
-        if connection.watchers.get(self._id) is self:
+        if connection.watchers.get(self._id) is self:  # otherwise the connection was lost in the meantime
             self._connection = connection
         # If the hash equals the one in the request, the response contains no names.
         if response.topics_hash != self._hash:
             self._names, self._hash = set(response.topic), response.topics_hash
 
     async def _request_watch(self, connection: Connection) -> pb.CommandWatchTopicListSuccess:
+        """Register for pushes, so that none is missed after the response, and request the watch. Raises ClusterError."""
         connection.watchers[self._id] = self
         try:
             response: pb.CommandWatchTopicListSuccess = await connection.request(
@@ -146,6 +153,7 @@ class TopicWatch:
         return response
 
     async def _request_list(self) -> None:
+        """Request the list; keep the current names if the broker reports that they have not changed."""
         topic_list = await self._lookup.topics(self._namespace, self._watched_pattern, self._hash)
         if topic_list.names is not None:
             self._names = set(topic_list.names)

@@ -56,7 +56,7 @@ async def test_a_call_that_may_have_been_executed_is_repeated_only_if_idempotent
     await client.call(method, "/clusters")
     assert asked(web) == [FIRST, OWNER], "the next call begins elsewhere"
     web.services = {OWNER: fails(error), FIRST: fine}
-    assert await client.call(method, "/clusters", repeats=True) == {"said": "yes"}
+    assert await client.call(method, "/clusters", idempotent=True) == {"said": "yes"}
 
 
 async def test_positions_and_policies_are_set_at_the_next_address(web):
@@ -97,7 +97,7 @@ async def test_a_slow_modifying_call_gets_the_whole_time(web):
     """Resetting a cursor may take long, and a second call during that time would be refused."""
     web.before = lambda: asyncio.Event().wait()
     with pytest.raises(RequestTimeout):
-        await web.client(BOTH, timeout_s=0.1).call("POST", "/resetcursor", repeats=True)
+        await web.client(BOTH, timeout_s=0.1).call("POST", "/resetcursor", idempotent=True)
     assert asked(web) == [FIRST]
 
 
