@@ -175,7 +175,7 @@ async def test_bytes_count_against_the_budget_until_the_batch_is_acknowledged_or
     consumer = await scene.join()
     retries = Retries(scene, consumer.held[QUEUE], send_back)
     lane = await retries.lane()
-    await until(lambda: retries.queue.assigned.position == 3 and not retries.queue.assigned.state.waiting)
+    await until(lambda: retries.queue.assigned.position == 3 and not retries.queue.assigned.state.buffered)
     everything = sum(map(len, scene.groups.log().records))
     assert consumer.budget.held == everything
     first, second = await lane.receive(), await lane.receive()

@@ -100,14 +100,14 @@ def test_a_queue_delivers_the_parts_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(queue_state, "MAX_UNPACKED_BYTES", 2 * (MAX_PLAIN_BYTES + 512))
     state = QueueState()
     state.start(0, first_start=False)
-    state.answered(
+    state.apply_response(
         state.pull(0.0, with_commit=False), 5, 5, pulled([compressed_record(b"x", offset, 0x200) for offset in range(5)], 0, 5)
     )
     ends = []
     while (part := state.take(0.0)) is not None:
         ends.append((part.first, part.next, part.stored))
     assert ends == [(0, 2, 2), (2, 4, 2), (4, 5, 1)]
-    assert state.waiting_bytes == 0
+    assert state.buffered_bytes == 0
 
 
 async def test_pulls_are_not_joined_beyond_the_decompressed_limit(monkeypatch: pytest.MonkeyPatch) -> None:

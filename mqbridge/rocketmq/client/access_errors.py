@@ -13,6 +13,7 @@ class AccessRefused(ServerRefused):
         self.of_credentials = of_credentials
 
 
+# `_action` derives from these three tables which permission a request needs, in the terms of access control 2.0.
 _SENDS = frozenset({Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.END_TRANSACTION, Code.RECALL_MESSAGE})
 _QUERIES = frozenset(
     {
@@ -51,12 +52,19 @@ _ACTION_WORDS = {
     ("Update", ResourceType.TOPIC): "move groups of",
     ("Update", ResourceType.GROUP): "move",
 }
+"""Verb of the error by action and type of resource. The only update of a topic or a group is to reset offsets."""
 
 
-def access_refused(denial: AccessDenial, code: int, address: str, access_key: str | None, lasting: Failure) -> AccessRefused:
-    """Return the error for a denied request. `lasting` is its `failure` if the credentials are refused."""
+def access_refused(
+    denial: AccessDenial, code: int, address: str, access_key: str | None, credentials_failure: Failure
+) -> AccessRefused:
+    """Return the error for a denied request with this request code.
+
+    `access_key` is None if the request was not signed. The error's `failure` is `credentials_failure` if the credentials are
+    refused, FATAL if they lack a permission.
+    """
     if denial.of_credentials:
-        return AccessRefused(_credentials_problem(denial, code, address, access_key), lasting, of_credentials=True)
+        return AccessRefused(_credentials_problem(denial, code, address, access_key), credentials_failure, of_credentials=True)
     return AccessRefused(_permission_problem(denial, code, address, access_key), Failure.FATAL, of_credentials=False)
 
 
@@ -72,28 +80,31 @@ def _credentials_problem(denial: AccessDenial, code: int, address: str, access_k
 
 
 def _permission_problem(denial: AccessDenial, code: int, address: str, access_key: str | None) -> str:
-    kind, name, action = denial.resource_type, denial.resource, _action(code, denial.resource_type)
-    if not name:  # access control 1.0 has administrators
+    resource_type, name, action = denial.resource_type, denial.resource, _action(code, denial.resource_type)
+    if not name:  # access control 1.0 names no resource if a request is only for administrators
         return (
             f"access key {access_key!r} may not administer ({request_name(code)} at {address}): "
             "give its account admin: true in plain_acl.yml, or have an administrator do it"
         )
-    problem = f"access key {access_key!r} may not {_ACTION_WORDS.get((action, kind), 'use')} {kind.value} {name!r}"
-    asked = f"{request_name(code)} at {address}"
+    verb = _ACTION_WORDS.get((action, resource_type), "use")
+    problem = f"access key {access_key!r} may not {verb} {resource_type.value} {name!r}"
+    request = f"{request_name(code)} at {address}"
     if denial.version == 1:
-        return f"{problem} ({asked}): give its account {kind.value}Perms {name}={action.upper()} in plain_acl.yml"
-    resource = f"{kind.value.capitalize()}:{name}"
-    needed = "Sub,Get" if action in ("Sub", "Get") and kind is not ResourceType.CLUSTER else action
+        return f"{problem} ({request}): give its account {resource_type.value}Perms {name}={action.upper()} in plain_acl.yml"
+    resource = f"{resource_type.value.capitalize()}:{name}"
+    # `createAcl` replaces permissions, and consumers need both of these.
+    actions = "Sub,Get" if action in ("Sub", "Get") and resource_type is not ResourceType.CLUSTER else action
     return (
-        f"{problem} ({asked}, from {denial.source}): grant it with "
-        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {needed} -d Allow`, which replaces its permissions there"
+        f"{problem} ({request}, from {denial.source}): grant it with "
+        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {actions} -d Allow`, which replaces its permissions there"
     )
 
 
-def _action(code: int, kind: ResourceType) -> str:
+def _action(code: int, resource_type: ResourceType) -> str:
     """Return the action in the terms of access control 2.0; 1.0 has only Pub and Sub."""
     if code in _CHANGES:
         return _CHANGES[code]
-    if code in _QUERIES or kind is ResourceType.CLUSTER:
+    if code in _QUERIES or resource_type is ResourceType.CLUSTER:
         return "Get"
-    return "Pub" if code in _SENDS and kind is ResourceType.TOPIC else "Sub"  # sending to a retry topic needs Sub of its group
+    # Sending to a group's retry topic needs Sub of the group.
+    return "Pub" if code in _SENDS and resource_type is ResourceType.TOPIC else "Sub"

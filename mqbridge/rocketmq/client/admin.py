@@ -25,13 +25,15 @@ ROUTE_TIMEOUT_S = 30.0
 """How long to wait until a change is in the route. A broker registers a new topic with the name servers at once, and all topics
 every 30 s."""
 ROUTE_POLL_S = 0.05
-"""Pause between queries of the route meanwhile."""
+"""Pause between two queries of the route while we wait for a change."""
 SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
+"""Prefixes of system topics, and of a group's retry and dead letter topics."""
 REPLY_SUFFIX = "_REPLY_TOPIC"
 """Suffix of each cluster's topic for replies to requests."""
 SYSTEM_TOPICS = frozenset(
     {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )
+"""System topics without such a prefix."""
 
 T = TypeVar("T")
 
@@ -46,11 +48,11 @@ class Admin:
 
     async def cluster(self) -> ClusterInfo:
         """Return every registered broker with its addresses, and the clusters."""
-        found = await self._client.name_servers.request(
+        info = await self._client.name_servers.request(
             Code.GET_BROKER_CLUSTER_INFO, {}, lambda response: ClusterInfo.decode(response.body)
         )
-        assert found is not None  # noqa: S101 - this request has no response for a missing object
-        return found
+        assert info is not None  # noqa: S101 - this request has no response for a missing object
+        return info
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """Return the addresses of the masters of one cluster, or all, by broker name, sorted.
@@ -59,8 +61,8 @@ class Admin:
         """
         info = await self.cluster()
         names = sorted(info.brokers) if cluster is None else sorted(info.clusters.get(cluster, ()))
-        found = {name: info.brokers[name].addresses for name in names if name in info.brokers}
-        masters = {name: addresses[MASTER] for name, addresses in found.items() if MASTER in addresses}
+        addresses_by_name = {name: info.brokers[name].addresses for name in names if name in info.brokers}
+        masters = {name: addresses[MASTER] for name, addresses in addresses_by_name.items() if MASTER in addresses}
         if cluster is not None and cluster not in info.clusters:
             raise ClusterError(f"there is no cluster {cluster!r}; there are: {', '.join(sorted(info.clusters))}", Failure.FATAL)
         if not masters:
@@ -91,7 +93,7 @@ class Admin:
         return decode_settings((await self._client.request(address, Code.GET_BROKER_CONFIG)).body)
 
     async def update_broker_config(self, address: str, settings: Mapping[str, object]) -> None:
-        """Change settings at runtime; most take effect at once. The broker ignores unknown names."""
+        """Change settings at runtime. Most of them take effect without a restart. The broker ignores unknown names."""
         await self._client.request(address, Code.UPDATE_BROKER_CONFIG, body=encode_settings(settings))
 
     # --- topics -----------------------------------------------------------------------------------------------------
@@ -101,14 +103,14 @@ class Admin:
         code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
         if cluster is not None:
             code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
-        found = await self._client.name_servers.request(code, ext, lambda response: list(TopicList.decode(response.body).topics))
-        return sorted(found or ())
+        topics = await self._client.name_servers.request(code, ext, lambda response: list(TopicList.decode(response.body).topics))
+        return sorted(topics or ())
 
     async def user_topics(self) -> list[str]:
         """Return every topic except system topics, which include a topic named after each cluster and each broker."""
         topics, info = await asyncio.gather(self.topics(), self.cluster())
-        own = {*info.clusters, *info.brokers, *(f"{cluster}{REPLY_SUFFIX}" for cluster in info.clusters)}
-        return [topic for topic in topics if not is_system(topic) and topic not in own]
+        named_after_servers = {*info.clusters, *info.brokers, *(f"{cluster}{REPLY_SUFFIX}" for cluster in info.clusters)}
+        return [topic for topic in topics if not is_system(topic) and topic not in named_after_servers]
 
     async def create_topic(
         self,
@@ -124,8 +126,10 @@ class Admin:
     ) -> None:
         """Create or change a topic with this number of queues at every master, and wait until the change is in the route.
 
-        `read_queues`: default `queues`; to shrink a topic without loss, keep the old number until those queues are consumed.
-        `attributes` (5.x) are like {"message.type": "FIFO"}. Raises RequestTimeout if the change is not in the route in time.
+        `queues` is the number of writable queues, `read_queues` of readable ones (default: `queues`); to shrink a topic without
+        loss, keep the old `read_queues` until the queues that are no longer written are consumed. `perm` is made of bits of Perm.
+        `order` is the topic's order flag. `attributes` (5.x) are like {"message.type": "FIFO"}.
+        Raises RequestTimeout if the change is not in the route in time.
         """
         header = CreateTopicHeader(
             check_topic(topic),
@@ -138,6 +142,7 @@ class Admin:
         ext = header.encode()
         create = Code.UPDATE_AND_CREATE_TOPIC
         responses = await self.at_masters(lambda address: self._client.request(address, create, ext), cluster)
+        # A route counts only the queues that its permissions let clients use.
         readable, writable = header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0
         expected = dict.fromkeys(responses, (readable, writable))
         await self._wait_for(topic, lambda: self._has_queues(topic, expected), timeout)
@@ -157,7 +162,7 @@ class Admin:
         ext = TopicHeader(topic).encode()
         accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
 
-        async def at(address: str) -> TopicConfig | None:
+        async def query_config(address: str) -> TopicConfig | None:
             try:
                 response = await self._client.request(address, Code.GET_TOPIC_CONFIG, ext, accept=accept)
             except ServerRefused as error:
@@ -168,7 +173,7 @@ class Admin:
             configs = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # brokers before 5.0 have only this request
             return TopicConfigs.decode(configs.body).topics.get(topic)
 
-        return {name: config for name, config in (await self.at_masters(at)).items() if config is not None}
+        return {name: config for name, config in (await self.at_masters(query_config)).items() if config is not None}
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
         """Return the first and next offset of every queue, and its last write time.
@@ -189,6 +194,7 @@ class Admin:
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     async def _wait_for(self, topic: str, condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
+        """Wait until the topic's route fulfils the condition. Raises RequestTimeout."""
         try:
             async with asyncio.timeout(timeout):
                 while not await condition():  # noqa: ASYNC110 - other processes decide

@@ -37,9 +37,9 @@ def divide(strategy: Strategy, me: str, queues: Iterable[Queue], members: Collec
 def averagely(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
     """AVG, Java's default: consecutive queues; the first members take one more each if there is a remainder."""
     index, count = members.index(me), len(members)
-    share, more = divmod(len(queues), count)
-    start = index * share + min(index, more)
-    return list(queues[start : start + share + (index < more)])
+    share, remainder = divmod(len(queues), count)
+    start = index * share + min(index, remainder)
+    return list(queues[start : start + share + (index < remainder)])
 
 
 def circle(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:

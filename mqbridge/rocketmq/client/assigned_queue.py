@@ -1,8 +1,8 @@
 """One queue assigned to this consumer: pulls ahead, delivers pull by pull, and commits acknowledged offsets.
 
 `queue_state` holds the state and offsets of the queue, `pull_loop` pulls, `queue_commits` commits, `queue_release` releases.
-After an error that a retry cannot cure (a gap, a refusal), `receive` returns the buffered pulls, then raises; other queues
-continue.
+After an error that a retry cannot cure (a gap, a refusal), `receive` returns the buffered pulls, then raises the error until a
+seek or a reset moves the queue; other queues continue.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ class ConsumerContext(PullContext, CommitContext, Protocol):
         """Unlock the queue at its broker."""
 
     def on_queue_ended(self, assigned: "AssignedQueue") -> None:
-        """Remove the queue from the consumer: it was released, or its lock was lost."""
+        """Remove the queue from the consumer: its release has ended, or its lock was lost."""
 
 
 class AssignedQueue:
-    """A queue from its assignment until `receive` raises. Create it inside a running loop; `begin` starts it."""
+    """A queue from its assignment until it is revoked, lost or released. Create it inside a running loop; `begin` starts it."""
 
     def __init__(self, context: ConsumerContext, queue: Queue, subscription: Subscription, puller: Puller) -> None:
         self.queue = queue
@@ -47,11 +47,12 @@ class AssignedQueue:
         self.ended = asyncio.Event()
         """Set as soon as the queue is revoked, lost or released."""
         self.holds_budget = False
-        """True if the budget of all queues counts taken bytes until `release_budget`."""
+        """True if bytes that were taken stay on the consumer's budget until `release_budget`; set by the user of the queue."""
         self._context = context
         self._error: MqbridgeError | None = None
         """The error that `receive` raises once no pull is buffered."""
         self._changed = asyncio.Event()
+        """Set when a pull may have become available, or `_error` was set."""
         self._loop = asyncio.get_running_loop()
         self._pulls = PullLoop(
             str(self),
@@ -78,7 +79,7 @@ class AssignedQueue:
     @property
     def caught_up(self) -> bool:
         """True if the last pull reached the end of the queue, and no pull is buffered."""
-        return self.state.at_end and not self.state.waiting
+        return self.state.at_end and not self.state.buffered
 
     @property
     def position(self) -> int:
@@ -92,17 +93,17 @@ class AssignedQueue:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are buffered, or taken and not yet released from the budget."""
+        """Bytes that count on the budget: reserved for a response, buffered, or taken and not yet released."""
         return self._pulls.held_bytes
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the queue at the last pull."""
+        """The first offset of the queue, by the last response to a pull."""
         return self._pulls.first_offset
 
     @property
     def end_offset(self) -> int:
-        """The end offset of the queue at the last pull."""
+        """The offset after the last message of the queue, by the last response to a pull."""
         return self._pulls.end_offset
 
     @property
@@ -113,7 +114,8 @@ class AssignedQueue:
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
         """Start pulling at `offset`; the budget already counts this queue.
 
-        `first_start`: the group had no offset in this queue, so the start offset is committed.
+        `first_start`: the group had no offset in this queue, so the start offset is committed. `locked_at` is the loop time at
+        which the queue's lock was requested; None if it needs no lock.
         """
         self.state.start(offset, first_start=first_start, locked_at=locked_at)
         self._pulls.restart()
@@ -133,23 +135,28 @@ class AssignedQueue:
         self._pulls.release_budget(size)
 
     async def receive(self) -> PulledRecords:
-        """Wait for the records of the next pull. Raises LaneRevoked, GapError, or the ClusterError that ended the queue."""
+        """Wait for the records of the next pull.
+
+        Raises LaneRevoked if the queue is no longer ours, and the error that stopped the pulling: GapError or another
+        ClusterError.
+        """
         while True:
             pulled = self.take()
             if pulled is not None:
                 return pulled
-            if self._error is not None and not self.state.waiting:
+            if self._error is not None and not self.state.buffered:
                 raise self._error
             await self._wait()
 
     async def wait_for_change(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until a pull is buffered or the queue ends; always yields to other tasks.
+        """Wait up to `timeout` seconds until a pull is buffered, an error stops the pulling, or the queue is no longer ours.
 
-        Raises the error that ended the queue (GapError, ClusterError) once no pull is buffered, because no change can follow.
+        Always yields to other tasks. Raises the error that stopped the pulling (GapError or another ClusterError) once no pull is
+        buffered; if the queue is no longer ours, it returns at once.
         """
         if self.revoked or self.state.can_take(self._loop.time()):
             await asyncio.sleep(0)
-        elif self._error is not None and not self.state.waiting:
+        elif self._error is not None and not self.state.buffered:
             raise self._error
         else:
             with contextlib.suppress(TimeoutError):
@@ -170,7 +177,7 @@ class AssignedQueue:
         in which the messages were delivered (`state.run`), None for the current one: a seek or a reset begins a new run.
         """
         if self.state.acknowledge(offset, run) and self.state.nothing_in_flight:
-            self._release.stop_settling()
+            self._release.stop_settling()  # a release in progress need not wait for more acknowledgements
 
     def unreported(self) -> int | None:
         """Return the offset to commit, None if it was already sent to the broker."""
@@ -192,7 +199,10 @@ class AssignedQueue:
             await self._move(offset)
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
-        """Deliver again from `offset`, if it was delivered and is not committed; else return False without effect."""
+        """Deliver again from `offset`, if it was delivered and is not acknowledged; else return False without effect.
+
+        `run` is the run in which it was delivered, as in `commit`.
+        """
         if not self.state.rewind(offset, run):
             return False
         self._error = None
@@ -200,7 +210,10 @@ class AssignedQueue:
         return True
 
     async def reset(self, offset: int, why: str) -> None:
-        """Continue at an offset that the broker sets; `why` is the reason for the log."""
+        """Continue at an offset that an administrator has set at the broker; `why` is the reason for the log.
+
+        If the queue is being released, the offset becomes its last commit. Later there is no effect.
+        """
         if self.state.may(Event.MOVE):
             log.warning("%s: continuing at offset %d instead of %d, %s", self, offset, self.position, why)
             await self._move(offset)
@@ -215,19 +228,22 @@ class AssignedQueue:
             await self._commits.save()
 
     def _on_pull_error(self, error: MqbridgeError) -> None:
-        """Record the error that ended the pulling; buffered pulls can still be taken."""
+        """Record the error that stopped the pulling; buffered pulls can still be taken."""
         self._error = error
         self._changed.set()
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 
-    def lock_renewed(self, at: float) -> None:
-        """Record that the queue's lock was renewed, at this loop time; pulls that needed the lock can be taken."""
-        self.state.lock_renewed(at)
+    def on_lock_renewed(self, requested_at: float) -> None:
+        """Record that the lock was renewed by a request of this loop time: buffered pulls can be taken if it had expired."""
+        self.state.record_lock_renewal(requested_at)
         self._changed.set()
 
-    def lock_lost(self) -> None:
-        """End the queue without a commit: its lock expired, so another member may consume it already."""
+    def on_lock_lost(self) -> None:
+        """End the queue without a commit: its lock expired or belongs to another member, which may consume the queue already.
+
+        A release in progress removes the queue from the consumer itself.
+        """
         if self._leave(Event.LOSE_LOCK, f"{self} was lost: its lock could not be renewed") and not self._release.has_begun:
             self._context.on_queue_ended(self)
 
@@ -236,21 +252,21 @@ class AssignedQueue:
     async def release(self, deadline: float | None = None) -> None:
         """Release the queue: commit acknowledged messages; all others will be delivered again.
 
-        Waits for the end of the release, also if another call began it; at `deadline` (loop time) the release is cut short.
+        Waits for the end of the release, also if another call began it. At `deadline` (loop time) the release is cancelled.
         """
         self._leave(Event.RELEASE, f"{self} was released")
         await self._release.run(deadline)
 
     async def revoke(self) -> None:
-        """Give the queue to another member. With a lock, first wait a moment for messages in flight to be acknowledged."""
+        """Release the queue for another member; with a lock, first wait a moment until messages in flight are acknowledged."""
         self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
         await self._release.run(None)
 
     def _leave(self, event: Event, why: str) -> bool:
-        """Stop pulling and delivering; return False if the queue had stopped already."""
+        """Stop pulling and delivering; return False if the event is not allowed now. `why` is the error that `receive` raises."""
         if not self.state.leave(event):
             return False
-        if not self.ended.is_set():
+        if not self.ended.is_set():  # LOSE_LOCK may follow REVOKE or RELEASE
             self._error = LaneRevoked(why)
             self._context.budget.queues -= 1
         self._pulls.stop()

@@ -44,6 +44,7 @@ MAX_BYTES_IN_FLIGHT = 64 << 20
 """Limit of bytes of sends per client; a broker on a fast network needs far less in flight."""
 
 _instances = itertools.count()
+"""Numbers the clients of this process: two clients may be created at the same `time_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,21 @@ class Timing:
     """Timeouts and intervals in seconds."""
 
     connect: float = CONNECT_TIMEOUT_S
+    """Timeout of opening one connection."""
     request: float = REQUEST_TIMEOUT_S
     """Timeout of one response, unless the request sets another."""
     route: float = REFRESH_S
+    """Interval at which the routes of the topics in use are requested again."""
     heartbeat: float = HEARTBEAT_S
+    """Interval of heartbeats."""
 
 
 class BaseClient:
     """Client of one cluster. Create it inside a running loop; call `connect` first and `close` last, or use `async with`.
 
-    `name_servers` are `host:port`. `instance` replaces the part of the client id that is otherwise unique. `credentials` sign
-    every request.
+    `name_servers` are `host:port`. `instance` is the part of the client id after the address; by default it is unique.
+    `credentials` sign every request. `connectivity` records which servers of the cluster can be reached; by default the client
+    has one of its own.
     """
 
     def __init__(
@@ -132,7 +137,10 @@ class BaseClient:
         return f"{prefix}{counter:04X}"
 
     def reserve_ids(self, count: int) -> tuple[str, int]:
-        """Reserve consecutive ids: return their common prefix and the first counter, the last four digits of an id."""
+        """Reserve consecutive ids: return their common prefix and the counter of the first one.
+
+        An id is the prefix and the counter as four hexadecimal digits.
+        """
         if self._ids is None:
             raise LocalProtocolError("a client makes no ids before it is connected")
         now = time.time_ns() // 1_000_000
@@ -152,19 +160,19 @@ class BaseClient:
     ) -> Command:
         """Send a request; return the response if its code is in `accept`.
 
-        Raises ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. REFRESH invalidates the route of
-        the request's topic.
+        Raises ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH, the
+        cached route of the request's topic is invalidated, too.
         """
         fields = ext or {}
         limit = self.timing.request if timeout is None else timeout
         connection = self.pool.ready(address) or await self.pool.get(address)
-        answer = await connection.request(code, fields, body, limit)
-        if answer.code == Status.GO_AWAY:  # not processed; the broker accepts new connections until it stops
+        response = await connection.request(code, fields, body, limit)
+        if response.code == Status.GO_AWAY:  # not processed; the broker accepts new connections until it stops
             self.pool.retire(connection)
-            answer = await (await self.pool.get(address)).request(code, fields, body, limit)
-        if answer.code in accept:
-            return answer
-        error = refusal_error(f"{request_name(code)} at {address}", answer.code, answer.remark)
+            response = await (await self.pool.get(address)).request(code, fields, body, limit)
+        if response.code in accept:
+            return response
+        error = refusal_error(f"{request_name(code)} at {address}", response.code, response.remark)
         if error.failure is Failure.REFRESH and "topic" in fields:
             self.routes.invalidate(fields["topic"])
         raise error
@@ -204,15 +212,15 @@ class BaseClient:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def add_producer(self, group: str) -> None:
-        """Add this producer group to heartbeats. Each call needs one of `remove_producer`."""
+        """Add this producer group to heartbeats. Each producer of the group calls this once, and `remove_producer` once."""
         self._heartbeats.add_producer(group)
 
     async def remove_producer(self, group: str) -> None:
-        """Remove a producer of the group; the last one unregisters it."""
+        """Remove a producer of the group. When the last one is removed, the group is unregistered."""
         await self._heartbeats.remove_producer(group)
 
     def add_consumer(self, consumer: ConsumerData) -> None:
-        """Add this consumer group to heartbeats, replacing its earlier data; `heartbeat` sends it at once."""
+        """Add this consumer group to heartbeats, replacing its earlier data; call `heartbeat` to send the data at once."""
         self._heartbeats.consumers[consumer.group] = consumer
 
     replace_consumer = add_consumer
@@ -226,10 +234,11 @@ class BaseClient:
         await self._heartbeats.send_all()
 
     def broker_version(self, address: str) -> int | None:
-        """Return the version number that the broker announced in its response to a heartbeat; None before one."""
+        """Return the version number that the broker announced in its response to a heartbeat; None before the first response."""
         return self._heartbeats.broker_versions.get(address)
 
     async def _greet(self, connection: Connection) -> None:
+        """Send a heartbeat on a new connection to a broker. A name server gets none, unless a broker has the same address."""
         if connection.address not in self.name_servers.addresses or connection.address in self.routes.addresses():
             await self._heartbeats.greet(connection)
 
@@ -245,10 +254,11 @@ def connectivity_of(name: str, name_servers: Sequence[str]) -> Connectivity:
 
 def _month_start(now: int) -> int:
     """Return the start of the month of this time, both in ms."""
-    return _day_month_start(now // 86_400_000)
+    return _month_start_of_day(now // 86_400_000)
 
 
 @lru_cache(maxsize=2)
-def _day_month_start(day: int) -> int:
+def _month_start_of_day(day: int) -> int:
+    """Return the start (ms) of the month of a day, which is counted from the epoch; cached, as it changes once a month."""
     first = datetime.fromtimestamp(day * 86_400, UTC).replace(day=1)
     return int(first.timestamp()) * 1000

@@ -1,4 +1,7 @@
-"""Offsets of broadcasting groups. Brokers do not store them; each member has its own, in a store that the caller supplies."""
+"""Offsets of broadcasting groups. Brokers do not store them; each member has its own, in a store that the caller supplies.
+
+An offset is the next one to read: all messages of the queue below it are acknowledged.
+"""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,7 +10,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 
 class BroadcastOffsets(Protocol):
-    """Stores offsets across restarts. Methods raise ClusterError on failure, and are called again later."""
+    """Stores offsets across restarts. A method that fails raises ClusterError; the consumer calls it again later."""
 
     async def load(self, queue: Queue) -> int | None:
         """Return the saved offset; None if there is none."""

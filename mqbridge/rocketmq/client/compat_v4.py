@@ -1,7 +1,7 @@
 """Workarounds for brokers before 5.0, which are recognized by the version in their responses.
 
 - Their search by time returns the message nearest to the time: possibly one before it, or any of several in one millisecond.
-- For a group that never committed they return offset 0 as long as a queue's first message is in memory.
+- For a group without a committed offset in a queue they return offset 0 as long as the queue's first message is in memory.
 - They delay messages only by levels, and deliver messages with a timer at once.
 """
 
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """The default of a broker's `messageDelayLevel`."""
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_ANSWERS = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED})
+_PULL_CODES = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED})
+"""Response codes of a pull that a broker has processed; only SUCCESS comes with messages."""
 
 
 def is_old(response: Command) -> bool:
@@ -37,7 +38,8 @@ def is_old(response: Command) -> bool:
 async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     """Return the broker's delays (ms) from level 1 on; empty for a broker that delays messages until any time.
 
-    A broker that refuses to return its settings counts as a 5.x broker. Raises ClusterError.
+    A broker that refuses to return its settings counts as a 5.x broker. Raises ClusterError, also if it denies us access
+    (AccessRefused).
     """
     try:
         response = await client.request(address, Code.GET_BROKER_CONFIG)
@@ -69,9 +71,10 @@ def _milliseconds(text: str) -> int:
 async def find_time(
     client: BaseClient, address: str, queue: Queue, timestamp: int, first: int, next_: int, *, upper: bool
 ) -> int:
-    """Return the first offset from `first` on whose message was stored at `timestamp` (ms) or later, `next_` if there is none.
+    """Return the first offset whose message was stored at `timestamp` (ms) or later, `next_` if there is none.
 
-    With `upper`, return the last offset whose message was stored at `timestamp` or earlier. Each step of the search is a pull.
+    With `upper`, return the last offset whose message was stored at `timestamp` or earlier, `first` if there is none. `first` and
+    `next_` are the queue's first offset and the offset after its last message. Each step of the binary search is a pull.
     """
     low, high = first, next_
     while low < high:
@@ -86,13 +89,28 @@ async def find_time(
 
 async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int) -> int:
     """Return the store time of a message (ms); -1 if it was deleted, which makes it older than all others."""
-    header = PullHeader(READER_GROUP, queue.topic, queue.id, offset, 1, PullFlag.SUBSCRIPTION, 0, 0, 0, "*", TAG)
-    response = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=_ANSWERS)
+    header = PullHeader(
+        READER_GROUP,
+        queue.topic,
+        queue.id,
+        offset,
+        max_msg_nums=1,
+        sys_flag=PullFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription="*",
+        expression_type=TAG,
+    )
+    response = await client.request(address, Code.PULL_MESSAGE, header.encode(), accept=_PULL_CODES)
     records = decode_records(response.body) if response.code == Status.SUCCESS else []
     return records[0].store_timestamp if records else -1
 
 
 async def topics_with_offsets(client: BaseClient, address: str, group: str) -> set[str]:
-    """Return the topics with commits of the group at this broker, from statistics requested without a topic."""
+    """Return the topics in which the group has committed offsets at this broker.
+
+    4.x brokers have no request for these topics; the group's statistics, requested without a topic, contain them.
+    """
     response = await client.request(address, Code.GET_CONSUME_STATS, ConsumeStatsHeader(group).encode())
     return {queue.topic for queue in ConsumeStats.decode(response.body).offsets}

@@ -41,14 +41,18 @@ OnLost = Callable[["Connection", Exception], None]
 
 
 class Connection:
-    """A connection made by `open_connection`. `on_request` gets the broker's requests; `on_lost` is called once, at the end."""
+    """A connection made by `open_connection`.
+
+    `on_request` gets the requests of the server; `on_lost` is called once, when the connection has ended, after `close` too.
+    """
 
     def __init__(self, address: str, on_request: OnRequest, on_lost: OnLost, credentials: Credentials | None = None) -> None:
         self.address = address
-        self.endpoint = _Local(self._on_command, self._ended)
+        self.endpoint = _RemotingEndpoint(self._on_command, self._on_end)
         self._on_request, self._on_lost = on_request, on_lost
         self._signed = None if credentials is None else SignedRequests(credentials, address, self._send, self._reject)
         self._closing = False
+        """True after `close` was called."""
         self._opaques = itertools.count()
         self._pending: Pending[int, Command] = Pending(address)
         self._loop = asyncio.get_running_loop()
@@ -76,11 +80,12 @@ class Connection:
             self.endpoint.send(*_frame(code, opaque, 0, ext, body))
             return self._pending.add(opaque, request_name(code), timeout)
         signed.send(opaque, SignedRequest(code, ext, body, signed.keys))
-        answer = self._pending.add(opaque, request_name(code), timeout)
-        answer.add_done_callback(lambda _: signed.forget(opaque))
-        return answer
+        response = self._pending.add(opaque, request_name(code), timeout)
+        response.add_done_callback(lambda _: signed.forget(opaque))
+        return response
 
     def _send(self, opaque: int, request: SignedRequest) -> None:
+        """Sign and send a request, for the first or the second time."""
         self.endpoint.send(*_frame(request.code, opaque, 0, request.ext, request.body, keys=request.keys))
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
@@ -96,7 +101,10 @@ class Connection:
             raise
 
     def close_if_silent(self, since: float, error: Exception) -> None:
-        """Close the connection if the peer has sent nothing since `since` (loop time), when a request that timed out was sent."""
+        """Close the connection if the peer has sent nothing since `since` (loop time).
+
+        Called after a request timed out with `error`; `since` is when this request was sent.
+        """
         if self.alive and self.endpoint.received_at <= since:
             self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
 
@@ -116,12 +124,14 @@ class Connection:
     def _on_command(self, command: Command) -> None:
         if not command.is_response:
             self._on_request(self, command)
+        # These statuses have other causes, too; `parse_denial` returns None for them.
         elif command.code in DENIAL_STATUSES and (denial := parse_denial(command.code, command.remark)) is not None:
             self._on_denial(command, denial)
         else:
             self._pending.resolve(command.opaque, command)
 
-    def _ended(self, error: Exception) -> None:
+    def _on_end(self, error: Exception) -> None:
+        """Let the pending requests fail and report the end of the connection, if need be with advice about TLS."""
         lost = error if isinstance(error, ClusterError) else ConnectionLost(f"the connection to {self.address}: {error}")
         if isinstance(lost, ConnectionLost) and self._perhaps_wants_tls(lost):
             lost = ConnectionLost(f"{lost}: {PLAIN_REFUSED}", lost.failure)
@@ -131,32 +141,39 @@ class Connection:
         self._on_lost(self, lost)
 
     def _perhaps_wants_tls(self, lost: ConnectionLost) -> bool:
-        """Return True if the server closed a plain connection without sending a byte, and has never accepted this client."""
-        link, silent = self.endpoint.link, isinstance(lost, PeerSilent)
-        unknown = link is None or not link.credentials_accepted
-        return self.endpoint.tls is None and unknown and not (self.endpoint.has_received or silent or self._closing)
+        """Return True if the server closed a plain connection without sending a byte, as it does if it takes TLS only.
+
+        Not if a server of the cluster has accepted our credentials before, or if we closed the connection ourselves.
+        """
+        link, we_closed = self.endpoint.link, self._closing or isinstance(lost, PeerSilent)
+        accepted_before = link is not None and link.credentials_accepted
+        return self.endpoint.tls is None and not (accepted_before or self.endpoint.has_received or we_closed)
 
     # --- denied access ----------------------------------------------------------------------------------------------
 
-    def admit(self) -> None:
-        """Record that the server accepted our credentials."""
+    def record_credentials_accepted(self) -> None:
+        """Record that the server accepted our credentials: a later refusal of them is taken as temporary."""
         if self.endpoint.link is not None:
             self.endpoint.link.record_credentials_accepted()
 
-    def _on_denial(self, answer: Command, denial: AccessDenial) -> None:
-        """Handle a response that denies access: repeat the request with new credentials if possible, else let it fail."""
+    def _on_denial(self, response: Command, denial: AccessDenial) -> None:
+        """Handle a response that denies access: repeat the request with new credentials if possible, else let it fail.
+
+        Without credentials a missing permission is an ordinary response, whose code the caller checks.
+        """
         if self._signed is not None:
-            self._signed.on_denial(answer.opaque, denial)
+            self._signed.on_denial(response.opaque, denial)
         elif denial.of_credentials:
+            code = 0  # the error for missing credentials does not name the request
             self._pending.reject(
-                answer.opaque, access_refused(denial, 0, self.address, None, refusal_failure(self.endpoint.link))
+                response.opaque, access_refused(denial, code, self.address, None, refusal_failure(self.endpoint.link))
             )
         else:
-            self._pending.resolve(answer.opaque, answer)
+            self._pending.resolve(response.opaque, response)
 
     def _reject(self, opaque: int, request: SignedRequest, denial: AccessDenial) -> None:
-        if not denial.of_credentials:
-            self.admit()
+        if not denial.of_credentials:  # only a permission is missing, so the signature was right
+            self.record_credentials_accepted()
         failure, access_key = refusal_failure(self.endpoint.link), request.keys.access_key
         self._pending.reject(opaque, access_refused(denial, request.code, self.address, access_key, failure))
 
@@ -166,13 +183,14 @@ class Connection:
         await self.endpoint.close()
 
 
-class _Local(Endpoint):
-    """Endpoint that records our local address, which is a part of client ids, and decodes frames in place."""
+class _RemotingEndpoint(Endpoint):
+    """Endpoint that decodes frames of RocketMQ's remoting protocol in place, and records our local address."""
 
     local_host = ""
+    """Our IP address on this connection; it becomes a part of the client id."""
 
     def __init__(self, on_command: Callable[[Command], None], on_lost: Callable[[Exception], None]) -> None:
-        super().__init__(measure, _never, on_lost)
+        super().__init__(measure, _reject_frames, on_lost)
         self._on_command = on_command
 
     def _process(self, data: bytes) -> None:
@@ -184,8 +202,8 @@ class _Local(Endpoint):
         self.local_host = (transport.get_extra_info("sockname") or ("",))[0]
 
 
-def _never(_: list[bytes]) -> None:
-    raise AssertionError("`_take` decodes all frames in place")
+def _reject_frames(_: list[bytes]) -> None:
+    raise AssertionError("`_process` decodes all frames in place")
 
 
 def _frame(
@@ -198,7 +216,7 @@ def _frame(
     *,
     keys: Keys | None = None,
 ) -> tuple[bytes, ...]:
-    """Return the parts of a frame, without copying the body."""
+    """Return the parts of a frame, signed if there are `keys`. The body is not copied; signing adds fields to a copy of `ext`."""
     fields = ext if isinstance(ext, dict) and keys is None else dict(ext)
     command = Command(code, fields, body, opaque=opaque, flag=flag, remark=remark)
     if keys is not None:
@@ -222,8 +240,8 @@ async def open_connection(
     timeout: float = CONNECT_TIMEOUT_S,
     connectivity: Connectivity | None = None,
 ) -> Connection:
-    """Connect to `host:port`. Raises Unreachable, ValueError for an invalid address, ClusterError for unreadable files."""
-    host, port = split_address(address, 0)
+    """Connect to `host:port`. Raises Unreachable, ValueError for an invalid address, ClusterError for unreadable TLS files."""
+    host, port = split_address(address, 0)  # the default port 0 is never used: callers pass a port
     connection = Connection(address, on_request, on_lost, credentials)
     link = None if connectivity is None else Link(connectivity, host, port)
     try:

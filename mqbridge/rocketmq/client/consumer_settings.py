@@ -13,20 +13,20 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 MAX_BYTES = 64 << 20
 """Default limit of the bytes that all queues of a consumer buffer together."""
 MAX_MSGS = 4096
-"""Messages requested per pull. Brokers return at most 32 by default, see `pull_request`."""
+"""Default number of messages requested per pull. Brokers return at most 32 by default, see `pull_request`."""
 READER_GROUP = "TOOLS_CONSUMER"
 """The group in requests of readers without a group. Every broker has this group, so readers create nothing there."""
 
 
 class MessageModel(Enum):
-    """How queues are divided among consumers."""
+    """How queues are divided among consumers, and who keeps the offsets."""
 
     CLUSTERING = "CLUSTERING"
     """The members of the group divide the queues; brokers keep the offsets."""
     BROADCASTING = "BROADCASTING"
     """Every member reads all queues; the caller keeps the offsets."""
     ASSIGNED = "ASSIGNED"
-    """The caller names the queues; the consumer joins no group."""
+    """The caller names the queues; the consumer joins no group, but keeps its offsets at the brokers if it names one."""
 
 
 class StartOffset(Enum):
@@ -34,7 +34,7 @@ class StartOffset(Enum):
 
     EARLIEST = "CONSUME_FROM_FIRST_OFFSET"
     LATEST = "CONSUME_FROM_LAST_OFFSET"
-    """Messages stored after joining, and all messages of a queue that is added to the topic later."""
+    """Messages stored after the consumer joined, and all messages of a queue that is added to the topic after that."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     """Messages stored at `start_ms` or later."""
 
@@ -48,30 +48,33 @@ class ConsumerSettings:
     model: MessageModel = MessageModel.CLUSTERING
     start: StartOffset = StartOffset.EARLIEST
     start_ms: int = 0
-    """Store time, ms since the epoch."""
+    """Start of TIMESTAMP: a store time, ms since the epoch."""
     came_later: Callable[[Queue], bool] | None = None
     """Return True for a queue that was added to the topic after the group started; it is read from its beginning.
 
     Queues that this consumer sees being added are always read from their beginning.
     """
     orderly: bool = False
-    """Hold the lock of each assigned queue at its broker."""
+    """Hold the lock of each assigned queue at its broker, so that no other member reads it at the same time."""
     retries: bool = True
     """Also consume the group's retry topic; with CLUSTERING only."""
     strategy: Strategy = averagely
+    """Divides the queues among the members; with CLUSTERING only."""
     queues: tuple[Queue, ...] = ()
+    """The queues to read with ASSIGNED."""
     offsets: Mapping[Queue, int] = field(default_factory=dict)
-    """Start offsets of ASSIGNED queues, which override all others."""
+    """Start offsets of ASSIGNED queues; they override committed offsets and `start`."""
     store: BroadcastOffsets | None = None
     """Store of the offsets with BROADCASTING; without one, every restart begins each queue at `start`."""
     max_bytes: int = MAX_BYTES
     """Limit of buffered bytes of all queues together."""
     max_msgs: int = MAX_MSGS
+    """Number of messages requested per pull."""
 
     def __post_init__(self) -> None:
         if self.model is MessageModel.ASSIGNED:
-            known = {subscription.topic for subscription in self.subscriptions}
-            if not self.queues or {queue.topic for queue in self.queues} - known:
+            subscribed_topics = {subscription.topic for subscription in self.subscriptions}
+            if not self.queues or {queue.topic for queue in self.queues} - subscribed_topics:
                 raise LocalProtocolError(
                     "a consumer of assigned queues needs `queues`, and a subscription to each of their topics"
                 )
@@ -84,5 +87,5 @@ class ConsumerSettings:
 
     @property
     def pull_group(self) -> str:
-        """The group in pull requests."""
+        """The group to name in pull requests: `group`, or READER_GROUP without one."""
         return self.group or READER_GROUP

@@ -13,7 +13,8 @@ from mqbridge.rocketmq.wire.signing import UNIQUE_KEY_QUERY, UNSIGNED_QUERY_VERS
 from mqbridge.secret import Secret
 
 RENEW_PAUSE_S = 1.0
-"""Pause before keys are read again that were unchanged after a refusal, so that refused requests run no command each."""
+"""Minimum time between two readings of keys that a broker refused and that did not change. Without it, every refused request
+would run the command that prints the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Keys:
     def sign(self, command: Command) -> None:
         """Sign a request, whose fields and body must be final.
 
-        A query by unique key has a field that 4.x brokers do not sign, and 5.3 brokers not for clients up to 4.9.3. So the
-        request announces that version.
+        A query by unique key has a field that is not part of the signature at 4.x brokers, and at 5.3 brokers only if the client
+        announces a version up to 4.9.3. So the request announces 4.9.3.
         """
         if UNIQUE_KEY_QUERY in command.ext:
             command.version = UNSIGNED_QUERY_VERSION
@@ -55,10 +56,10 @@ class Credentials:
         return self._keys
 
     async def read(self, *, instead_of: Keys | None = None) -> None:
-        """Read the keys. With `instead_of`, the refused keys, read only if the current keys are still those.
+        """Read the keys. `instead_of` are keys that a broker refused: read only if they are still the current ones.
 
-        Keys that were unchanged after a refusal are not read again within RENEW_PAUSE_S. Raises ClusterError (FATAL) if the keys
-        cannot be read and never were.
+        Refused keys that did not change are not read again within RENEW_PAUSE_S. Raises ClusterError (FATAL) if a key cannot be
+        read and has no earlier value.
         """
         loop = asyncio.get_running_loop()
         if self._lock is None or self._lock[0] is not loop:  # a cluster may be used in several event loops, one after the other
@@ -66,7 +67,7 @@ class Credentials:
         async with self._lock[1]:  # an earlier reading must not replace a later one
             if instead_of is not None and (self._keys != instead_of or time.monotonic() - self._unchanged_at < RENEW_PAUSE_S):
                 return
-            fresh = instead_of is not None
+            fresh = instead_of is not None  # after a refusal, the output of a command is not reused
             access_key = await self._access_key.read(fresh=fresh)
             secret_key = await self._secret_key.read(fresh=fresh)
             token = None if self._token is None else await self._token.read(fresh=fresh)

@@ -60,9 +60,10 @@ class GroupAdmin:
 
     async def configs(self) -> dict[str, dict[str, GroupConfig]]:
         """Return every group's configuration, by group and broker name; system groups included."""
-        found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        code = Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        responses = await self._admin.at_masters(lambda address: self._client.request(address, code))
         groups: dict[str, dict[str, GroupConfig]] = {}
-        for broker, response in found.items():
+        for broker, response in responses.items():
             for name, config in GroupConfigs.decode(response.body).groups.items():
                 groups.setdefault(name, {})[broker] = config
         return groups
@@ -73,19 +74,23 @@ class GroupAdmin:
         """Return members and subscriptions, from the first broker that knows the group; None if no member is connected."""
         ext = GroupHeader(group).encode()
         code = Code.GET_CONSUMER_CONNECTION_LIST
-        found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=CONSUMER_RESPONSES))
-        bodies = [response.body for response in found.values() if response.code == Status.SUCCESS]
+        responses = await self._admin.at_masters(
+            lambda address: self._client.request(address, code, ext, accept=CONSUMER_RESPONSES)
+        )
+        bodies = [response.body for response in responses.values() if response.code == Status.SUCCESS]
         return ConsumerConnections.decode(bodies[0]) if bodies else None
 
     async def producers(self, group: str) -> list[Connection]:
         """Return the clients of a producer group, without duplicates."""
         ext = ProducerGroupHeader(group).encode()
         code = Code.GET_PRODUCER_CONNECTION_LIST
-        found = await self._admin.at_masters(lambda address: self._client.request(address, code, ext, accept=PRODUCER_RESPONSES))
-        for broker, response in found.items():
+        responses = await self._admin.at_masters(
+            lambda address: self._client.request(address, code, ext, accept=PRODUCER_RESPONSES)
+        )
+        for broker, response in responses.items():
             if response.code == Status.SYSTEM_ERROR and NO_PRODUCERS not in (response.remark or ""):
                 raise refusal_error(f"the producers of {group} at {broker}", response.code, response.remark)
-        bodies = [response.body for response in found.values() if response.code == Status.SUCCESS]
+        bodies = [response.body for response in responses.values() if response.code == Status.SUCCESS]
         clients = [client for body in bodies for client in ProducerConnections.decode(body).connections]
         return list({client.client_id: client for client in clients}.values())
 
@@ -93,7 +98,7 @@ class GroupAdmin:
         """Return the topics in which a group has offsets."""
         ext = GroupConfigHeader(group).encode()
 
-        async def at(address: str) -> Iterable[str]:
+        async def query_topics(address: str) -> Iterable[str]:
             try:
                 response = await self._client.request(address, Code.QUERY_TOPICS_BY_CONSUMER, ext)
             except ServerRefused as error:
@@ -102,7 +107,7 @@ class GroupAdmin:
                 return await topics_with_offsets(self._client, address, group)
             return list(TopicList.decode(response.body).topics)
 
-        return sorted({topic for topics in (await self._admin.at_masters(at)).values() for topic in topics})
+        return sorted({topic for topics in (await self._admin.at_masters(query_topics)).values() for topic in topics})
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, or have offsets in it.
@@ -110,35 +115,36 @@ class GroupAdmin:
         A 5.3.3 broker also lists the topic's own name while it is consumed; this is removed unless it is a group with offsets.
         """
         responses = await self._admin.request_masters_of(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
-        found = {group for response in responses for group in _groups(response.body)}
-        if topic in found and topic not in await self.topics_of(topic):
-            found.remove(topic)
-        return sorted(found)
+        groups = {group for response in responses for group in GroupList.decode(response.body).groups}
+        if topic in groups and topic not in await self.topics_of(topic):
+            groups.remove(topic)
+        return sorted(groups)
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     async def progress(self, group: str, topic: str | None = None) -> dict[Queue, ConsumeOffsets]:
-        """Return the group's progress in every queue with offsets, of one topic or all, retry queues included."""
+        """Return the group's progress in each queue in which it has an offset, of one topic or all, retry queues included."""
         ext = ConsumeStatsHeader(group, topic).encode()
-        found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_CONSUME_STATS, ext))
-        stats = [ConsumeStats.decode(response.body) for response in found.values()]
-        return {queue: offsets for one in stats for queue, offsets in one.offsets.items()}
+        responses = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_CONSUME_STATS, ext))
+        stats_of_brokers = [ConsumeStats.decode(response.body) for response in responses.values()]
+        return {queue: offsets for stats in stats_of_brokers for queue, offsets in stats.offsets.items()}
 
     async def offsets(self, group: str | None = None) -> dict[tuple[str, Queue], int]:
         """Return every committed offset, of one group or all, by group and queue."""
-        found = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_CONSUMER_OFFSET))
+        responses = await self._admin.at_masters(lambda address: self._client.request(address, Code.GET_ALL_CONSUMER_OFFSET))
         return {
-            (name, Queue(topic, broker, number)): offset
-            for broker, response in found.items()
+            (name, Queue(topic, broker, queue_id)): offset
+            for broker, response in responses.items()
             for (topic, name), queues in ConsumerOffsets.decode(response.body).offsets.items()
-            for number, offset in queues.items()
+            for queue_id, offset in queues.items()
             if group is None or name == group
         }
 
     async def reset(self, group: str, topic: str, timestamp: int) -> dict[Queue, int]:
         """Reset a group to messages stored at `timestamp` (ms) or later, or with -1 to the end; return the offsets by queue.
 
-        A running consumer gets the offsets with its next pull, or in a request of the broker; a stopped one starts there.
+        A running consumer gets the offsets in the response to its next pull, or in a request of the broker; a stopped one starts
+        at them.
         """
         header = ResetOffsetHeader(group, topic, timestamp)
         responses = await self._admin.request_masters_of(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
@@ -147,29 +153,25 @@ class GroupAdmin:
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set the offsets of a stopped group; a running consumer would overwrite them with its own.
 
-        After a `reset`, until the group pulls from the queue, a 5.x broker confirms commits but ignores them; then the reset is
-        replaced by one to the wanted offset. Raises ClusterError (RETRY) if the offsets still differ: the group is running.
+        After a `reset`, until the group pulls from the queue, a 5.x broker confirms commits but ignores them. In such a queue the
+        reset is replaced by one to the given offset. Raises ClusterError (RETRY) if offsets still differ, because members run.
         """
         await asyncio.gather(*(self._positions.commit(queue, group, offset) for queue, offset in offsets.items()))
-        pending = await self._queues_that_differ(group, offsets)
-        if pending:
-            await asyncio.gather(*(self._replace_reset(group, queue, offsets[queue]) for queue in pending))
-            pending = await self._queues_that_differ(group, offsets)
-        if pending:
-            problem = (
-                f"the offsets of {group} did not change in {', '.join(map(queue_label, pending[:5]))} ({len(pending)} in all)"
-            )
+        unchanged = await self._queues_that_differ(group, offsets)
+        if unchanged:
+            await asyncio.gather(*(self._replace_reset(group, queue, offsets[queue]) for queue in unchanged))
+            unchanged = await self._queues_that_differ(group, offsets)
+        if unchanged:
+            labels = ", ".join(map(queue_label, unchanged[:5]))
+            problem = f"the offsets of {group} did not change in {labels} ({len(unchanged)} in all)"
             raise ClusterError(f"{problem}: the group has running members; stop them")
 
     async def _queues_that_differ(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
         """Return the queues whose committed offset is not the one in `offsets`."""
-        found = await asyncio.gather(*(self._positions.committed(queue, group) for queue in offsets))
-        return [queue for queue, offset in zip(offsets, found, strict=True) if offset != offsets[queue]]
+        committed = await asyncio.gather(*(self._positions.committed(queue, group) for queue in offsets))
+        return [queue for queue, offset in zip(offsets, committed, strict=True) if offset != offsets[queue]]
 
     async def _replace_reset(self, group: str, queue: Queue, offset: int) -> None:
+        """Reset the group to `offset` in one queue; the broker then ignores the timestamp, -1."""
         header = ResetOffsetHeader(group, queue.topic, -1, queue_id=queue.id, offset=offset)
         await self._client.request(await self._positions.master(queue), Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
-
-
-def _groups(body: bytes) -> list[str]:
-    return list(GroupList.decode(body).groups)

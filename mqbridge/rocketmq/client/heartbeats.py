@@ -127,7 +127,7 @@ class Heartbeats:
         """Send a heartbeat with the current groups and return it; a response with an error code is only logged."""
         heartbeat = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values()))
         response = await connection.request(Code.HEART_BEAT, {}, heartbeat.encode(), self._timeout_s)
-        connection.admit()
+        connection.record_credentials_accepted()
         self.broker_versions[connection.address] = response.version
         if response.code == Status.GO_AWAY:
             self._pool.retire(connection)

@@ -13,7 +13,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 log = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_S = 5.0
-"""As in the Java clients (persistConsumerOffsetInterval)."""
+"""Interval of the commits, as in the Java clients (persistConsumerOffsetInterval)."""
 
 
 class HeldQueues(dict[Queue, AssignedQueue]):
@@ -77,15 +77,15 @@ class HeldQueues(dict[Queue, AssignedQueue]):
         if self._locks is None:
             return
         requested_at = self._loop.time()
-        held = dict(self)
+        held = dict(self)  # a copy: queues may be added or removed during the request
         locked, refused = await self._locks.lock(list(held))
         now = self._loop.time()
         for queue, assigned in held.items():
             if queue in locked:
-                assigned.lock_renewed(requested_at)
+                assigned.on_lock_renewed(requested_at)
             elif queue in refused or not assigned.state.lock_holds(now):
                 log.warning("%s lost its lock, so it is no longer read", assigned)
-                assigned.lock_lost()
+                assigned.on_lock_lost()
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ def parse_name_servers(text: str) -> list[str]:
     parts = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not parts:
         raise ValueError("no name server is given")
-    return [_parse(part) for part in parts]
+    return [_normalize(part) for part in parts]
 
 
-def _parse(part: str) -> str:
+def _normalize(part: str) -> str:
+    """Return the address as `host:port`, with DEFAULT_PORT if it has no port."""
     try:
         return join_address(*split_address(part, DEFAULT_PORT))
     except ValueError as error:

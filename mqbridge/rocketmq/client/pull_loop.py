@@ -46,7 +46,7 @@ SUBSCRIPTION_WAIT_S = 1.0
 MAX_UNREADABLE_RESPONSES = 5
 """So many consecutive responses may report that the broker cannot read at our position; after one more we treat it as a gap."""
 
-_UNKNOWN_SUBSCRIPTION = frozenset(
+_UNKNOWN_SUBSCRIPTION_CODES = frozenset(
     {
         Status.SUBSCRIPTION_NOT_EXIST,
         Status.SUBSCRIPTION_NOT_LATEST,
@@ -54,12 +54,14 @@ _UNKNOWN_SUBSCRIPTION = frozenset(
         Status.FILTER_DATA_NOT_LATEST,
     }
 )
+"""Response codes of a broker that does not know our subscription, or knows another version of it."""
 
 
 class PullContext(Protocol):
-    """The consumer, as pulling needs it."""
+    """The part of a consumer that the pulling of its queues uses."""
 
     budget: Budget
+    """Limits the bytes that all queues of the consumer buffer together."""
     policies: CleanupPolicies
 
     @property
@@ -76,8 +78,8 @@ class PullContext(Protocol):
 class PullLoop:
     """Pulls `queue` into `state`. `name` is the queue's, for logs and errors.
 
-    `on_change` is called after each response that was applied to the state, `on_error` when an error has ended the pulling, and
-    `on_reset` with the new offset and the reason when an administrator has reset the group's offset.
+    `on_change` is called after each response that was applied to the state, `on_error` when pulling has stopped because of an
+    error, and `on_reset` with the new offset and the reason (for logs) when an administrator has reset the group's offset.
     """
 
     def __init__(
@@ -100,13 +102,14 @@ class PullLoop:
         self.carrying_pulls = CommitCarryingPulls()
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
+        # True if the broker returns every message of the queue, so that missing offsets can be noticed.
         self._unfiltered = subscription.expression_type == TAG and not subscription.tags
         self._on_change, self._on_error, self._on_reset = on_change, on_error, on_reset
         self._account = Account()
         self._caller_bytes = 0
-        """Bytes that the caller has taken, and that count on the budget until `release_budget`."""
+        """Bytes that the user of the queue has taken, and that count on the budget until `release_budget`."""
         self._unreadable_responses = 0
-        """Consecutive responses without plausible content."""
+        """Number of consecutive responses for which `_is_plausible` returned False."""
         self._retry_backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         self._idle_backoff = Backoff(MIN_HOLD_S, MAX_IDLE_PAUSE_S)
         self._task: asyncio.Task[None] | None = None
@@ -114,14 +117,14 @@ class PullLoop:
         self._awaiting_task: asyncio.Task[None] | None = None
         """The task that sent the last pull, until its response."""
         self._older_tasks: set[asyncio.Task[None]] = set()
-        """Tasks of older runs whose pulls are in flight."""
+        """Tasks of older runs whose pulls are in flight; each ends after its response."""
         self._charge = Charge(self._account)
-        """The budget's charge for the last pull."""
+        """The bytes of the budget that are reserved for the response to the last pull."""
         self._loop = asyncio.get_running_loop()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of this queue that count on the budget: they wait to be taken, or the caller has not released them yet."""
+        """Bytes of this queue that count on the budget: reserved for a response, buffered, or taken and not yet released."""
         return self._account.held
 
     def restart(self) -> None:
@@ -146,14 +149,15 @@ class PullLoop:
             self.carrying_pulls.end(task)
 
     def _stop_current(self) -> None:
+        """Stop the task of the current run, unless it is the caller (in `on_reset` or a move): it ends when its run has ended."""
         self.settle_budget()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             self.carrying_pulls.end(task)
 
     def settle_budget(self) -> None:
-        """Release bytes from the budget that no longer wait to be taken, except those that the caller keeps on it."""
-        if (surplus := self._account.held - self._state.waiting_bytes - self._caller_bytes) > 0:
+        """Release bytes from the budget that are no longer buffered, except those that the user of the queue keeps on it."""
+        if (surplus := self._account.held - self._state.buffered_bytes - self._caller_bytes) > 0:
             self._context.budget.release(self._account, surplus)
 
     def keep_on_budget(self, size: int) -> None:
@@ -161,18 +165,19 @@ class PullLoop:
         self._caller_bytes += size
 
     def release_budget(self, size: int | None = None) -> None:
-        """Release `size` bytes that the caller has kept on the budget; None: all of them."""
+        """Release `size` bytes that were kept on the budget by `keep_on_budget`; None: all of them."""
         self._caller_bytes -= self._caller_bytes if size is None else min(size, self._caller_bytes)
         self.settle_budget()
 
     async def _run(self, run: int) -> None:
+        """Pull until this run ends."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
         while self._state.reads(run):
             try:
                 await self._pull_once(task)
             except GapError as error:
-                self._end(run, Event.GAP, error)
+                self._stop_pulling(run, Event.GAP, error)
             except (ClusterError, ProtocolError) as error:
                 if self._state.reads(run):
                     await self._handle_error(run, error)
@@ -181,7 +186,7 @@ class PullLoop:
         """Send one pull, process its response, and pause if there was no progress. Raises the error of the pull or response."""
         budget = self._context.budget
         self._charge = charge = await budget.reserve(self._account, idle=self._state.at_end)
-        progress = True
+        progress = True  # without progress we pause; a response to an older run needs no pause
         try:
             sent_at, pull, response = await self._send_pull(task, charge)
             if self._state.is_current(pull):
@@ -234,7 +239,7 @@ class PullLoop:
                 raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
             if pulled is None and not self._is_plausible(response):
                 await asyncio.sleep(self._retry_backoff.delay())
-                return True  # the pause was here
+                return True  # we have paused already, so the caller must not
             return self._accept(pull, response, pulled, charge)
         finally:
             self._state.abandon_pull(pull, failed=False)
@@ -245,7 +250,7 @@ class PullLoop:
             return False
         self._unreadable_responses = 0
         self._retry_backoff.reset()
-        progress = self._state.answered(pull, response.next, response.end, pulled)
+        progress = self._state.apply_response(pull, response.next, response.end, pulled)
         if pulled is not None:
             self._context.budget.record_response(self._account, charge, pulled.size, pulled.stored)
         self._on_change()
@@ -270,8 +275,8 @@ class PullLoop:
     def _is_plausible(self, response: PullResponse) -> bool:
         """Return True if a response without messages may move the position, False if the same offset must be pulled again.
 
-        It must be pulled again if the broker reports that it could not read there, moves backwards, or returns nothing before the
-        end of the queue. Raises GapError after too many reports of the first sort.
+        It must be pulled again if the broker reports that it could not read at the position, moves backwards, or returns nothing
+        before the end of the queue. Raises GapError if the broker could not read after MAX_UNREADABLE_RESPONSES such responses.
         """
         position, first_start = self._state.position, self._state.first_start
         cannot_read = response.remark in (pull_request.FOUND_NULL, pull_request.REMOVING)
@@ -294,47 +299,51 @@ class PullLoop:
             await self._on_reset(response.next, "as an administrator has set the group's offset")
         elif self._state.first_start:
             log.info("%s: starting at offset %d, since %d is deleted", self._name, response.next, position)
-            self._state.move(response.next, own_start=True)
+            self._state.move(response.next, first_start=True)
             self.restart()
         elif response.next > position:
             raise self._gap(response.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
         else:
             raise GapError(
-                f"{self._name} ends at offset {response.next}, before the next offset {position}: the topic was recreated, or "
-                "the broker lost messages that it had not written to disk. Reset the group's offset to continue"
+                f"{self._name} ends at offset {response.next}, but reading was to continue at offset {position}: the topic was "
+                "recreated, or the broker lost messages that it had not written to disk. Reset the group's offset to continue"
             )
 
     def _gap(self, next_: int, reason: str) -> GapError:
-        """Return the error for missing messages from the current position up to, but not including, offset `next_`."""
+        """Return the error for missing messages from the current position up to, but not including, offset `next_`.
+
+        The error contains `next_` as the position after the gap, from which reading can be continued by a seek.
+        """
         position = self._state.position
         return GapError(f"{self._name} has a gap: offsets {position} to {next_ - 1} were not read, {reason}", (next_,))
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
     async def _handle_error(self, run: int, error: ClusterError | ProtocolError) -> None:
-        """Pause, or announce our subscriptions to the broker and pause, or end the pulling after a FATAL refusal."""
+        """Pause, or announce our subscriptions to the broker and pause, or stop pulling after a FATAL refusal."""
         if not isinstance(error, ServerRefused):
             await self._pause(error)
         elif error.code == Status.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_WAIT_S)
-        elif error.code in _UNKNOWN_SUBSCRIPTION:
+        elif error.code in _UNKNOWN_SUBSCRIPTION_CODES:
             log.info("%s: the broker does not know our subscription, sending a heartbeat: %s", self._name, error)
             await self._context.send_heartbeat()
             await asyncio.sleep(SUBSCRIPTION_WAIT_S)
         elif error.failure is Failure.FATAL:
-            self._end(run, Event.REFUSE, error)
+            self._stop_pulling(run, Event.REFUSE, error)
         else:
             await self._pause(error)
 
     async def _pause(self, error: MqbridgeError) -> None:
+        """Log the error and pause before the next pull; request a rebalance if the route may be outdated."""
         delay = self._retry_backoff.delay()
         log.log(retry_log_level(error, logging.WARNING), "%s: pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.request_rebalance()
         await asyncio.sleep(delay)
 
-    def _end(self, run: int, event: Event, error: MqbridgeError) -> None:
-        """End the pulling with an error; records that wait can still be taken."""
-        if self._state.reads(run) and self._state.end(event):
-            log.error("%s: pulling has ended: %s", self._name, error)
+    def _stop_pulling(self, run: int, event: Event, error: MqbridgeError) -> None:
+        """Stop pulling because of an error; buffered records can still be taken. No effect if the run has ended."""
+        if self._state.reads(run) and self._state.stop_pulling(event):
+            log.error("%s: pulling has stopped: %s", self._name, error)
             self._on_error(error)

@@ -18,7 +18,8 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 log = logging.getLogger(__name__)
 
 MAX_WAIT_S = 3.0
-"""How long a commit waits for the response to a pull that carries one; a healthy broker responds within milliseconds."""
+"""How long a commit waits for the response to a pull that carries an older commit; a healthy broker responds within
+milliseconds."""
 MAX_REVOKED_WAIT_S = 0.25
 """The same for the last commit of a revoked queue. It is shorter because the next member queries the offset after 0.5 s."""
 
@@ -30,9 +31,10 @@ class CommitContext(Protocol):
 
 
 class QueueCommits:
-    """Commits the acknowledged offset of `state` to the store, after the pulls that carry a commit (`carrying_pulls`).
+    """Commits the acknowledged offset of `state` to the store.
 
-    `name` is the queue's, for logs.
+    It first waits until no older commit, carried by one of `carrying_pulls`, can overwrite this one. `name` is the queue's, for
+    logs.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class QueueCommits:
         await self._save()
 
     async def _save(self) -> None:
+        """Commit the acknowledged offset unless the store has it. Raises ClusterError, ProtocolError."""
         state = self._state
         offset, run = state.unsaved(self._loop.time()), state.run
         if offset is not None:

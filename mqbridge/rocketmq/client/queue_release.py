@@ -22,7 +22,8 @@ SETTLE_S = 3.0
 class QueueRelease:
     """Takes a queue from the state SETTLING or RELEASING to RELEASED.
 
-    `name` is the queue's, for logs. `unlock` releases the lock, if any; `on_released` is called at the end.
+    `name` is the queue's, for logs. `unlock` releases the lock, if any. `on_released` is called once the release has ended, even
+    if it failed, was cut short, or the lock was lost meanwhile.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class QueueRelease:
         return self._task is not None
 
     def stop_settling(self) -> None:
-        """Stop waiting for acknowledgements: all messages are acknowledged, or it makes no sense to wait longer."""
+        """Stop waiting for acknowledgements: all are there, a reset has made them useless, or the lock is lost."""
         self._stop_settling.set()
 
     async def run(self, deadline: float | None) -> None:
@@ -75,23 +76,23 @@ class QueueRelease:
                 await self._settle()
             await self._commit_and_unlock()
         finally:
-            if self._state.may(Event.FINISH_RELEASE):
+            if self._state.may(Event.FINISH_RELEASE):  # not if the lock was lost
                 self._state.finish_release()
             self._on_released()
 
     async def _commit_and_unlock(self) -> None:
         """Commit and unlock. If an administrator resets the offset in the meantime, repeat this, to commit the new offset."""
-        run = -1
+        run = -1  # no run has this number, so the loop begins
         while run != self._state.run:
             run = self._state.run
             if self._state.state is State.RELEASING:
                 await self._commits.save()
-            await self._commits.cancel_pulls()
+            await self._commits.cancel_pulls()  # those that `save` did not wait for, or that began since
             if self._state.state is State.RELEASING:  # not if the lock was lost meanwhile
                 await self._unlock()
 
     async def _settle(self) -> None:
-        """With a lock, wait until all messages handed out are acknowledged, at most SETTLE_S."""
+        """With a lock, wait until all messages handed out are acknowledged, at most SETTLE_S or until `stop_settling`."""
         if self._state.locked_at is not None and not self._state.nothing_in_flight:
             self._stop_settling.clear()
             with contextlib.suppress(TimeoutError):

@@ -1,13 +1,16 @@
 """State machine of one assigned queue: its state (see `queue_transitions`) and its offsets; no IO, no clock.
 
+The store keeps the committed offset: the broker for a group, otherwise see `offset_store`. A commit is "reported" when it is sent
+to the store, and "saved" when the store has confirmed it.
+
 Invariant: acknowledged <= handed_out <= position. All three are the offset after the last message in question. `position` is the
-offset of the next pull. Records between `handed_out` and `position` wait to be handed out. `acknowledged` is committed as the
-group's offset: all messages below it are consumed, or were removed by a filter. Only `move` and `reset` can decrease it.
+offset of the next pull. Records between `handed_out` and `position` are buffered. `acknowledged` is committed as the group's
+offset: all messages below it are consumed, or were removed by a filter. Only `move` and `reset` can decrease it.
 
 Runs are numbered periods of reading without a jump. `start` begins the first run; `move`, `rewind` and `reset` begin a new one.
 Each pull contains the number of its run, and the response to a pull of an older run has no effect. A message may be handed out in
-one run and acknowledged in a later one. After `rewind` to an offset this counts for messages below that offset, because all
-others are handed out again; after `move` or `reset` it does not count.
+one run and acknowledged in a later one. After `rewind` to an offset, such an acknowledgement counts only for messages below that
+offset, because all others are handed out again. After `move` or `reset` it does not count at all.
 """
 
 from collections import deque
@@ -23,7 +26,10 @@ LOCK_VALID_S = 30.0
 
 
 class Pull(NamedTuple):
-    """A pull to send: from `offset` on; it also commits the offset `commit`, if any. `hold`: the broker may hold it."""
+    """A pull to send in the run `run`: from `offset` on; it also commits the offset `commit`, if any.
+
+    `hold`: the broker may hold it until there are messages (long polling).
+    """
 
     run: int
     offset: int
@@ -37,9 +43,11 @@ class QueueState:
     def __init__(self) -> None:
         self.state = State.ASSIGNED
         self.run = 0
+        """Number of the current run; 0 before `start`."""
         self.position = self.handed_out = self.acknowledged = 0
         self.first_start = False
-        """True if we chose the start and have read nothing yet. Then messages missing at the start are no gap."""
+        """True if we chose the start (the group had no offset) and no pull has had a response yet. Then messages missing at the
+        start are no gap."""
         self.at_end = False
         """True if the last response reached the end of the queue."""
         self.gap_at: int | None = None
@@ -48,17 +56,18 @@ class QueueState:
         """True after REVOKE: another member gets the queue, and needs our last commit soon."""
         self.locked_at: float | None = None
         """Time of the last lock request that succeeded; None if no lock is needed."""
-        self.waiting: deque[PulledRecords] = deque()
-        """Records that wait to be handed out."""
-        self.waiting_bytes = 0
+        self.buffered: deque[PulledRecords] = deque()
+        """Records that were pulled and not yet handed out."""
+        self.buffered_bytes = 0
+        """Size of their stored form."""
         self._reported: int | None = None
-        """The offset sent to the store last; None if there is none, or sending it failed."""
+        """The offset sent to the store last, by a commit or in a pull; None if there is none, or sending it failed."""
         self._saved: int | None = None
         """The offset that the store has confirmed; None if there is none."""
         self._pull: Pull | None = None
         """The pull in flight."""
         self._limits: dict[int, int] = {}
-        """For each older run whose acknowledgements still count: the offset up to which they do."""
+        """Older runs whose acknowledgements still count, and for each run the offset up to which they count."""
 
     def may(self, event: Event) -> bool:
         """Return True if this event is allowed now."""
@@ -76,7 +85,7 @@ class QueueState:
         """Begin to read at `offset`. `first_start`: the group had no offset here, so the start that we chose gets committed."""
         self._transition(Event.START)
         self.locked_at, self.first_start = locked_at, first_start
-        if not first_start:
+        if not first_start:  # the store has this offset already
             self._reported = self._saved = offset
         self._begin_run(offset)
         self.acknowledged = offset
@@ -103,7 +112,7 @@ class QueueState:
         """Return True if this pull is in flight and its run is the current one, so that its response counts."""
         return self._pull is pull and self.reads(pull.run)
 
-    def answered(self, pull: Pull, next_: int, end: int, pulled: PulledRecords | None = None) -> bool:
+    def apply_response(self, pull: Pull, next_: int, end: int, pulled: PulledRecords | None = None) -> bool:
         """Apply the response to a pull; return True after progress, False if the response no longer counts or changed nothing.
 
         `next_` is the offset at which to continue, `end` the offset after the queue's last message, `pulled` the records, if any.
@@ -117,15 +126,15 @@ class QueueState:
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
         if pulled is not None:
-            self.waiting.extend(pulled.split(MAX_UNPACKED_BYTES))
-            self.waiting_bytes += pulled.size
+            self.buffered.extend(pulled.split(MAX_UNPACKED_BYTES))
+            self.buffered_bytes += pulled.size
         self._acknowledge_filtered()
         return (self.position, self.at_end) != before
 
     def abandon_pull(self, pull: Pull, *, failed: bool) -> None:
-        """Make room for the next pull, at the same position unless a response moved it; without effect on a newer pull.
+        """Allow the next pull after this one was answered, failed or cancelled; a newer pull in flight stays in flight.
 
-        `failed`: the commit of this pull may not have arrived, so it is sent again.
+        `failed`: there was no response, so a commit in this pull may not have arrived, and the offset is reported again.
         """
         if failed:
             self._reported = None
@@ -135,22 +144,26 @@ class QueueState:
     # --- handing out ------------------------------------------------------------------------------------------------
 
     def can_take(self, now: float) -> bool:
-        """Return True if `take` has records."""
-        return bool(self.waiting) and self.state in HANDING_OUT and self.lock_holds(now)
+        """Return True if records are buffered and may be handed out: see `take`."""
+        return bool(self.buffered) and self.state in HANDING_OUT and self.lock_holds(now)
 
     def take(self, now: float) -> PulledRecords | None:
-        """Hand out the next records, normally those of one pull; None if none wait, or if another member may have the queue."""
+        """Hand out the next records: those of one pull, or a part of them if they take much memory when decompressed.
+
+        Returns None if no records are buffered, or if another member may have the queue.
+        """
         if not self.can_take(now):
             return None
-        pulled = self.waiting.popleft()
-        self.waiting_bytes -= pulled.size
+        pulled = self.buffered.popleft()
+        self.buffered_bytes -= pulled.size
         self.handed_out = pulled.next
         return pulled
 
     def acknowledge(self, offset: int, run: int | None = None) -> bool:
         """Record that all messages below `offset`, which were handed out in `run` (None: the current run), are consumed.
 
-        Returns False without effect if this was not handed out, will be handed out again, or is acknowledged already.
+        Returns False without effect if these messages were not all handed out in this run, if some of them were handed out again
+        or will be, or if they are acknowledged already.
         """
         if self.state not in ACKNOWLEDGING or not self.acknowledged < offset <= self._limit(run):
             return False
@@ -163,8 +176,8 @@ class QueueState:
         return self.handed_out if run is None or run == self.run else self._limits.get(run, -1)
 
     def _acknowledge_filtered(self) -> None:
-        """If no message is in flight or waits, acknowledge up to `position`: the filter removed all messages before it."""
-        if self.nothing_in_flight and not self.waiting:
+        """If no message is in flight or buffered, acknowledge up to `position`: the filter removed what lies between."""
+        if self.nothing_in_flight and not self.buffered:
             self.acknowledged = self.handed_out = self.position
 
     @property
@@ -184,22 +197,23 @@ class QueueState:
             return False
         self._transition(Event.MOVE)
         self._limits[self.run] = self.handed_out
-        # Messages from `offset` on are handed out again, so acknowledgements of older runs count only below it.
-        self._limits = {run: min(limit, offset) for run, limit in self._limits.items() if limit > self.acknowledged}
+        # Messages from `offset` on are handed out again, so acknowledgements of older runs count only below it. Runs whose
+        # messages are all acknowledged are dropped.
+        self._limits = {older: min(limit, offset) for older, limit in self._limits.items() if limit > self.acknowledged}
         self._begin_run(offset)
         return True
 
-    def move(self, offset: int, *, own_start: bool = False) -> bool:
+    def move(self, offset: int, *, first_start: bool = False) -> bool:
         """Continue at `offset`, with everything below it counting as acknowledged; acknowledgements of older runs do not count.
 
-        `own_start`: the start that we chose is deleted, and `offset` is the first one that exists. Returns False without effect
-        if the queue is no longer ours.
+        `first_start`: the messages at the start that we chose are deleted, and `offset`, the first one that exists, is the start
+        instead. Returns False without effect if the queue is not being read: it was never started, or is no longer ours.
         """
         if not self.may(Event.MOVE):
             return False
         self._transition(Event.MOVE)
         self._begin_run(offset)
-        self.acknowledged, self.first_start = offset, own_start
+        self.acknowledged, self.first_start = offset, first_start
         self._reported = self._saved = None
         self._limits = {}
         return True
@@ -208,20 +222,20 @@ class QueueState:
         self.run += 1
         self._pull = self.gap_at = None
         self.at_end = False
-        self._drop_waiting()
+        self._drop_buffered()
         self.position = self.handed_out = offset
 
-    def _drop_waiting(self) -> None:
-        self.waiting.clear()
-        self.waiting_bytes = 0
+    def _drop_buffered(self) -> None:
+        self.buffered.clear()
+        self.buffered_bytes = 0
         self.position = self.handed_out
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def end(self, event: Event) -> bool:
-        """Stop pulling after GAP or REFUSE; return False if it was not pulling.
+    def stop_pulling(self, event: Event) -> bool:
+        """Stop pulling after GAP or REFUSE, until a `move` or `rewind`; return False if the queue was not being pulled.
 
-        The queue stays ours, and waiting records can still be taken.
+        The queue stays ours, and buffered records can still be taken.
         """
         if not self.may(event):
             return False
@@ -235,13 +249,13 @@ class QueueState:
             return False
         self._transition(event)
         self.taken_away = event is Event.REVOKE
-        self._drop_waiting()
+        self._drop_buffered()
         return True
 
     def reset(self, offset: int) -> bool:
-        """Make an administrator's offset, which arrived during the release, the last commit.
+        """Make an administrator's offset the last commit of a queue that is SETTLING or RELEASING.
 
-        Acknowledgements of messages in flight no longer count. Returns False without effect if there is no release.
+        Acknowledgements of messages in flight no longer count. Returns False without effect in other states.
         """
         if not self.may(Event.RESET):
             return False
@@ -253,7 +267,7 @@ class QueueState:
         return True
 
     def settle(self) -> None:
-        """Stop accepting acknowledgements: all messages in flight are acknowledged, or the time for that is over."""
+        """Stop accepting acknowledgements: all messages in flight are acknowledged, or we no longer wait for them."""
         self._transition(Event.SETTLE)
 
     def finish_release(self) -> None:
@@ -268,7 +282,7 @@ class QueueState:
     @property
     def rests_at_gap(self) -> bool:
         """True if reading stopped at a gap, and all messages before it are handed out, acknowledged and committed."""
-        return self.state is State.AT_GAP and not self.waiting and self.nothing_in_flight and self._saved == self.acknowledged
+        return self.state is State.AT_GAP and not self.buffered and self.nothing_in_flight and self._saved == self.acknowledged
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -279,10 +293,10 @@ class QueueState:
     def unsaved(self, now: float) -> int | None:
         """Return the offset to commit with a confirmation; None if the store has confirmed it, or it may not be committed now.
 
-        Unlike `unreported`, this also returns the last offset of a release.
+        Unlike `unreported`, this also returns an offset while RELEASING, for the last commit.
         """
-        may = self._may_commit(now, ACKNOWLEDGING | {State.RELEASING})
-        return self.acknowledged if self.acknowledged != self._saved and may else None
+        may_commit = self._may_commit(now, ACKNOWLEDGING | {State.RELEASING})
+        return self.acknowledged if self.acknowledged != self._saved and may_commit else None
 
     def mark_reported(self, offset: int | None) -> None:
         """Record that `offset` is being sent to the store; None records that this failed."""
@@ -301,6 +315,6 @@ class QueueState:
         """Return True if our lock is certainly valid at this time, or no lock is needed."""
         return self.locked_at is None or now - self.locked_at < LOCK_VALID_S
 
-    def lock_renewed(self, requested_at: float) -> None:
-        """Record a renewal of the lock that was requested at this time."""
+    def record_lock_renewal(self, requested_at: float) -> None:
+        """Record that the lock was renewed by a request sent at this time."""
         self.locked_at = requested_at

@@ -1,15 +1,16 @@
 """The states of one assigned queue and their transitions. `QueueState` has the state and the offsets of a queue.
 
-READING pulls and hands out records. AT_GAP and REFUSED do not pull, but still hand out records that wait. "Owned" stands for
+READING pulls and hands out records. AT_GAP and REFUSED do not pull, but still hand out buffered records. "Owned" stands for
 these three states. In SETTLING, messages in flight may still be acknowledged; in RELEASING, only the last commit and the unlock
-remain.
+remain to be done.
 
 ASSIGNED --START--> READING
+READING --RESPONSE--> READING            the response to a pull
 READING --GAP--> AT_GAP                  messages are missing
 READING --REFUSE--> REFUSED              the broker refuses pulls, and a retry would not help
 owned --MOVE--> READING                  a seek, a rewind or a reset by an administrator: reading continues at another offset
 owned --REVOKE--> SETTLING               the queue now belongs to another member
-SETTLING --SETTLE--> RELEASING           all messages are acknowledged, or the time for that is over
+SETTLING --SETTLE--> RELEASING           all messages are acknowledged, or we no longer wait for that
 owned --RELEASE--> RELEASING             the consumer is closed, or releases the queue itself
 SETTLING, RELEASING --RESET--> the same  an administrator's reset during the release: its offset becomes the last commit
 RELEASING --FINISH_RELEASE--> RELEASED

@@ -53,7 +53,7 @@ def test_undelivered_pulls_are_not_acknowledged_when_the_queue_is_revoked() -> N
     state = QueueState()
     state.start(0, first_start=False, locked_at=0.0)
     for first in (0, 3):
-        state.answered(state.pull(0.0, with_commit=True), first + 3, 9, block(first, first + 3))
+        state.apply_response(state.pull(0.0, with_commit=True), first + 3, 9, block(first, first + 3))
     assert state.take(0.0) is not None
     state.leave(Event.REVOKE)
     state.acknowledge(3)
@@ -162,26 +162,26 @@ class QueueLife(RuleBasedStateMachine):
         self.answer_to(self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1))), limit)
 
     def answer_to(self, pull: Pull, limit: int) -> None:
-        before = (self.state.position, self.state.waiting_bytes, self.state.run)
+        before = (self.state.position, self.state.buffered_bytes, self.state.run)
         current = self.state.is_current(pull)
         if pull.offset < self.broker.first or pull.offset > self.broker.end:
             self.moved(pull, current)
             return
         next_ = min(pull.offset + limit, self.broker.end)
         wanted = [at for at in range(pull.offset, next_) if at not in self.broker.filtered]
-        self.state.answered(pull, next_, self.broker.end, block(pull.offset, next_) if wanted else None)
+        self.state.apply_response(pull, next_, self.broker.end, block(pull.offset, next_) if wanted else None)
         if not current:
-            assert before == (self.state.position, self.state.waiting_bytes, self.state.run), "a late answer moved something"
+            assert before == (self.state.position, self.state.buffered_bytes, self.state.run), "a late answer moved something"
 
     def moved(self, pull: Pull, current: bool) -> None:
         if not current:
             self.state.abandon_pull(pull, failed=False)
         elif self.state.first_start:
             self.group_goes_to(self.broker.first)
-            self.state.move(self.broker.first, own_start=True)
+            self.state.move(self.broker.first, first_start=True)
             self.rewound(-1)
         else:
-            assert self.state.end(Event.GAP)
+            assert self.state.stop_pulling(Event.GAP)
             self.state.abandon_pull(pull, failed=False)
 
     @precondition(lambda self: self.reading)
@@ -326,7 +326,7 @@ class QueueLife(RuleBasedStateMachine):
     @rule(luck=LUCK)
     def the_broker_refuses(self, luck: int) -> None:
         if luck == 0:
-            assert self.state.end(Event.REFUSE)
+            assert self.state.stop_pulling(Event.REFUSE)
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class QueueLife(RuleBasedStateMachine):
     @rule()
     def lock_is_renewed(self) -> None:
         if self.locked and self.ours:
-            self.state.lock_renewed(self.now)
+            self.state.record_lock_renewal(self.now)
 
     @precondition(lambda self: self.locked)
     @rule(luck=LUCK)
@@ -405,7 +405,7 @@ class QueueLife(RuleBasedStateMachine):
         state = self.state
         assert state.acknowledged <= state.handed_out <= state.position
         reached = state.handed_out
-        for pulled in state.waiting:
+        for pulled in state.buffered:
             assert reached <= pulled.first < pulled.next <= state.position
             reached = pulled.next
 
@@ -417,7 +417,7 @@ class QueueLife(RuleBasedStateMachine):
     @invariant()
     def a_queue_that_is_not_ours_delivers_nothing(self) -> None:
         if not self.ours:
-            assert not self.state.waiting
+            assert not self.state.buffered
             assert self.state.take(self.now) is None
         if self.state.state in (State.RELEASED, State.LOST):
             assert self.state.unreported(self.now) is None
