@@ -15,7 +15,7 @@ from mqbridge.message import Batch, Partition, Position
 from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.range_reader import messages_to_skip
+from mqbridge.tubemq.client.range_reader import existing_position
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
@@ -108,7 +108,7 @@ class TubeMQLane:
         """Register again at the position's offset; messages of its pack before the position are skipped."""
         offset, skip = position
         begin = await self._held.seek(offset)
-        self._skip = messages_to_skip(offset, skip, begin, self._held.max_offset)
+        self._skip = existing_position(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the partition; `deadline` is a time of the event loop, None for the default."""

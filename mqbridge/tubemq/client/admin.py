@@ -57,6 +57,7 @@ class Admin:
     def __init__(
         self, url: str, token: Secret | str | None = None, *, timeout_s: float = TIMEOUT_S, tls: Tls | None = None
     ) -> None:
+        # An address with a path, such as that of a proxy, is used as it is.
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/webapi.htm"
         self._token = Secret(token) if isinstance(token, str) else token
         self._http = HttpConnections(httpx.Timeout(timeout_s), tls or Tls(), trust_env=False)
@@ -118,30 +119,30 @@ class Admin:
 
     async def stored(self, topic: str) -> dict[str, StoredRange]:
         """Return the range of stored offsets by partition name. Partitions that never received a message may be missing."""
-        found: dict[str, StoredRange] = {}
+        ranges: dict[str, StoredRange] = {}
         for node in await self.brokers():
             response = await self._broker(node, "admin_query_broker_all_store_info", topicName=topic)
             for store in (store for entry in response["dataSet"] for store in entry["storeInfo"]):
                 for partition in store["partitionInfo"]:
                     name = f"{node.id}:{partition['partitionId']}"
-                    found[name] = StoredRange(partition["minOffset"], partition["maxOffset"])
-        return found
+                    ranges[name] = StoredRange(partition["minOffset"], partition["maxOffset"])
+        return ranges
 
     async def groups(self, topic: str) -> list[str]:
         """Return the groups that have a confirmed offset on the topic or consume it now."""
-        found: set[str] = set()
+        groups: set[str] = set()
         for node in await self.brokers():
-            found.update(group for group, offsets in (await self._offsets(node, topicName=topic)).items() if topic in offsets)
-        return sorted(found)
+            groups.update(group for group, offsets in (await self._offsets(node, topicName=topic)).items() if topic in offsets)
+        return sorted(groups)
 
     async def committed(self, topic: str, group: str) -> dict[str, int]:
         """Return the group's confirmed offsets by partition name, without partitions that have none."""
-        found: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         for node in await self.brokers():
-            offsets = await self._offsets(node, topicName=topic, groupName=group)
-            for partition, offset in offsets.get(group, {}).get(topic, {}).items():
-                found[f"{node.id}:{partition}"] = offset
-        return found
+            offsets_by_group = await self._offsets(node, topicName=topic, groupName=group)
+            for partition, offset in offsets_by_group.get(group, {}).get(topic, {}).items():
+                offsets[f"{node.id}:{partition}"] = offset
+        return offsets
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -230,6 +231,7 @@ class Admin:
     async def _call(
         self, url: str, method: str, parameters: dict[str, object], secret: Iterable[tuple[str, str]]
     ) -> dict[str, Any]:
+        """Call a method and return the response; `secret` are further parameters, which errors must not show."""
         form = {"method": method, **{name: str(value) for name, value in parameters.items()}, **dict(secret)}
         address = httpx.URL(url)
         request = f"{method} {parameters} at {address.copy_with(username=None, password=None)}"

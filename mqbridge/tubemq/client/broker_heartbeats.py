@@ -21,7 +21,7 @@ from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionR
 log = logging.getLogger(__name__)
 
 Generations = dict[PartitionKey, tuple[HeldPartition, int]]
-"""The partitions of one heartbeat, each with its generation at the time of sending."""
+"""The partitions of one heartbeat, each with its generation (see `partition_state`) at the time of sending."""
 
 
 class BrokerHeartbeats:
@@ -54,7 +54,7 @@ class BrokerHeartbeats:
             if partition.state.is_registered:
                 groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
         for (broker, client_id), partitions in groups.items():
-            # The response may arrive after a partition got a new client id, and then says nothing about the new registration.
+            # A partition may get a new client id before the response arrives, which then says nothing about its new registration.
             generations = {partition.ref.key: (partition, partition.state.generation) for partition in partitions}
             heartbeat = self._send_to_broker(broker, self._request(client_id, partitions), generations)
             task = spawn(heartbeat, f"tubemq heartbeat to {broker}")
@@ -74,7 +74,8 @@ class BrokerHeartbeats:
 
     async def _send_to_broker(self, broker: Broker, request: HeartBeatRequestC2B, generations: Generations) -> None:
         """Renew the leases that one client id has at one Broker, and handle those that the Broker reports as missing."""
-        connection = self._connection_for(next(iter(generations.values()))[0].ref)
+        any_partition, _ = next(iter(generations.values()))  # all are at this Broker
+        connection = self._connection_for(any_partition.ref)
         try:
             response = await connection.call(rpc.READ, rpc.PARTITION_HEARTBEAT, request, HeartBeatResponseB2C)
             failures = [parse_failure(text) for text in response.failureInfo]

@@ -67,7 +67,7 @@ class BrokerReconnector:
             async with asyncio.timeout(ROUTE_REFRESH_TIMEOUT_S):
                 await self._context.routes.refresh()
         except (ClusterError, ProtocolError, TimeoutError) as error:
-            problem = error if str(error) else "no Master has responded yet"
+            problem = error if str(error) else "no Master has responded yet"  # a TimeoutError has no text
             message = "refreshing the routes failed, sending to %s partition %s continues with the last known Broker: %s"
             log.info(message, self._context.topic, self._partition, problem)
 

@@ -10,7 +10,8 @@ from mqbridge.tubemq.client.server_connection import REQUEST_TIMEOUT_S, ServerCo
 IDLE_S = 180.0
 """A connection without requests for this time is closed.
 
-Heartbeats every 13 s keep other connections in use, so this concerns Brokers to which a producer sends no messages any more.
+Heartbeats, every 13 s by default, keep the connections to Masters and of consumers in use. So only a Broker to which a producer
+sends no messages any more loses its connection.
 """
 IDLE_CHECKS = 4
 """Checks for idle connections per IDLE_S."""

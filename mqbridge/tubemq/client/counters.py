@@ -38,7 +38,7 @@ class ReadCounters(Counters):
 
     A response to a get counts in `packs` if it contained messages, in `empty` if the get read data without a message that
     matches the filter, in `misses` if there was no data to read, or in `limited` if the Broker's flow control refused it (452).
-    `failures` counts requests that failed or were refused otherwise. `bytes` counts the bytes of the responses with data.
+    `failures` counts requests that failed, or were refused for another reason. `bytes` counts the bytes of responses with data.
     """
 
     __slots__ = ("bytes", "commits", "empty", "failures", "gets", "limited", "messages", "misses", "packs", "registrations")

@@ -15,6 +15,7 @@ def parse_get_response(data: bytes) -> tuple[GetMessageResponseB2C, Sequence[Sto
 
     Take the messages from the second value only: if the compiled module has extracted them, the response has none.
     """
+    # The compiled module returns None if only protobuf can tell whether the response is valid.
     if compiled is not None and (split := compiled.tubemq_split_answer(data)) is not None:
         messages, other_fields = split
         with contextlib.suppress(RemoteProtocolError):  # the full parse below raises the error again

@@ -107,7 +107,7 @@ class GroupConsumer(ABC):
     async def _heartbeat_once(self, *, is_report: bool) -> None:
         """Send one heartbeat; if the Master no longer knows this member, join again instead.
 
-        The heartbeat lists the held partitions if it `is_report`, or if a partition was lost since the last list.
+        The heartbeat lists the held partitions with `is_report`, or if there are unreported changes.
         """
         partitions = self.held_partitions
         has_changed, partitions.has_unreported_changes = partitions.has_unreported_changes, False

@@ -36,6 +36,7 @@ class MemberIdentity:
         self.filters = filters
         self.client_id = ""
         self.host = ""
+        """Our IPv4 address, for requests to the Master. It and the client id are set by `identify`."""
         self._fresh_ids = count(1)
         self.flow = FlowControl()
         self.priority = UNSET if priority is None else priority

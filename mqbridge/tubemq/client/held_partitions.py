@@ -65,7 +65,10 @@ class HeldPartitions:
         self.master_seen_at = 0.0
         self.held: dict[PartitionKey, HeldPartition] = {}
         self.has_unreported_changes = False
-        """True after a partition was lost or released, until a heartbeat has reported this to the Master."""
+        """True after a partition was lost or released, until a heartbeat has reported this to the Master.
+
+        A `BalancedConsumer` sets it also when it has acquired a partition.
+        """
         self.close_deadline: float | None = None
         """Event loop time until which a closing member may release its partitions; None for no limit."""
         self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.connection_for, heartbeat_s)
@@ -126,7 +129,7 @@ class HeldPartitions:
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
-                raise _closed_error(ref) from None
+                raise _closed_error(ref) from None  # `close` has cancelled the acquiring task
 
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id)

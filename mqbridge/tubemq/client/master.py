@@ -1,8 +1,9 @@
 """The Masters of a cluster: one is active, the others respond with StandbyException.
 
 A call goes first to the Master that responded last. If that Master is standby, unreachable or silent, the call goes to each of
-the others once. A response may contain a new visit token, which Brokers may require. With credentials every request has a fresh
-signature: a Master that authenticates clients checks each request and rejects signatures older than a few seconds.
+the others once. With credentials every request has a fresh signature: a Master that authenticates clients checks each request and
+rejects signatures older than a few seconds. Responses may contain two tokens: the visit token, which Brokers may require of all
+clients, and from a Master that authenticates clients the auth token, which replaces the signature in requests to Brokers.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ SHOWN_TOPICS = 3
 """Topics that `format_topics` names in a log line."""
 REGISTER_ATTEMPTS = 5
 REGISTER_PAUSE_S = 1.0
-"""Pause between two attempts of `call_with_retries`."""
+"""Number of attempts of `call_with_retries`, which all first requests of a client use, and the pause between two of them."""
 CLIENT_VERSION = "mqbridge-1"
 """The last part of our client ids, where the Java clients put their version."""
 LOOPBACK = "127.0.0.1"
@@ -81,7 +82,7 @@ class Masters:
         self._credentials = credentials or Credentials()
         self._visit_token = NO_TOKEN
         self._auth_token = ""
-        """The token issued by a Master that authenticates clients; empty without authentication."""
+        """The auth token; empty until a Master that authenticates clients has issued one."""
         self._last_signature: SignedCredentials | None = None
         """The signature of the last request to a Master."""
         self._current = 0
@@ -116,7 +117,7 @@ class Masters:
     def _masters_to_try(self) -> Iterator[int]:
         """Yield the index of each Master once, starting with the current one.
 
-        If a concurrent call changes `_current` meanwhile, the next Master to try follows from the new value.
+        If a concurrent call changes `_current` meanwhile, the iteration continues from the new value.
         """
         tried: set[int] = set()
         while len(tried) < len(self.addresses):
@@ -139,10 +140,10 @@ class Masters:
     # --- authentication ---------------------------------------------------------------------------------------------
 
     async def auth_info(self) -> MasterCertificateInfo | None:
-        """Return the `authInfo` field of a request to the Master: a fresh signature and the token that the Master issued.
+        """Return the `authInfo` field of a request to the Master: a fresh signature and the auth token.
 
-        Returns None if there is neither a signature (no credentials) nor a token. Raises ClusterError (FATAL) if the password
-        cannot be read.
+        Returns None if there is neither a signature (no credentials) nor an auth token. Raises ClusterError (FATAL) if the
+        password cannot be read.
         """
         self._last_signature = await self._credentials.sign()
         self._update_broker_auth()
@@ -156,7 +157,7 @@ class Masters:
             request.authInfo.CopyFrom(await self.auth_info())
 
     def store_tokens(self, info: MasterAuthorizedInfo) -> None:
-        """Store the tokens of a response; they replace the previous ones."""
+        """Store the visit token and, if there is one, the auth token of a response; they replace the previous ones."""
         self._visit_token = info.visitAuthorizedToken
         if info.authAuthorizedToken:
             self._auth_token = info.authAuthorizedToken
@@ -165,16 +166,17 @@ class Masters:
     def _update_broker_auth(self) -> None:
         """Update `broker_auth` if a token or the signature for Brokers changed.
 
-        A Broker that requires more than the visit token accepts the token that the Master issued, or else a signature.
+        A Broker that requires more than the visit token accepts, in the same field, the auth token or a signature.
         """
-        token = self._auth_token or (self._last_signature.for_broker if self._last_signature is not None else None)
-        if (self._visit_token, token or "") != (self.broker_auth.visitAuthorizedToken, self.broker_auth.authAuthorizedToken):
-            self.broker_auth = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=token)
+        auth = self._auth_token or (self._last_signature.for_broker if self._last_signature is not None else None)
+        if (self._visit_token, auth or "") != (self.broker_auth.visitAuthorizedToken, self.broker_auth.authAuthorizedToken):
+            self.broker_auth = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=auth)
 
     def raise_if_refused(self, request: str, response: MasterResponse, role: Role, *, is_success: bool) -> None:
-        """Raise ServerRefused unless the response `is_success`; `request` names the request in the error.
+        """Raise ServerRefused with the response's error, unless `is_success`; the error names the request as `request`.
 
-        After a success, record that the Master accepts our credentials in this role.
+        The caller passes `is_success` because only some types of responses have a field for it. After a success, record that the
+        Master accepts our credentials in this role.
         """
         if not is_success:
             raise self._credentials.refusal_error(request, response.errCode, response.errMsg, role)

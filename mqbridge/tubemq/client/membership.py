@@ -31,7 +31,7 @@ CONNECT_OPS = (1, 10)
 DISCONNECT_OPS = (2, 20)
 """EventProto.opType of events that revoke partitions."""
 STOP_OP = 5
-"""EventProto.opType of events that require nothing. Events of this and other types only have to be acknowledged."""
+"""EventProto.opType of events that only have to be acknowledged; events of types that are not listed here, too."""
 
 
 class Membership(GroupMember):
@@ -53,7 +53,8 @@ class Membership(GroupMember):
         """True until the Master reports that the first assignment round of a bound group is complete (notAllocated)."""
         self.first_round_id: int | None = None
         """rebalanceId of the event of the first round, which assigns the partitions that this member of a bound group listed."""
-        self._joined_ms = time.time_ns() // 1_000_000
+        self._created_ms = time.time_ns() // 1_000_000
+        """Time of creation, in ms since the epoch; registrations contain it as sessionTime."""
 
     async def register(self, held: Sequence[PartitionRef]) -> None:
         """Join the group, or rejoin it and report the partitions that are already `held`."""
@@ -65,8 +66,8 @@ class Membership(GroupMember):
             subscribeInfo=self._format_held(held),
             topicCondition=self.conditions(),
             requireBound=self.bound is not None,
-            sessionTime=self._joined_ms,
-            defFlowCheckId=UNSET,
+            sessionTime=self._created_ms,
+            defFlowCheckId=UNSET,  # the Master then sends the current flow control rules
             groupFlowCheckId=UNSET,
             qryPriorityId=self.priority,
             authInfo=await self.masters.auth_info(),
@@ -78,18 +79,18 @@ class Membership(GroupMember):
         self.masters.raise_if_refused(action, response, Role.CONSUMER, is_success=response.success)
         self._apply_response(response)
 
-    async def heartbeat(self, held: Sequence[PartitionRef] | None, done: EventProto | None) -> EventProto | None:
+    async def heartbeat(self, held: Sequence[PartitionRef] | None, completed: EventProto | None) -> EventProto | None:
         """Send a heartbeat and return the Master's next event, if any.
 
-        The heartbeat reports the `held` partitions unless this is None, and acknowledges the completed event `done` unless this
-        is None.
+        The heartbeat reports the partitions `held`, unless `held` is None, and acknowledges the event `completed`, unless that is
+        None.
         """
         request = HeartRequestC2M(
             clientId=self.client_id,
             groupName=self.group,
             subscribeInfo=self._format_held(held or ()),
             reportSubscribeInfo=held is not None,
-            event=done,
+            event=completed,
             defFlowCheckId=self.flow.default_id,
             groupFlowCheckId=self.flow.group_id,
             qryPriorityId=self.priority,
@@ -99,7 +100,7 @@ class Membership(GroupMember):
         self.masters.raise_if_refused(f"a heartbeat of group {self.group}", response, Role.CONSUMER, is_success=response.success)
         was_first_round_open = self.is_first_round_open
         self._apply_response(response)
-        if not response.HasField("event") or response.event.rebalanceId <= 0:
+        if not response.HasField("event") or response.event.rebalanceId <= 0:  # ids of events are positive
             return None
         # The first acknowledgement by any member ends the first round for all members. So the response that reports the end of
         # the round may also contain the event that assigns our partitions.
@@ -123,6 +124,7 @@ class Membership(GroupMember):
         return [format_subscription(self.client_id, self.group, ref) for ref in held]
 
     def _apply_response(self, response: RegisterResponseM2C | HeartResponseM2C) -> None:
+        """Apply the tokens, flow control rules, query priority and end of the first round that a response contains."""
         if response.HasField("authorizedInfo"):
             self.store_tokens(response.authorizedInfo)
         default = (response.defFlowCheckId if response.HasField("defFlowCheckId") else UNSET, response.defFlowControlInfo)

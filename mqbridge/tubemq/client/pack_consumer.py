@@ -102,16 +102,16 @@ class PackConsumer(GroupConsumer):
     # --- Master -----------------------------------------------------------------------------------------------------
 
     async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
-        done = self._completed_events[0] if self._completed_events else self._substitute_event()
-        if done is not None:
+        completed = self._completed_events[0] if self._completed_events else self._substitute_event()
+        if completed is not None:  # the Master takes the list in an acknowledgement as all partitions of this member
             held = self.held_partitions.refs
         try:
-            event = await self.membership.heartbeat(held, done)
+            event = await self.membership.heartbeat(held, completed)
         except _RESPONSE_LOST_ERRORS:
             self._is_response_lost = True
             raise
         self._is_response_lost = False
-        if self._completed_events and done is self._completed_events[0]:
+        if self._completed_events and completed is self._completed_events[0]:
             self._completed_events.pop(0)
         if self._completed_events:
             self._heartbeat_now.set()
@@ -126,9 +126,8 @@ class PackConsumer(GroupConsumer):
         periods have passed (5 min by default). It does not check the id in the acknowledgement. So any acknowledgement lets it
         continue, and it assigns partitions again that this member does not report as held.
         """
-        in_first_round = (
-            self.membership.bound is not None and self.membership.is_first_round_open
-        )  # which any acknowledgement would end
+        # Any acknowledgement would end the first round of a bound group.
+        in_first_round = self.membership.bound is not None and self.membership.is_first_round_open
         return self._last_event if self._is_response_lost and not in_first_round else None
 
     def _on_permanent_refusal(self, error: ClusterError) -> None:
@@ -156,7 +155,7 @@ class PackConsumer(GroupConsumer):
         if event.opType in DISCONNECT_OPS:
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
         elif event.opType in CONNECT_OPS:
-            # The offsets that this member listed apply in the first round only: later, another member may have read on from them.
+            # The offsets that this member listed apply in the first round only: after it, another member may have read further.
             bound = self.membership.bound if event.rebalanceId == self.membership.first_round_id else None
             listed = bound.offsets if bound is not None else {}
             await asyncio.gather(*(self._acquire(ref, listed.get(ref.key)) for ref in refs if ref.key not in held))

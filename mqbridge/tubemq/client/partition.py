@@ -61,7 +61,7 @@ class PartitionContext(RegistrationContext, Protocol):
         """Return the connection to the partition's Broker."""
 
     def partition_ended(self, partition: "HeldPartition") -> None:
-        """Called once the partition is lost or released, possibly repeatedly."""
+        """Handle that the partition is lost or released; may be called several times."""
 
 
 class HeldPartition:
@@ -161,7 +161,8 @@ class HeldPartition:
     async def poll_once(self) -> Pack | None:
         """Like `poll`, but raise every ClusterError and ProtocolError instead of retrying.
 
-        Also returns None if the partition has to be registered again and this is not possible yet; see `renew`.
+        Also returns None if the partition has to be registered again and this is not possible yet (see `renew`), or if the
+        registration was lost while this call waited for the read budget.
         """
         wait_s = self._pacing.next_get_at - self._loop.time()
         if wait_s > 0:
@@ -216,7 +217,7 @@ class HeldPartition:
         """Handle a refused get or commit: register again before the next get, give up the partition, or delay the next get."""
         if self.state.is_over:
             return
-        if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # UNAUTHORIZED is the code for commits
+        if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # Brokers refuse a get with NO_NODE, a commit with UNAUTHORIZED
             log.info("%s: the Broker no longer knows this registration, registering again", self)
             self.state.on_registration_forgotten(self.state.generation)
             return
@@ -273,7 +274,8 @@ class HeldPartition:
     async def register(self, read_status: int, offset: int | None = None) -> RegisterResponseB2C:
         """Register at the Broker, at `offset` unless it is None. The response's currOffset is the start offset.
 
-        `read_status` is a `StartOffset`. Raises ServerRefused (410: another consumer holds the partition), ClusterError.
+        `read_status` is a `StartOffset` (see `held_partitions`). Raises ClusterError, which is a ServerRefused with code 410 if
+        another consumer holds the partition.
         """
         return await self._registration.register(read_status, offset)
 

@@ -53,7 +53,7 @@ class PartitionCalls:
         return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Register, at `offset` unless it is None; `read_status` is a `StartOffset`.
+        """Register at `offset`; if it is None, `read_status` says where to start: see `StartOffset` in `held_partitions`.
 
         Raises ServerRefused (410: another consumer holds the partition).
         """
@@ -73,7 +73,7 @@ class PartitionCalls:
     async def try_unregister(self, *, consumed: bool) -> bool:
         """Like `unregister`, but log errors instead of raising them: a lease that is not renewed expires anyway.
 
-        Returns False if no response arrived: the request may still reach the Broker later.
+        Returns False if the request may still reach the Broker later: it was sent, and got no valid response.
         """
         try:
             await self.unregister(consumed=consumed)

@@ -42,7 +42,7 @@ class PartitionCommits:
         try:
             offset = await self._calls.commit(consumed=consumed)
         except ServerRefused as error:
-            if error.code == codes.INTERNAL_ERROR:
+            if error.code == codes.INTERNAL_ERROR:  # the Broker refuses with any other code before it changes anything
                 self._state.on_commit_failed(is_abandoned=False)
             raise
         except Unreachable:  # the request was never sent

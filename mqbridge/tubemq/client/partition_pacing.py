@@ -97,6 +97,6 @@ class PartitionPacing:
             self._backoff.reset()
 
     def _delay_next_get(self, seconds: float) -> float:
-        """Allow the next get only after this time; return the time."""
+        """Allow the next get only in `seconds` seconds; return `seconds`."""
         self.next_get_at = self._loop.time() + seconds
         return seconds

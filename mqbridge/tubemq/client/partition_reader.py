@@ -20,7 +20,8 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 SLOW_READER_S = 5.0
 FAR_BEHIND_BYTES = 64 << 20
-"""A reader with a larger lag, or that needs more than SLOW_READER_S for a pack, may miss data: see `needs_pack_end`."""
+"""A reader whose lag is above FAR_BEHIND_BYTES, or that needs more than SLOW_READER_S for a pack, may miss data without an error:
+see `needs_pack_end`."""
 MESSAGE_OVERHEAD_BYTES = 64
 """Memory of a parsed message in addition to its bytes in the response. Measured: 40 to 67 bytes for bodies of 10 B to 1 kB."""
 
@@ -44,7 +45,7 @@ class Pack:
 
 
 class PartitionReader:
-    """Sends the get requests of one partition. The caller of `get` ensures that none of its other requests is in flight."""
+    """Sends the get requests of one partition. The caller ensures that no other request of the partition is in flight."""
 
     def __init__(
         self,

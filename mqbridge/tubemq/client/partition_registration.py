@@ -125,7 +125,7 @@ class PartitionRegistration:
         self._calls.client_id = self._context.membership.fresh_client_id()
 
     async def _register_with_retries(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
-        """Register in up to five attempts, fencing abandoned requests before each.
+        """Register in up to five attempts, fencing abandoned requests before each; `requested` is as in `_register_once`.
 
         If the first attempt finds that another consumer holds the partition, only one more follows: if that consumer is dead and
         its lease has expired, the first attempt makes the Broker remove the lease, and the second succeeds. Raises ClusterError
@@ -148,7 +148,10 @@ class PartitionRegistration:
         raise AssertionError("unreachable")
 
     async def _register_once(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
-        """Register in one attempt, at `offset` if given. If the Broker starts after the `requested` offset, this is a gap."""
+        """Register in one attempt, at `offset` if given.
+
+        If the Broker starts after the offset `requested`, this is a gap; if `requested` is None, any start is accepted.
+        """
         try:
             response = await self._calls.register(read_status, offset)
         except (ServerRefused, Unreachable):  # the Broker responded, or the request was never sent

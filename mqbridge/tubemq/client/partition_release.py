@@ -65,7 +65,7 @@ class PartitionRelease:
         must_unregister = self._state.must_unregister
         consumed = self._state.release(self._released_error())
         self._signals.update()
-        # An abandoned request may arrive later, and then end our next registration or confirm a pack of it.
+        # If the request got no response, it may arrive later, and end our next registration or confirm a pack that we read then.
         if must_unregister and not await self._calls.try_unregister(consumed=consumed):
             self._state.on_registration_abandoned()
         self._on_end()

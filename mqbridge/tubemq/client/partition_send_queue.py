@@ -71,11 +71,11 @@ class _Message:
         number: int,
         data: bytes,
         flag: int,
-        types: tuple[str | None, str | None],
+        type_and_time: tuple[str | None, str | None],
         done: SendCallback,
     ) -> None:
         self.queue, self.number, self.data, self.flag, self.done = queue, number, data, flag, done
-        self.msg_type, self.msg_time = types
+        self.msg_type, self.msg_time = type_and_time
         self.failed_at: float | None = None
 
     def on_response(self, response: Response) -> None:
@@ -110,10 +110,10 @@ class PartitionSendQueue:
         """True if nothing is queued or in flight."""
         return not self._waiting and not self._in_flight and not self._retries
 
-    def add(self, data: bytes, flag: int, types: tuple[str | None, str | None], done: SendCallback) -> None:
-        """Queue a message, then send as many waiting messages as possible; `types` are msg_type and msg_time."""
+    def add(self, data: bytes, flag: int, type_and_time: tuple[str | None, str | None], done: SendCallback) -> None:
+        """Queue a message, then send as many waiting messages as possible."""
         self._submitted += 1
-        self._waiting.append(_Message(self, self._submitted, data, flag, types, done))
+        self._waiting.append(_Message(self, self._submitted, data, flag, type_and_time, done))
         self.send_waiting()
 
     def send_waiting(self) -> None:
@@ -177,11 +177,11 @@ class PartitionSendQueue:
     def _parse_response(self, response: Response) -> SendResult:
         if isinstance(response, Exception):
             raise response
-        stored = parse_flat(SendMessageResponseB2P, response)
-        if stored.errCode != codes.SUCCESS:
+        fields = parse_flat(SendMessageResponseB2P, response)
+        if fields.errCode != codes.SUCCESS:
             request = f"a message for {self._sender.topic} partition {self._partition}"
-            raise codes.refusal_error(request, stored.errCode, stored.errMsg)
-        return SendResult(stored.messageId, stored.appendOffset, stored.appendTime)
+            raise codes.refusal_error(request, fields.errCode, fields.errMsg)
+        return SendResult(fields.messageId, fields.appendOffset, fields.appendTime)
 
     def _fail_for_good(self, message: _Message, error: MqbridgeError) -> None:
         """Report a message as failed. In an ordered queue all waiting messages fail, too, unless only this one was refused."""

@@ -63,9 +63,10 @@ class PartitionSender:
     ) -> None:
         """Queue a message for a partition, given by name; `done` is called later with the result.
 
-        `data` is the encoded message, `flag` its flag field. Transient failures are retried for `max_elapsed_s`. If the message
-        fails after that, or is refused, `done` gets the exception. Raises KeyError if the topic has no such partition. A caller
-        that submits faster than Brokers store should await `room`.
+        `data` is the encoded message, `flag` its flag field, `msg_type` and `msg_time` the fields of the request, if any.
+        Transient failures are retried for `max_elapsed_s`. If the message fails after that, or is refused, `done` gets the
+        exception. Raises KeyError if the topic has no such partition. A caller that submits faster than Brokers store should
+        await `room`.
         """
         queue = self._queues.get(partition)
         if queue is None:
@@ -158,7 +159,8 @@ class PartitionSender:
         """
         for entry in list(self._room_waiters):
             limit, future = entry
-            if (not self.queued_messages if limit < 0 else self.queued_bytes <= limit) and not future.done():
+            has_room = not self.queued_messages if limit < 0 else self.queued_bytes <= limit
+            if has_room and not future.done():
                 future.set_result(None)
                 self._room_waiters.remove(entry)
 

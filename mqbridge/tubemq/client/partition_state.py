@@ -173,19 +173,19 @@ class PartitionState:
         meanwhile.
         """
         if self.is_over:  # the partition's next owner will read this pack
-            self._transition(pack_event="found nothing")
+            self._transition(pack_event="no pack received")
             self.raise_if_stopped()
         expected = self.expected_offset
         if expected is not None and offset > expected:
-            self._transition(pack_event="found nothing")
+            self._transition(pack_event="no pack received")
             self._stop_at_gap(expected, offset)
             self.raise_if_stopped()
-        self._transition(pack_event="found nothing" if is_empty else "found")
+        self._transition(pack_event="no pack received" if is_empty else "pack received")
         self.safe_offset, self.expected_offset, self.max_offset = offset, None, max_offset
 
     def on_no_data(self) -> None:
         """Record that the get found no data to read."""
-        self._transition(pack_event="found nothing")
+        self._transition(pack_event="no pack received")
 
     def on_get_refused(self) -> None:
         """Record that the Broker refused the get before it read anything."""

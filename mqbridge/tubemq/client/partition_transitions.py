@@ -4,7 +4,8 @@ States of the lease, which is our registration at the Broker:
 
     NEW        not registered yet
     READING    registered: gets may be sent
-    FORGOTTEN  the Broker no longer has our registration, or its position has to be set back: register again before the next get
+    FORGOTTEN  the Broker no longer has our registration, or the Broker's position has to be set back: register again before the
+               next get
     STOPPED    data was deleted before it was read: heartbeats still renew the lease, but reading continues only after a seek
     REVOKED    revoked or being released: no more gets, but the delivered pack may still be confirmed
     RELEASED   released, or lost to another consumer: final
@@ -85,8 +86,8 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
 
 PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "get sent": {NONE: FETCHING, DELIVERED: FETCHING, CONFIRMED: FETCHING, REJECTED: FETCHING, UNKNOWN: FETCHING},
-    "found": {FETCHING: DELIVERED},
-    "found nothing": {FETCHING: NONE},
+    "pack received": {FETCHING: DELIVERED},
+    "no pack received": {FETCHING: NONE},
     "get failed": {FETCHING: UNKNOWN},
     # The Broker refused a get before it read anything: the previous pack still has to be confirmed or delivered again.
     "refused after none": {FETCHING: NONE},
@@ -99,5 +100,6 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "committed": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
     "commit failed": {NONE: NONE, DELIVERED: REJECTED, CONFIRMED: CONFIRMED, REJECTED: REJECTED, UNKNOWN: UNKNOWN},
     "registered": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
+    # A get in flight stays FETCHING until its response arrives or its caller is cancelled.
     "released": {NONE: NONE, FETCHING: FETCHING, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
 }

@@ -32,16 +32,16 @@ MessagePosition = tuple[int, int]
 """(offset, index): the message that follows `index` other messages of the partition from this offset on."""
 
 
-def messages_to_skip(offset: int, index: int, begin: int, end: int) -> MessagePosition | None:
-    """Return the position (`offset`, `index`) with `index` limited to the messages that may be skipped.
+def existing_position(offset: int, index: int, start: int, store_end: int) -> MessagePosition | None:
+    """Return the position (`offset`, `index`), with `index` limited to the number of entries that the store has from `offset` on.
 
-    The Broker begins at `begin`, and its store ends at `end`. Returns None if `begin` is not `offset`: the Broker then has no
-    data at that offset. If the Broker has lost messages, `index` may be too large, and messages stored since must not be skipped.
-    So the index is limited to the number of entries that the store's index has from `offset` on.
+    `start` is the offset at which the Broker began after a registration at `offset`, and `store_end` the end of its store.
+    Returns None if `start` is not `offset`: the Broker then has no data at `offset`. The limit matters if the Broker has lost
+    messages: `index` is then too large, and messages stored since must not be skipped.
     """
-    if begin != offset:
+    if start != offset:
         return None
-    return offset, min(index, max(0, end - offset) // INDEX_ENTRY_BYTES)
+    return offset, min(index, max(0, store_end - offset) // INDEX_ENTRY_BYTES)
 
 
 class PackSlice(NamedTuple):
@@ -79,11 +79,11 @@ async def _new_partition(masters: Masters, ref: PartitionRef, group: str) -> Hel
     return HeldPartition(_Context(masters, ref.topic, group, await masters.local_host()), ref)
 
 
-async def store_range(masters: Masters, ref: PartitionRef, group: str) -> MessagePosition:
+async def store_range(masters: Masters, ref: PartitionRef, group: str) -> tuple[int, int]:
     """Return the first offset in the partition's store, and the offset that its next message will get. Raises ClusterError."""
     partition = await _new_partition(masters, ref, group)
     try:
-        response = await partition.register(0, 0)
+        response = await partition.register(0, 0)  # at offset 0: the Broker responds with the first offset that it has
     finally:
         await partition.release()
     return response.currOffset, response.maxOffset
@@ -101,7 +101,7 @@ async def read_range(
     partition = await _new_partition(masters, ref, group)
     try:
         start = await partition.start_at(0, begin[0])
-        progress = _RangeProgress(partition, messages_to_skip(*begin, start, partition.max_offset) or (start, 0), end)
+        progress = _RangeProgress(partition, existing_position(*begin, start, partition.max_offset) or (start, 0), end)
         while not progress.is_done:
             for pack_slice in await progress.step():
                 yield pack_slice
@@ -183,7 +183,7 @@ class _RangeProgress:
                 break
         first = None if following is None else following.messages[0].messageId
         last = next((index for index, message in enumerate(pack.messages) if message.messageId == first), len(pack.messages))
-        self._partition.reject()
+        self._partition.reject()  # the pack after the range must not be confirmed
         self.position = (end[0], 0)
         return [PackSlice(pack, skip, last, self.position)] if last > skip else []
 

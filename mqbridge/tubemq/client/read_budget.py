@@ -40,6 +40,7 @@ class ReadBudget:
     def share_among(self, brokers: set[Broker]) -> None:
         """Divide the budget among these Brokers from now on."""
         self._share_bytes = self._max_bytes // max(1, len(brokers))
+        # A share in use stays, also if its Broker is no longer listed: `release` still has to find it.
         self._shares = {broker: share for broker, share in self._shares.items() if broker in brokers or share.used}
         for share in self._shares.values():
             self._grant(share)

@@ -14,7 +14,7 @@ from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, call_with_retries, format_topics, new_client_id
-from mqbridge.tubemq.client.topic_probe import check_consumer, topic_exists
+from mqbridge.tubemq.client.topic_probe import probe_consumer, topic_exists
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     ApprovedClientConfig,
@@ -83,6 +83,7 @@ class TopicRoute:
         ref = self.read_only[name]
         store, number = divmod(ref.partition, STORE_STEP)
         listed_before = sum(_sort_key(other) < _sort_key(ref) for other in self.partitions.values())
+        # Within its Broker, the index is `number` with one store, and `store` with one partition per store.
         return listed_before + store + number
 
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
@@ -91,8 +92,9 @@ class TopicRoute:
         listed: dict[str, PartitionRef] = {}
         for broker_id, partitions, stores in info.deployments:
             broker = brokers.get(broker_id)
-            for partition in partition_ids(partitions, stores) if broker else ():
-                assert broker is not None  # noqa: S101 - for the type checker
+            if broker is None:  # its address is not known
+                continue
+            for partition in partition_ids(partitions, stores):
                 ref = PartitionRef(broker, self.topic, partition)
                 listed[ref.name] = ref
         self.partitions = {ref.name: ref for ref in sorted((self.partitions | listed).values(), key=_sort_key)}
@@ -186,7 +188,7 @@ class Routes:
 
     async def check_consumer(self, topic: str) -> None:
         """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials."""
-        await check_consumer(self.masters, self.host, topic)
+        await probe_consumer(self.masters, self.host, topic)
 
     async def refresh(self) -> None:
         """Update all routes now. Concurrent calls share one request, and its response or error.

@@ -20,15 +20,16 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 CELL_ENTRIES = 32_768
 """Number of index entries in a cell.
 
-At the end of a cell, some data is fetched twice: half a pack on average, and the pack of one more read. Cells are large enough
-that this costs little, and small enough that an index in a cell has 15 bits (see `mqbridge.pulsar.mapping.sequences`).
+At the end of a cell, some data is fetched twice: the part of the last pack that is after the cell's end, half a pack on average,
+and one more pack, whose first message shows where to cut the last pack. Cells are large enough that this costs little, and small
+enough that an index in a cell has 15 bits (see `mqbridge.pulsar.mapping.sequences`).
 """
 
 
 class StableSlice(NamedTuple):
     """The messages of a pack from index `first` to index `last` (exclusive).
 
-    `position` is the position of the first of them, `next` the position after the last.
+    `position` is the stable position of the message at `first`, `next` the stable position after the last message of the slice.
     """
 
     pack: Pack
@@ -48,9 +49,11 @@ async def read_stable_range(
 ) -> AsyncGenerator[StableSlice, None]:
     """Like `read_range`, but yield stable positions. `store_end` returns the offset that the store's next message will get."""
     base, skip = begin
+    # The store may have lost messages since `begin` and `end` were determined. Its end matters only if messages are skipped, or
+    # if the range has several cells: a read of a single cell stops at the end of the store by itself.
     if skip or _cell_end(base) < end[0]:
         current_end = await store_end()
-        skip = min(skip, max(0, current_end - base) // INDEX_ENTRY_BYTES)  # the Broker may have lost messages
+        skip = min(skip, max(0, current_end - base) // INDEX_ENTRY_BYTES)
         if end[0] > current_end:
             end = (current_end, 0)
     while (base, 0) < end:
@@ -64,9 +67,9 @@ async def read_stable_range(
                 position, index = (base, index + skipped), index + count
                 # A position after the last message of a cell is that of the next cell's start; any other stays in this cell.
                 ends_cell = stop == (_cell_end(base), 0) and pack_slice.next >= stop
-                following = stop if ends_cell else (base, index)
+                next_position = stop if ends_cell else (base, index)
                 if skipped < count:
-                    yield StableSlice(pack_slice.pack, pack_slice.first + skipped, pack_slice.last, position, following)
+                    yield StableSlice(pack_slice.pack, pack_slice.first + skipped, pack_slice.last, position, next_position)
         if stop == end:
             return
         base = stop[0]

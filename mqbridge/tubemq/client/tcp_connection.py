@@ -5,12 +5,13 @@ The request timeout limits how long the server is silent, not how long a request
     1. The server has been silent for the whole timeout: no byte arrived from it, and it accepted no byte that had to wait in our
        send queue. The connection is then aborted, and bytes that are not delivered are discarded, so that no request arrives
        after its retry was sent.
-    2. A request that was sent a whole timeout later already has its response. A server handles the requests of a connection in
-       order, so the response to the earlier request will not come.
+    2. Another request, sent at least a whole timeout after this one, already has its response. A server handles the requests of
+       a connection in order, so the response to this request will not come.
 
 So on a slow link a request may wait for minutes behind other requests, and its response behind other responses. A retry would
-only make the queues longer. Bytes that are delivered without waiting in our queue do not count as a sign of life: the peer's
-kernel accepts them even if the server process is stopped, and a client that keeps sending would never notice that.
+only make the queues longer. Bytes are delivered when the peer's kernel has acknowledged them. Bytes that are delivered without
+waiting in our queue do not count as a sign of life: the kernel accepts them even if the server process is stopped, and a client
+that keeps sending would never notice that the process is stopped.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response
 TIMEOUT_CHECK_S = 0.25
 """Interval between checks for timeouts, while requests are pending; one timer serves all requests of a connection."""
 QUEUE_BYTES = 1 << 20
-"""High watermark of the send buffer; the low watermark is a quarter of it. A larger request can be sent when there is room."""
+"""High watermark of the send buffer; the low watermark is a quarter of it. A request may be larger than this: it is accepted
+while the buffer is not above the mark."""
 UNSENT_BYTES = 1 << 20
 """Bytes that the kernel may hold without having sent them; a smaller limit would wake this process more often."""
 
@@ -50,12 +52,12 @@ class TcpConnection(Endpoint):
         self.used_at = self._loop.time()
         """Event loop time of the last posted request."""
         self._queue_moved_at = 0.0
-        """Event loop time of the last check that found bytes delivered which had waited in our queue."""
-        self._last_answered_posted_at = 0.0
+        """Event loop time of the last check which found that bytes that had waited in our queue were delivered."""
+        self._answered_request_posted_at = 0.0
         """Event loop time of posting of the request whose response arrived last."""
         self._delivered_at_check = 0
         """Total bytes delivered at the last check."""
-        self._written_before = self._written_last = 0
+        self._written_at_check_before = self._written_at_check = 0
         """Total bytes written at the check before the last one, and at the last one."""
         self._writable_callbacks: dict[Callable[[], None], None] = {}
         """An ordered set: the callbacks are its keys."""
@@ -99,13 +101,13 @@ class TcpConnection(Endpoint):
             entry = self.pending.pop(serial, None)
             if entry is None:  # the request has timed out already
                 continue
-            on_response, self._last_answered_posted_at, _ = entry
+            on_response, self._answered_request_posted_at, _ = entry
             self._counters.answers += 1
             try:
                 response: Response = decode_response(payload)[1]
             except ServerRefused as error:
                 response = error
-            except Exception as error:
+            except Exception as error:  # malformed bytes: raised again, so that the connection ends
                 on_response(error)
                 raise
             on_response(response)
@@ -127,14 +129,14 @@ class TcpConnection(Endpoint):
     def _check_timeouts(self) -> None:
         """Fail the requests that have timed out, with RequestTimeout; if the server is silent, abort the connection.
 
-        Requests that were posted at or before `limit` have timed out. `pending` is in the order of posting, so these are its
-        first ones.
+        Requests that were posted at or before `limit` have timed out. `pending` is in the order of posting, so the search ends at
+        the first request that has not timed out.
         """
         self._timer = None
         limit = self._loop.time() - self._timeout_s
         is_silent = self._last_progress_at() <= limit
         if not is_silent:
-            limit = self._last_answered_posted_at - self._timeout_s
+            limit = self._answered_request_posted_at - self._timeout_s
         late = []
         for serial, (_, posted_at, _) in self.pending.items():
             if posted_at > limit:
@@ -152,13 +154,13 @@ class TcpConnection(Endpoint):
     def _last_progress_at(self) -> float:
         """Return the loop time of the server's last sign of life: bytes arrived, or bytes left our queue.
 
-        To be called once per check. Bytes have waited in our queue if they were written before the last check, and were not
-        delivered at that check.
+        To be called once per check. Bytes have waited in our queue if they were written by the check before the last one, and
+        were not delivered at the last check, a whole interval later.
         """
         delivered = self.delivered_bytes
         if delivered != self._delivered_at_check:
-            if self._delivered_at_check < self._written_before:
+            if self._delivered_at_check < self._written_at_check_before:
                 self._queue_moved_at = self._loop.time()
             self._delivered_at_check = delivered
-        self._written_before, self._written_last = self._written_last, self._written_bytes
+        self._written_at_check_before, self._written_at_check = self._written_at_check, self._written_bytes
         return max(self._queue_moved_at, self.received_at)

@@ -3,7 +3,7 @@
 A restarted Master knows its Brokers and topics at once. But it lists a topic to producers only after a Broker has reported that
 it accepts messages for the topic: half a second later with one Broker, later if Brokers start slowly. Until then a producer
 cannot tell an existing topic from a missing one. A consumer can: the Master accepts a group for a configured topic, and refuses a
-group for any other topic with TOPIC_NOT_DEPLOYED. Both was seen on a real Master that was killed and restarted.
+group for any other topic with TOPIC_NOT_DEPLOYED. A real Master that was killed and restarted responded in these two ways.
 """
 
 import logging
@@ -36,7 +36,7 @@ async def topic_exists(masters: Masters, host: str, topic: str) -> bool:
     return True
 
 
-async def check_consumer(masters: Masters, host: str, topic: str) -> None:
+async def probe_consumer(masters: Masters, host: str, topic: str) -> None:
     """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials.
 
     If only listed groups may consume the topic, nothing is raised: the caller's group may be listed.

@@ -7,7 +7,7 @@ from datetime import tzinfo
 from mqbridge.errors import ClusterError, GapError, LaneRevoked, MqbridgeError
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.range_reader import messages_to_skip
+from mqbridge.tubemq.client.range_reader import existing_position
 from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 from mqbridge.tubemq.library.delivery_queue import DeliveryQueue, PartitionProblem
 
@@ -61,7 +61,7 @@ class PartitionFeed:
         begin = await self.partition.seek(offset, exact=exact)
         # No await from here on: `_skipped` has to be set before the next pack is read.
         self._seeks += 1
-        skip = messages_to_skip(offset, index, begin, self.partition.max_offset)
+        skip = existing_position(offset, index, begin, self.partition.max_offset)
         self._skipped = (begin, ()) if skip is None else (begin, range(skip[1]))
         self._rejections = 0
         if self._problem is not None:
