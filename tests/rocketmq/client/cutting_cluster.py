@@ -1,4 +1,4 @@
-"""A scripted cluster that fails one request of a conversation, chosen by its number, in one of four ways (MODES)."""
+"""A scripted cluster that fails one request of a conversation, chosen by number or by code, in one of four ways (MODES)."""
 
 from typing import Any
 
@@ -43,11 +43,14 @@ PAUSES = {
 
 
 class Cutting(Cluster):
-    """A cluster that fails the request with the number `victim`; afterwards, `hit` is the code of this request."""
+    """A cluster that fails the request with the number `victim`, or the first one with `victim_code`.
 
-    def __init__(self, mode: str, victim: int) -> None:
+    Afterwards, `hit` is the code of the failed request; None if there was none.
+    """
+
+    def __init__(self, mode: str, victim: int | None, victim_code: int | None = None) -> None:
         super().__init__()
-        self.mode, self.victim = mode, victim
+        self.mode, self.victim, self.victim_code = mode, victim, victim_code
         self.patience_s = SHORT_S if mode == SILENT else LONG_S
         self.count = 0
         self.hit: int | None = None
@@ -58,7 +61,7 @@ class Cutting(Cluster):
         if command.is_response or not link.open:
             return
         number, self.count = self.count, self.count + 1
-        if number != self.victim:
+        if number != self.victim and (command.code != self.victim_code or self.hit is not None):
             super().receive(link, command)
             return
         self.hit = command.code
@@ -94,9 +97,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int) -> Cutting:
+def cutting(patch: pytest.MonkeyPatch, mode: str, victim: int | None, victim_code: int | None = None) -> Cutting:
     """Create a cluster to which every later client connects."""
-    cluster = Cutting(mode, victim)
+    cluster = Cutting(mode, victim, victim_code)
     patch.setattr(connection, "dial", cluster.dial)
     patch.setattr(pull_request, "RESPONSE_TIMEOUT_S", cluster.patience_s)
     patch.setattr(pop, "RESPONSE_MARGIN_S", cluster.patience_s)
