@@ -90,7 +90,7 @@ class LaneDelivery:
         """Deliver until `stop`, revocation or an error; then drain and release. Raises the error, but not LaneRevoked."""
         partition = self.lane.partition
         self._loop = asyncio.get_running_loop()
-        self._receiver = spawn(self._receive(), f"deliver {partition}", quiet=True)
+        self._receiver = spawn(self._receive(), f"deliver {partition}", log_errors=False)
         watcher = spawn(self._abort_when_revoked(self._receiver), f"revocation of {partition}")
         if self._stopping:
             self._receiver.cancel()

@@ -27,7 +27,7 @@ async def close_by_deadline(deadline: float | None, label: str, *closing: Corout
     `label` names them in the log. Raises the exception of the first coroutine that failed, in the order of the arguments.
     """
     latest = resolve_deadline(deadline) + GRACE_S
-    tasks = [spawn(coroutine, label, quiet=True) for coroutine in closing]
+    tasks = [spawn(coroutine, label, log_errors=False) for coroutine in closing]
     await wait_by_deadline(latest, label, *tasks)
     for task in tasks:
         if task.done() and not task.cancelled():

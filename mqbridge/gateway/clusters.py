@@ -47,7 +47,7 @@ async def connect_clusters(
     `close_deadline` is called for the deadline (loop time) of this closing.
     """
     clusters = make_clusters(configs, adapters)
-    tasks = [spawn(cluster.connect(), f"connect {cluster.name}", quiet=True) for cluster in clusters.values()]
+    tasks = [spawn(cluster.connect(), f"connect {cluster.name}", log_errors=False) for cluster in clusters.values()]
     try:
         await asyncio.gather(*tasks)
     except BaseException:

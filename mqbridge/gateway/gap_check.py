@@ -68,7 +68,7 @@ class GapCheck:
         """Return the current positions of a topic, from a request that starts after this call."""
         task = self._queued_requests.get(topic)
         if task is None:
-            task = self._queued_requests[topic] = spawn(self._fetch(topic), f"bounds of {topic}", quiet=True)
+            task = self._queued_requests[topic] = spawn(self._fetch(topic), f"bounds of {topic}", log_errors=False)
             task.add_done_callback(mark_error_retrieved)
         return await asyncio.shield(task)
 

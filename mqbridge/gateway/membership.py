@@ -126,7 +126,7 @@ class GroupMembership:
             return None
         label = f"joining the group of route {self._config.name}"
         timeout_s = JOIN_TIMEOUT_S + JOIN_TIMEOUT_PER_PARTITION_S * self._endpoints.source_partitions
-        joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._inbound_spec()), label, quiet=True)
+        joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._inbound_spec()), label, log_errors=False)
         ending = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
             await asyncio.wait([joining, ending], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +209,7 @@ class GroupMembership:
     async def _run_while_assigned(self, lane: InboundLane, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine until it ends; cancel it when the membership ends or the partition is revoked."""
         tasks = [
-            spawn(coroutine, f"{self._config.name} {lane.partition}", quiet=True),
+            spawn(coroutine, f"{self._config.name} {lane.partition}", log_errors=False),
             spawn(self._ending.wait(), f"end of {self._config.name}"),
             spawn(lane.revoked.wait(), f"revocation of {lane.partition}"),
         ]

@@ -145,7 +145,7 @@ class Route(RouteState):
 
     async def _open_endpoints(self) -> None:
         """Wait for the clusters, then call `prepare`. If the route is stopped before this ends, no endpoint stays open."""
-        opening = spawn(self._prepare_connected(), f"opening of {self.name}", quiet=True)
+        opening = spawn(self._prepare_connected(), f"opening of {self.name}", log_errors=False)
         ending = spawn(self._stop_requested.wait(), f"end of {self.name}")
         try:
             await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -185,8 +185,8 @@ class Route(RouteState):
         self.memberships += 1
         self.retry_reason = None
         began_at = asyncio.get_running_loop().time()
-        running = spawn(membership.run(), f"membership of {self.name}", quiet=True)
-        watcher = spawn(self._watch_clusters(membership), f"watch of {self.name}", quiet=True)
+        running = spawn(membership.run(), f"membership of {self.name}", log_errors=False)
+        watcher = spawn(self._watch_clusters(membership), f"watch of {self.name}", log_errors=False)
         try:
             await asyncio.wait([running, watcher], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -167,7 +167,7 @@ class Gateway:
 
     async def _run_unless_stopped(self, preparation: Coroutine[Any, Any, None]) -> bool:
         """Run the preparation. If `stop` is called before it ends, cancel it and return False."""
-        task, stopping = spawn(preparation, "preparation", quiet=True), spawn(self._stop_requested.wait(), "stop signal")
+        task, stopping = spawn(preparation, "preparation", log_errors=False), spawn(self._stop_requested.wait(), "stop signal")
         try:
             await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -11,11 +11,11 @@ _running: set[asyncio.Task[Any]] = set()
 """Keeps a reference to each running task: asyncio itself keeps only weak ones, so a task could be garbage-collected."""
 
 
-def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, quiet: bool = False) -> asyncio.Task[Any]:
-    """Start a task. An exception that ends it is logged with its traceback, unless `quiet`: then the caller handles it."""
+def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, log_errors: bool = True) -> asyncio.Task[Any]:
+    """Start a task. An exception that ends it is logged with its traceback; with `log_errors=False`, the caller handles it."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
-    task.add_done_callback(_running.discard if quiet else _on_done)
+    task.add_done_callback(_on_done if log_errors else _running.discard)
     return task
 
 

@@ -38,7 +38,7 @@ class _SharedCluster:
         self.cluster = cluster
         self.user_count = 0
         """Number of contexts of `BackgroundLoop.cluster` that are open."""
-        self.connect_task: asyncio.Task[None] = spawn(cluster.connect(), f"connecting to {cluster.name}", quiet=True)
+        self.connect_task: asyncio.Task[None] = spawn(cluster.connect(), f"connecting to {cluster.name}", log_errors=False)
 
     async def wait_connected(self) -> Cluster:
         """Wait for the connection and return the cluster. Raises ClusterError."""

@@ -68,7 +68,7 @@ async def test_a_file_locked_at_shutdown_is_logged_and_does_not_block(
     fill(world.a, "t", 1, 20)
     config = world.config(route("r", "a/t", "b/t"), state=str(path), shutdown_timeout="100ms")
     gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
-    task = spawn(gateway.run(), "gateway", quiet=True)
+    task = spawn(gateway.run(), "gateway", log_errors=False)
     await until(lambda: gateway.ready and path.exists())
     lock = locked(path)
     await until(lambda: committed(world.a, "g-r") == 20)

@@ -233,7 +233,7 @@ async def test_a_failing_acknowledgement_ends_the_lane() -> None:
 
     lane.acknowledge = fail  # type: ignore[method-assign]
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt())
     assert "the disk is gone" in str(await finished(task))
@@ -245,7 +245,7 @@ async def test_a_failing_progress_callback_ends_the_lane_and_releases_its_budget
 
     lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound()
     lane_delivery = make_delivery(lane, outbound, on_progress=fail)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt())
     assert "the disk is gone" in str(await finished(task))
@@ -259,7 +259,7 @@ async def test_a_batch_that_cannot_be_decoded_is_not_acknowledged() -> None:
     bad = Batch(PARTITION, fail, count=5, size=10, first=(0,), next=(5,))
     lane, outbound = FakeLane(bad), FakeOutbound()
     lane_delivery = make_delivery(lane, outbound, filter=Filter(frozenset(), FilterRules(), [].append))
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     assert "a bug in decoding" in str(await finished(task))
     assert lane.acknowledged == []
     assert [first for first, _ in lane.rejected] == [0]
@@ -279,7 +279,7 @@ async def test_a_batch_that_an_outbound_cannot_encode_is_not_acknowledged() -> N
 
     outbound.send = once  # type: ignore[method-assign]
     lane_delivery = make_delivery(lane, outbound, by="key")
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     assert "a bug in encoding" in str(await finished(task))
     assert lane.acknowledged == []
     assert [first for first, _ in lane.rejected] == [0]
@@ -297,7 +297,7 @@ async def test_a_failing_acknowledgement_releases_the_budget() -> None:
 
             lane.acknowledge = fail  # type: ignore[method-assign]
             lane_delivery = make_delivery(lane, outbound, by=by, individual=individual)
-            task = spawn(lane_delivery.run(), "delivery", quiet=True)
+            task = spawn(lane_delivery.run(), "delivery", log_errors=False)
             await until(lambda sent=outbound.sent, by=by: len(sent) == (2 if by == "key" else 1))  # type: ignore[misc]
             for _, _, future in outbound.sent:
                 future.set_result(Receipt())
@@ -335,7 +335,7 @@ async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_releases_th
     lane, outbound, letters = FakeLane(keyed_batch(0, 5)), FakeOutbound(), FakeOutbound()
     lane.acknowledge = unable  # type: ignore[method-assign]
     lane_delivery = make_delivery(lane, outbound, individual=individual, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(2, Failure.REFUSED, "too large")]))
     await until(lambda: letters.sent)
@@ -348,7 +348,7 @@ async def test_a_batch_with_dead_letters_that_cannot_be_acknowledged_releases_th
 async def test_dead_letters_that_cannot_be_sent_releases_the_budget() -> None:
     lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), FakeOutbound()
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: len(outbound.sent) == 2)
     lane_delivery.stop()
     await until(lambda: lane_delivery._receiver is not None and lane_delivery._receiver.done())
@@ -365,7 +365,7 @@ async def test_a_deadline_reaches_a_lane_that_drains_after_revocation(monkeypatc
     monkeypatch.setattr("mqbridge.delivery.lane.REVOKED_DRAIN_S", 3600.0)
     lane, outbound = FakeLane(keyed_batch(0, 5)), FakeOutbound()
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: outbound.sent)
     lane.revoked.set()
     await until(lambda: lane_delivery._receiver is not None and lane_delivery._receiver.done())
@@ -382,7 +382,7 @@ async def test_no_batch_overtakes_a_failure_whose_callback_has_not_run(failed: b
     lane, outbound, arrivals = FakeLane(), FakeOutbound(), asyncio.Queue[Batch]()
     lane.receive = arrivals.get  # type: ignore[method-assign]
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     arrivals.put_nowait(keyed_batch(0, 5))
     await until(lambda: outbound.sent)
     arrivals.put_nowait(keyed_batch(5, 5))
@@ -438,7 +438,7 @@ async def test_no_batch_overtakes_one_that_waits_for_a_failed_send() -> None:
     lane, outbound, arrivals = FakeLane(), FakeOutbound(2), asyncio.Event()
     lane.receive = _receive_without_suspending(lane, arrivals)  # type: ignore[method-assign]
     lane_delivery = make_delivery(lane, outbound, by="key", individual=True)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     lane._batches = [keyed_batch(0, 1)]
     arrivals.set()
     await until(lambda: outbound.sent)
@@ -546,7 +546,7 @@ async def test_a_refused_message_that_cannot_be_named_ends_the_lane_and_releases
     lane, outbound, letters = FakeLane(batch), FakeOutbound(native=True), FakeOutbound()
     dead_letters: Any = DeadLetters("r", letters, "c/dead") if has_letters else None  # type: ignore[arg-type]
     lane_delivery = make_delivery(lane, outbound, dead_letters=dead_letters)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     refusal = MessageFailure(0, Failure.REFUSED, "too large")
     await until(lambda: outbound.sent)
     outbound.sent[0][2].set_result(Receipt(failures=[refusal]))
@@ -563,7 +563,7 @@ async def test_a_lane_cancelled_while_it_drains_withdraws_its_sends() -> None:
     lane, outbound, withdrawn = FakeLane(keyed_batch(0, 5)), FakeOutbound(), []
     outbound.withdraw = withdrawn.extend  # type: ignore[method-assign]
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: outbound.sent)
     lane_delivery.stop()
     await until(lambda: lane_delivery._drain_timeout is not None)

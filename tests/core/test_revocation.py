@@ -63,7 +63,7 @@ async def test_a_revoked_lane_withdraws_sends_that_are_not_on_the_wire() -> None
     lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5), keyed_batch(10, 5)), SlowOutbound(1)
     lane_delivery = make_delivery(lane, outbound)
     budget = lane_delivery._settings.budget
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: len(outbound.sent) == 3)
     everything_of = budget.used
     lane.revoked.set()
@@ -82,7 +82,7 @@ async def test_a_revoked_lane_withdraws_sends_that_are_not_on_the_wire() -> None
 async def test_an_aborted_lane_withdraws_sends_that_are_not_on_the_wire(why: str) -> None:
     lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5), keyed_batch(10, 5)), SlowOutbound(1)
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: len(outbound.sent) == 3)
     if why == "a failure":
         outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "no room")]))
@@ -100,7 +100,7 @@ async def test_an_aborted_lane_withdraws_sends_that_are_not_on_the_wire(why: str
 async def test_a_draining_lane_reacts_to_revocation() -> None:
     lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), SlowOutbound(0)
     lane_delivery = make_delivery(lane, outbound)
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: len(outbound.sent) == 2)
     lane_delivery.stop(asyncio.get_running_loop().time() + 3600)
     await until(lambda: lane_delivery._drain_timeout is not None)
@@ -113,7 +113,7 @@ async def test_a_lane_waiting_for_its_rate_reacts_to_revocation() -> None:
     lane, outbound = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), SlowOutbound(0)
     rate = RateLimit(0.0001)
     lane_delivery = make_delivery(lane, outbound, rates=[("count", rate)])
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: outbound.sent and lane_delivery._awaiting_budget)
     assert lane_delivery.in_flight_batches == 2, "one was sent, and one waits"
     free_at = rate._free_at
@@ -126,7 +126,7 @@ async def test_a_lane_waiting_for_its_rate_reacts_to_revocation() -> None:
 async def test_dead_letters_are_withdrawn_on_revocation() -> None:
     lane, outbound, letters = FakeLane(keyed_batch(0, 5), keyed_batch(5, 5)), SlowOutbound(9), SlowOutbound(0)
     lane_delivery = make_delivery(lane, outbound, dead_letters=DeadLetters("r", letters, "c/dead"))  # type: ignore[arg-type]
-    task = spawn(lane_delivery.run(), "delivery", quiet=True)
+    task = spawn(lane_delivery.run(), "delivery", log_errors=False)
     await until(lambda: len(outbound.sent) == 2)
     refused = [MessageFailure(2, Failure.REFUSED, "too large")]
     outbound.sent[0][2].set_result(Receipt(failures=refused))

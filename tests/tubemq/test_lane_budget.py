@@ -81,7 +81,7 @@ async def test_max_bytes_limits_all_lanes_together(
         elif number % 3 == 1:
             lane.reject(batch)
         else:
-            asking: asyncio.Task[Any] = spawn(lane.receive(), "test asks for the next", quiet=True)
+            asking: asyncio.Task[Any] = spawn(lane.receive(), "test asks for the next", log_errors=False)
             await asyncio.sleep(0)
             await cancel(asking)
         done += 1

@@ -37,7 +37,7 @@ async def lanes(cluster: TubeMQ) -> AsyncIterator[dict[str, InboundLane]]:
         async for lane in inbound.lanes():
             found[lane.partition.name] = lane
 
-    collecting = spawn(collect(), "test lanes", quiet=True)
+    collecting = spawn(collect(), "test lanes", log_errors=False)
     await until(lambda: len(found) == 4 or collecting.done())
     if collecting.done():
         await collecting

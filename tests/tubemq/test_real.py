@@ -276,7 +276,7 @@ async def test_a_late_get_request_skips_no_pack(client: Client, tubemq: TubeMQ) 
     connections = client.connections.connection_to(held.ref.broker.host, held.ref.broker.port)
     late = PartitionCalls(partitions.membership, held.ref, connections)  # says what the get that is given up would have said
     held._calls.get, carry_out = hanging, held._calls.get  # type: ignore[method-assign]
-    fetching = spawn(held.fetch(), "test fetch", quiet=True)
+    fetching = spawn(held.fetch(), "test fetch", log_errors=False)
     await asyncio.sleep(0)
     await cancel(fetching)
     held._calls.get = carry_out  # type: ignore[method-assign]

@@ -210,7 +210,7 @@ async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
             raise ValueError("not the first time")
         pushed.setdefault(partition.ref.name, []).extend(bodies(pack))
 
-    pushing = spawn(push(again, handle, retry_s=0.05), "test push", quiet=True)
+    pushing = spawn(push(again, handle, retry_s=0.05), "test push", log_errors=False)
     await until(lambda: pushed == expected)
     await again.close()
     await asyncio.wait_for(pushing, SERVER_PATIENCE_S)

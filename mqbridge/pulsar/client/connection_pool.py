@@ -110,7 +110,7 @@ class ConnectionPool:
             if asyncio.get_running_loop().time() < refused_at + REFUSED_PAUSE_S:
                 raise CredentialsRefused(problem)
             # Quiet, because the calls of `get` that wait for the attempt raise its error.
-            dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", quiet=True)
+            dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", log_errors=False)
             dialing.add_done_callback(lambda task: self._on_dialed(key, task))
         try:
             return await asyncio.shield(dialing)

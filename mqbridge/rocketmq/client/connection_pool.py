@@ -86,7 +86,7 @@ class ConnectionPool:
         """Return the attempt to connect that is in progress, or start one."""
         dialing = self._dialing.get(address)
         if dialing is None:
-            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", quiet=True)
+            dialing = self._dialing[address] = spawn(self._dial(address), f"dial {address}", log_errors=False)
             dialing.add_done_callback(lambda task: self._on_dialing_done(address, task))
         return dialing
 

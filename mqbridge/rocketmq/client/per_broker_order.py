@@ -27,7 +27,7 @@ class PerBrokerOrder:
         `request` must limit its own time, because later requests wait for it. If the caller is cancelled, the request still runs
         in its turn.
         """
-        task = spawn(self._run(key, request), f"rocketmq request in order at {key}", quiet=True)
+        task = spawn(self._run(key, request), f"rocketmq request in order at {key}", log_errors=False)
         task.add_done_callback(mark_error_retrieved)
         return await asyncio.shield(task)
 

@@ -79,7 +79,7 @@ class RouteTable:
             return self._routes.get(topic)
         query = self._queries.get(topic)
         if query is None:
-            query = self._queries[topic] = spawn(self._query(topic), f"route of {topic}", quiet=True)
+            query = self._queries[topic] = spawn(self._query(topic), f"route of {topic}", log_errors=False)
             query.add_done_callback(lambda task: self._on_query_done(topic, task))
         try:
             return await asyncio.shield(query)

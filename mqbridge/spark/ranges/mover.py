@@ -61,7 +61,7 @@ class Pump:
                 async with aclosing(self._read(row, find_cluster)) as batches:
                     return await transfer.run(batches)
 
-        tasks = [spawn(move_range(row), f"range of {row.partition}", quiet=True) for row in rows]
+        tasks = [spawn(move_range(row), f"range of {row.partition}", log_errors=False) for row in rows]
         try:
             return Counts.total(await asyncio.gather(*tasks))
         finally:

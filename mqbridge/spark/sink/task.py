@@ -177,7 +177,7 @@ class TaskWriter:
             spec, stream.source, self._job, find_cluster=self._find_cluster, replay=self._replay, budget=self._send_budget
         )
         self._raise_first_error()
-        task = spawn(self._run_transfer(transfer, queue), f"writing {stream.source} to {stream.topic}", quiet=True)
+        task = spawn(self._run_transfer(transfer, queue), f"writing {stream.source} to {stream.topic}", log_errors=False)
         task.add_done_callback(mark_error_retrieved)  # the error is in `_error`; after `abort` it is not needed
         return queue, task
 

@@ -61,8 +61,8 @@ class CheckpointClaimFiles:
 
 async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of the work. If a later attempt begins, cancel the work and raise ClusterError. `fence` may be None."""
-    work_task: asyncio.Task[T] = spawn(work, "the work of a task", quiet=True)
-    watch_task = None if fence is None else spawn(raise_when_superseded(fence), "watching for later attempts", quiet=True)
+    work_task: asyncio.Task[T] = spawn(work, "the work of a task", log_errors=False)
+    watch_task = None if fence is None else spawn(raise_when_superseded(fence), "watching for later attempts", log_errors=False)
     try:
         await asyncio.wait([work_task] if watch_task is None else [work_task, watch_task], return_when=asyncio.FIRST_COMPLETED)
         if not work_task.done() and watch_task is not None:

@@ -104,7 +104,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 async def _run_unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | None) -> T | None:
     """Return the result of `work`. After a stop request, cancel `work`, which may retry for days, and return None."""
-    task: asyncio.Task[T] = spawn(work, "planning the end of a batch", quiet=True)
+    task: asyncio.Task[T] = spawn(work, "planning the end of a batch", log_errors=False)
     try:
         while not task.done():
             await asyncio.wait([task], timeout=STOP_POLL_S)

@@ -63,7 +63,7 @@ class IteratorLane:
     async def _read(self) -> None:
         """Wait for the next batch of the iterator and add it to the buffer, or record that the iterator is exhausted."""
         if self._read_task is None:
-            self._read_task = spawn(_next_batch(self._batches), f"reading for {self.partition}", quiet=True)
+            self._read_task = spawn(_next_batch(self._batches), f"reading for {self.partition}", log_errors=False)
         await asyncio.wait([self._read_task])
         finished_task, self._read_task = self._read_task, None
         try:

@@ -121,7 +121,7 @@ class HeldPartitions:
                 return held
             if self._closed:
                 raise _closed_error(ref)
-            task: asyncio.Task[HeldPartition] = spawn(self._acquire(ref, offset), f"tubemq acquiring {ref}", quiet=True)
+            task: asyncio.Task[HeldPartition] = spawn(self._acquire(ref, offset), f"tubemq acquiring {ref}", log_errors=False)
             self._acquire_tasks.add(task)
             task.add_done_callback(self._acquire_tasks.discard)
             try:

@@ -198,7 +198,7 @@ class Routes:
         if self._closed:
             raise self._closed_error()
         if self._refresh_task is None:
-            self._refresh_task = spawn(self._refresh(), f"tubemq routes of {self.client_id}", quiet=True)
+            self._refresh_task = spawn(self._refresh(), f"tubemq routes of {self.client_id}", log_errors=False)
             self._refresh_task.add_done_callback(self._on_refresh_done)
         try:
             await asyncio.shield(self._refresh_task)

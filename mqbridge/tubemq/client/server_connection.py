@@ -83,7 +83,7 @@ class ServerConnection:
         if self.alive:
             return
         if self._dial_task is None:
-            self._dial_task = spawn(self._dial(), f"tubemq dialling {self.address}", quiet=True)
+            self._dial_task = spawn(self._dial(), f"tubemq dialling {self.address}", log_errors=False)
             self._dial_task.add_done_callback(self._on_dial_done)
         await asyncio.shield(self._dial_task)
 

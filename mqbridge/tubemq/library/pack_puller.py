@@ -170,7 +170,7 @@ async def push(
             read_tasks.add(task)
             task.add_done_callback(read_tasks.discard)
 
-    assign_task = spawn(accept_assignments(), "tubemq push: assignments", quiet=True)
+    assign_task = spawn(accept_assignments(), "tubemq push: assignments", log_errors=False)
     try:
         await asyncio.wait([assign_task, first_error], return_when=asyncio.FIRST_COMPLETED)
         (first_error if first_error.done() else assign_task).result()  # raises the error, if any

@@ -124,7 +124,7 @@ def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> 
             finally:
                 ended_at.append(now())
 
-        work_task = spawn(run_while_latest(first, work()), "work", quiet=True)
+        work_task = spawn(run_while_latest(first, work()), "work", log_errors=False)
         await asyncio.sleep(0.2)
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         later_attempt_began_at = now()
@@ -148,7 +148,7 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
             finally:
                 has_ended.set()
 
-        work_task = spawn(run_while_latest(first, work()), "work", quiet=True)
+        work_task = spawn(run_while_latest(first, work()), "work", log_errors=False)
         await asyncio.sleep(1)
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         with pytest.raises(ClusterError, match="another attempt"):

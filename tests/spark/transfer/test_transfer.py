@@ -74,8 +74,8 @@ async def move_or_crash(
     cluster: FlakyCluster, spec: TargetsSpec, batches: Sequence[Batch], replay: Replay | None
 ) -> Counts | None:
     """Run a transfer. Return its counts, or None if the cluster's script made it crash."""
-    moving = spawn(move(cluster, spec, batches, replay), "moving", quiet=True)
-    crash = spawn(cluster.crashed.wait(), "crash", quiet=True)
+    moving = spawn(move(cluster, spec, batches, replay), "moving", log_errors=False)
+    crash = spawn(cluster.crashed.wait(), "crash", log_errors=False)
     await asyncio.wait([moving, crash], return_when=asyncio.FIRST_COMPLETED)
     crashed = cluster.crashed.is_set()
     await cancel(moving, crash)
@@ -536,7 +536,7 @@ def test_a_crash_at_any_step_neither_loses_nor_duplicates_messages(monkeypatch: 
             batches_of([message(n, BAD if n in (3, 7) else None) for n in range(12)], 2),
         )
         ends = {("here", topic): await find_ends(cluster, topic) for topic in ("copy", "dead")}
-        moving = spawn(move(cluster, spec, batches), "moving", quiet=True)
+        moving = spawn(move(cluster, spec, batches), "moving", log_errors=False)
         for _ in range(steps):
             await asyncio.sleep(0)
         was_finished.append(moving.done())

@@ -60,7 +60,7 @@ class Scenario:
         member = PackConsumer(self.masters, group, ["demo"], heartbeat_s=0.003)
         await member.start()
         self.stack.push_async_callback(member.close)
-        self.readers.append(spawn(self._assigned(member), "test assignments", quiet=True))
+        self.readers.append(spawn(self._assigned(member), "test assignments", log_errors=False))
 
     async def _assigned(self, member: PackConsumer) -> None:
         async for partition in member.assignments():

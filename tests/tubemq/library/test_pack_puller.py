@@ -161,7 +161,7 @@ async def test_push_keeps_the_order_and_repeats_or_skips_failed_packs(member: Pa
             raise ValueError("not now")
         got[partition.ref.partition] += bodies(pack)
 
-    pushing = spawn(push(member, handle, handlers=2, skip_failed=skip_failed, retry_s=0.001), "test push", quiet=True)
+    pushing = spawn(push(member, handle, handlers=2, skip_failed=skip_failed, retry_s=0.001), "test push", log_errors=False)
     expected = [body for n, body in enumerate(BODIES) if not (skip_failed and 10 <= n < 15)]
     async with asyncio.timeout(PATIENCE_S):
         while [got[number] for number in range(3)] != [expected] * 3:
