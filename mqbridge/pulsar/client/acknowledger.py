@@ -48,12 +48,13 @@ class Acknowledger:
         self._state, self._receiver_queue, self._connection, self._redeliver = state, receiver_queue, connection, redeliver
         self._acks = PendingAcks(subscription.batch_index_ack)
         self.partial = self._acks.partial
-        """Partly acknowledged batches."""
+        """Masks of partly acknowledged batches."""
         self._redeliveries = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         """Timer of the next `flush`."""
         self._redelivery_wakeup: asyncio.TimerHandle | None = None
+        """Timer of the next `_redeliver_expired`."""
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Acknowledger:
         return False
 
     def acknowledge_up_to(self, entry: EntryId, index: int | None, count: int) -> None:
-        """Acknowledge all earlier entries and this entry, or only its messages up to `index` of `count`.
+        """Acknowledge all earlier entries and this entry; with `index`, of its messages only 0 to `index` of `count`.
 
         Do nothing if the entry was not delivered in this generation.
         """
@@ -145,13 +146,13 @@ class Acknowledger:
         acknowledgements without a receipt will then be sent again.
         """
         ack_id = self._take_cumulative(again=True)
-        requests = [] if ack_id is None else [self._confirm(connection, True, [ack_id])]
-        requests += [self._confirm(connection, False, group) for group in self._acks.take_individual()]
+        requests = [] if ack_id is None else [self._send_and_confirm(connection, True, [ack_id])]
+        requests += [self._send_and_confirm(connection, False, group) for group in self._acks.take_individual()]
         for result in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
 
-    async def _confirm(self, connection: Connection, cumulative: bool, group: list[pb.MessageIdData]) -> None:
+    async def _send_and_confirm(self, connection: Connection, cumulative: bool, group: list[pb.MessageIdData]) -> None:
         """Send one ACK command and wait for its receipt; without a receipt, individual acknowledgements are pending again."""
         generation, confirmed = self._state.generation, False
         try:
@@ -208,8 +209,8 @@ class Acknowledger:
     def on_disconnected(self, *, skips_delivered: bool) -> None:
         """Process the loss of the connection: the broker redelivers unacknowledged entries to this consumer or to another one.
 
-        If `skips_delivered` is True, this consumer drops redelivered entries that the application already has. Then their
-        redelivery timers continue: otherwise an entry with a negative acknowledgement would never be delivered again.
+        If `skips_delivered` is True, this consumer drops redelivered entries that the application already has. In this case the
+        redelivery times are kept: otherwise an entry with a negative acknowledgement would never be delivered again.
 
         A subscription can be reset while no consumer is connected, and the cursor of a shared subscription does not show this.
         So on a shared subscription the consumer forgets which messages of partly acknowledged entries are acknowledged: they are
@@ -222,8 +223,8 @@ class Acknowledger:
         else:
             self.partial.clear()
 
-    def stop_timers(self) -> None:
-        """Stop all redelivery timers, because the broker redelivers everything unacknowledged."""
+    def clear_redeliveries(self) -> None:
+        """Discard all redelivery times, because the broker redelivers everything unacknowledged."""
         self._redeliveries.clear()
 
     def forget(self) -> None:

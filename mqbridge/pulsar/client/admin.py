@@ -29,7 +29,7 @@ class TopicStats(NamedTuple):
     backlog: dict[str, int]
     """Subscription -> number of unacknowledged messages."""
     raw: dict[str, Any]
-    """The whole response."""
+    """The whole response of the admin interface."""
 
 
 class Admin(AdminSubscriptions):
@@ -189,7 +189,10 @@ class Admin(AdminSubscriptions):
         return int(response["ledgerId"]), int(response["entryId"])
 
     async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
-        """Return the id of a partition's first entry that was published at this time or later (milliseconds since the epoch)."""
+        """Return the id of a partition's first entry that was published at this time or later (milliseconds since the epoch).
+
+        If there is no such entry, the result may lie outside of the topic.
+        """
         response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
         return int(response["ledgerId"]), int(response["entryId"])
 

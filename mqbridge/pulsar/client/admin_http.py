@@ -48,9 +48,9 @@ _FAILURES = {
 """HTTP status -> kind of failure; every other error status is temporary (RETRY)."""
 _PRINTABLE_ASCII = re.compile("[ -~]*")
 _CONNECTION_ERRORS = (httpx.TransportError, TimeoutError)
-"""Errors after which the next address is tried."""
+"""Errors of a connection, after which the next address is tried if the call may be repeated."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-"""Those of them after which the server certainly has not executed the call."""
+"""The _CONNECTION_ERRORS after which the server certainly has not executed the call."""
 GUESS_HINT = (
     ". This address of the REST interface is a guess, made from the service URL: give the right one with ?admin=http://HOST:PORT"
 )
@@ -83,12 +83,11 @@ class AdminHttp:
         """Credentials of `admin_url`, which take precedence over those of the cluster."""
         self._auth = auth
         self._timeout_s = timeout_s
-        timeout = httpx.Timeout(
-            timeout_s, connect=timeout_s / len(configured)
-        )  # so an address that does not respond leaves time for the others
+        # An address that accepts no connection must leave time for the others.
+        timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(configured))
         self._http = HttpConnections(timeout, tls, transport)
         self._has_succeeded = False
-        """True once a call has succeeded. Errors of credentials and of TLS are FATAL before, and temporary afterwards."""
+        """True once a call has succeeded. Errors of credentials and of TLS are FATAL before that, and temporary later."""
         self._needs_fresh_credentials = False
         """True if the last credentials were refused, so that the next call reads fresh ones."""
         self._untrusted_origins: set[str] = set()
@@ -109,7 +108,7 @@ class AdminHttp:
         idempotent = idempotent or method == "GET"
         were_fresh = self._needs_fresh_credentials  # a concurrent call may set it before the response arrives
         response = await self._try_addresses(method, path, body, idempotent=idempotent)
-        if are_credentials_refused(response) and not were_fresh:  # their source may contain new ones meanwhile
+        if are_credentials_refused(response) and not were_fresh:  # their source may contain new ones by now
             self._needs_fresh_credentials = True
             response = await self._try_addresses(method, path, body, idempotent=idempotent)
         self._needs_fresh_credentials = are_credentials_refused(response)
@@ -147,7 +146,10 @@ class AdminHttp:
         return ClusterError(problem, Failure.FATAL)
 
     async def _try_addresses(self, method: str, path: str, body: Any, *, idempotent: bool) -> httpx.Response:
-        """Return the response to this call. Addresses are tried in turn, the one that responded last first."""
+        """Return the response to this call. Addresses are tried in turn, beginning with the preferred one.
+
+        The next address is tried only if the call is `idempotent`, or if it certainly was not sent.
+        """
         count, first, loop = len(self._bases), self._preferred, asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         for attempt in range(1, count + 1):

@@ -1,7 +1,7 @@
 """Authentication methods: each has a name, and reads its current credentials when they are needed.
 
-That is for every connection, for every call of the REST interface, and when a broker requests fresh credentials. So a replaced
-credentials file takes effect without a restart. Error and log texts name the source of the credentials, never the secret.
+Credentials are read for every connection, for every call of the REST interface, and when a broker requests fresh ones. So a
+replaced credentials file takes effect without a restart. Error and log texts name the source of credentials, never the secret.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Auth:
     async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - subclasses use it
         """Return the current credentials for CONNECT. Raises ClusterError.
 
-        `fresh` is True if the broker has refused the last credentials, or if they have expired: then cached ones are useless.
+        `fresh` is True if the broker has refused the last credentials, or if they have expired: then do not return cached ones.
         """
         return b""
 
@@ -51,7 +51,7 @@ class Auth:
 
     @property
     def remedy(self) -> str:
-        """The end of an error message about refused credentials: the user's remedy."""
+        """What the user can do about refused credentials: the end of the error message."""
         return "configure `auth` for this cluster"
 
     async def close(self) -> None:
@@ -106,12 +106,12 @@ class TokenAuth(Auth):
     def remedy(self) -> str:
         """Remedy for an expired token, or for a token of another cluster."""
         if self.expires_at is not None and self.expires_at <= time.time():
-            return f"it expired at {utc(self.expires_at)}: put a new token there"
+            return f"it expired at {_format_utc(self.expires_at)}: put a new token there"
         return "it must be signed with the key that the brokers verify tokens with (tokenSecretKey or tokenPublicKey)"
 
 
 class BasicAuth(Auth):
-    """A user name and a password, sent in clear text."""
+    """A user name and a password, sent in clear text unless the connection uses TLS."""
 
     method = "basic"
 
@@ -153,7 +153,7 @@ class TlsAuth(Auth):
         self._common_name: str | None = None
 
     async def credentials(self, *, fresh: bool = False) -> bytes:  # noqa: ARG002 - TLS reads the newest certificate
-        """Return no bytes: the broker gets the certificate from the TLS connection. Read `principal` from the file again."""
+        """Return no bytes, because the broker gets the certificate from the TLS connection; update `principal` from the file."""
         self._common_name = await asyncio.to_thread(_read_common_name, self._certificate)
         return b""
 
@@ -178,7 +178,7 @@ class TlsAuth(Auth):
         return "the brokers need AuthenticationProviderTls, and the certificate's authority in their tlsTrustCertsFilePath"
 
 
-def utc(seconds: float) -> str:
+def _format_utc(seconds: float) -> str:
     """Format a time, in seconds since the epoch, as UTC text for messages."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 

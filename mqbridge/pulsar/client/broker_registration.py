@@ -31,7 +31,7 @@ class Registrable(PushHandler, Protocol):
     """A producer or consumer that is registered at a broker."""
 
     async def register(self, connection: Connection) -> None:
-        """Register at this broker. Raises MqbridgeError; after a RequestTimeout it may be registered nevertheless."""
+        """Register at this broker. Raises MqbridgeError; a RequestTimeout leaves open whether the broker has registered it."""
 
     def on_registered(self, connection: Connection) -> None:
         """Start to work over this connection, because the registration has succeeded."""
@@ -62,16 +62,16 @@ class BrokerRegistration:
         request_timeout_s: float,
     ) -> None:
         self.connection: Connection | None = None
-        """Connection to the broker where it is registered; None while it is not registered."""
+        """Connection to the broker where the producer or consumer is registered; None while it is not registered."""
         self.ended = False
-        """True if it must not be registered again."""
+        """True if the producer or consumer must not be registered again."""
         self._lookup, self._registrable = lookup, registrable
         self._what, self._topic, self._key = what, topic, key
         self._table, self._close_command, self._timeout_s = table, close_command, request_timeout_s
         self._registering_at: Connection | None = None
         """Connection of a registration in progress."""
         self._to_close: Connection | None = None
-        """Connection of an earlier registration that must be closed before the next one."""
+        """Connection of an earlier registration, which must be closed at its broker before the next one begins."""
         self._assignment: CloseCommand | None = None
         """The broker's close command that names the topic's next owner; None if there is none."""
         self._proxied = False
@@ -176,7 +176,7 @@ class BrokerRegistration:
         return connection
 
     def close_before_next(self) -> None:
-        """Request that the current registration is closed at the broker before the next one begins."""
+        """Mark the current registration, so that it is closed at the broker before the next one begins."""
         if self.connection is not None:  # otherwise keep `_to_close`: an earlier registration may still have to be closed
             self._to_close = self.connection
 

@@ -56,17 +56,17 @@ class CredentialsRefused(Unreachable):
 
 
 class PushHandler(Protocol):
-    """Interface of a producer, consumer or watcher towards its connection, which receives its commands."""
+    """Interface of a producer, consumer or watcher, through which its connection passes on the broker's commands."""
 
     def on_push(self, frame: Frame) -> None:
-        """Process a command; commands arrive in order. Before a close command the handler is removed from the connection."""
+        """Process a command; commands arrive in order. The connection removes the handler before it passes on a close."""
 
     def on_lost(self, error: Exception) -> None:
-        """Process the loss of the connection, which makes no further calls."""
+        """Process the loss of the connection; the connection makes no further calls of this handler."""
 
 
 class ConsumerPushHandler(PushHandler, Protocol):
-    """Interface of a consumer towards its connection, which receives its commands and entries."""
+    """Interface of a consumer, through which its connection passes on the broker's commands and entries."""
 
     def on_run(self, run: EntryRun) -> None:
         """Process a run of entries; calls of `on_run` and `on_push` are in the order of arrival."""
@@ -80,6 +80,7 @@ class Connection:
         self._credentials = b""
         """The credentials that were sent last."""
         self._challenge_task: asyncio.Task[None] | None = None
+        """Task that sends fresh credentials because the broker requested them."""
         self._keep_alive_s = keep_alive_s
         self._meter = FrameMeter()
         self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
@@ -92,6 +93,7 @@ class Connection:
         self.consumers: dict[int, ConsumerPushHandler] = {}
         self.watchers: dict[int, PushHandler] = {}
         self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
+        """Limits the entries in flight of all producers together."""
         self._request_ids = itertools.count(1)
         self._pending: Pending[int, BaseCommand] = Pending("the broker")
         self._exclusive_waits: dict[int, asyncio.Future[CommandProducerSuccess]] = {}
@@ -184,7 +186,7 @@ class Connection:
         future = self._pending.add(request_id, what, timeout)
         try:
             self.endpoint.send(make_frame(request_id))
-        except ConnectionLost as error:
+        except ConnectionLost as error:  # raised by `await future`
             self._pending.reject(request_id, error)
         command = await future
         if command.type != response_type:

@@ -63,7 +63,7 @@ class ConsumerHandler:
         self.closed = False
         """True once `close` was called."""
         self.on_change: Callable[[], None] | None = None
-        """Callback for every change that may let `receive` or `wait_active` return."""
+        """Callback for every change that may let a waiting method return, such as `receive` or `wait_active`."""
         self._id = consumer_id
         self._request_timeout_s = request_timeout_s
         name = parse_topic(topic)
@@ -113,7 +113,7 @@ class ConsumerHandler:
 
     @property
     def active(self) -> bool:
-        """True if this is the active consumer of a failover subscription."""
+        """True if this is the active consumer of a failover subscription; always True for other subscription types."""
         return self._state.role is State.ACTIVE
 
     @property
@@ -204,7 +204,7 @@ class ConsumerHandler:
             self.topic,
             self.held_bytes,
         )
-        self._receiver_queue.overflow()
+        self._receiver_queue.record_overflow()
         self._resubscribe()
 
     def _on_active_change(self, active: bool) -> None:
@@ -238,10 +238,10 @@ class ConsumerHandler:
         """Set the positions back, so that the next SUBSCRIBE redelivers everything unacknowledged."""
         self._state.rewind()
         self._receiver_queue.rewind()
-        self._acks.stop_timers()
+        self._acks.clear_redeliveries()
 
     async def _find_unreceived(self) -> EntryId | None:
-        """Return the topic's last entry; None if it was received or acknowledged, or if the topic is empty."""
+        """Return the topic's last entry; None if it was received, skipped or acknowledged, or if the topic is empty."""
         response = await retry(self._requests.last_message_id, self._request_timeout_s)
         last = ids.entry_id(response.last_message_id)
         received = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
@@ -250,7 +250,10 @@ class ConsumerHandler:
         return last if last > received and last[1] >= 0 else None
 
     def _can_receive(self) -> bool:
-        """Return True if the broker could deliver now: the consumer is subscribed, has permits, and its queue is empty."""
+        """Return True if the broker could deliver now, and everything received was delivered to the application.
+
+        The consumer must be subscribed and active, have permits, and have no queued entries or chunks.
+        """
         connection, receiver_queue = self._connection(), self._receiver_queue
         is_live = connection is not None and connection.alive and self._state.accepts_entries
         return is_live and not receiver_queue and not receiver_queue.chunks and receiver_queue.permits.outstanding > 0

@@ -184,7 +184,7 @@ class ConsumerState:
     def on_subscribed(self, cursor: EntryId | None) -> bool:
         """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker, None if unknown.
 
-        Return True if someone else has reset the subscription, so that this call has discarded all positions.
+        Return True if the subscription was reset by an operator or another client; then this call has discarded all positions.
         """
         self.link = _next(LINK, self.link, E.SUCCESS)
         closed, self._closed = self._closed, False
@@ -217,7 +217,7 @@ class ConsumerState:
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.DETACH)
         self._closed |= closed
-        if not self._in_order:
+        if not self._in_order:  # the broker redelivers unacknowledged entries in any order
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
             # Individual acknowledgements may be lost: a killed broker forgets even those that came over earlier connections. A

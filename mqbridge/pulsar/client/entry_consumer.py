@@ -1,5 +1,7 @@
 """Consumer of one concrete topic (a partition, or an unpartitioned topic): the methods for applications.
 
+Entries are delivered unpacked, that is decompressed; an entry that cannot be unpacked is delivered with a `defect`.
+
 After a reconnection the broker redelivers all unacknowledged entries. On ordered subscriptions (exclusive, failover, reader) the
 consumer drops entries that it has already delivered, so the application sees no duplicates during the life of the consumer. On
 shared subscriptions duplicates are normal.
@@ -16,7 +18,7 @@ from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId
 
 NEGATIVE_ACK_DELAY_S = 60.0
-"""Default delay between a negative acknowledgement and the redelivery."""
+"""Default delay between a negative acknowledgement and the redelivery, in seconds."""
 
 
 class EntryConsumer(ConsumerHandler):
@@ -92,7 +94,7 @@ class EntryConsumer(ConsumerHandler):
             await self._wait_for_change()
 
     async def wait_deactivated(self, deactivations: int) -> None:
-        """Return once the consumer has become passive, also if it has become active again since then.
+        """Return once the consumer has become passive, even if it has become active again in the meantime.
 
         `deactivations` is the value of that attribute when the caller last saw the consumer active. Raises ClusterError if the
         consumer has ended.
@@ -133,8 +135,9 @@ class EntryConsumer(ConsumerHandler):
         return self._acks.acknowledge_messages(entry, acknowledged, count)
 
     def acknowledge_up_to(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Acknowledge all earlier entries and this entry, or only its messages up to `index`; for ordered subscriptions.
+        """Acknowledge all earlier entries and this entry; with `index`, of its messages only 0 to `index` of `count`.
 
+        Only for ordered subscriptions.
         Does nothing if the entry was not delivered, or will be delivered again.
         """
         self._acks.acknowledge_up_to(entry, index, count)
@@ -151,7 +154,7 @@ class EntryConsumer(ConsumerHandler):
         await self._acks.confirm(self._live_connection())
 
     def negative_acknowledge(self, entry: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
-        """Call `redeliver` for this entry after the delay. On shared subscriptions the broker counts redeliveries."""
+        """Call `redeliver` for this entry after `delay_s` seconds. On shared subscriptions the broker counts redeliveries."""
         self._acks.negative_acknowledge(entry, delay_s)
 
     # --- positions --------------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ class EntryConsumer(ConsumerHandler):
         return (*ids.entry_id(last), last.batch_index)
 
     async def has_more(self) -> bool:
-        """Return True if entries are queued, or the topic has later ones than those received or acknowledged.
+        """Return True if entries are queued, or if the topic has entries after the last one received or acknowledged.
 
         Raises ClusterError.
         """
@@ -176,8 +179,8 @@ class EntryConsumer(ConsumerHandler):
     async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
         """Move the cursor to this entry, or to the first entry published at `publish_time` or later. Raises ClusterError.
 
-        `publish_time` is in milliseconds since the epoch. Pending acknowledgements are discarded: they would move the cursor
-        again.
+        `publish_time` is in milliseconds since the epoch. Pending acknowledgements are discarded, because they would move the
+        cursor again. The consumer then subscribes again, also after an error: the broker may have moved the cursor nevertheless.
         """
 
         async def seek_once() -> None:
@@ -212,5 +215,5 @@ class EntryConsumer(ConsumerHandler):
             self.end(ClusterError(f"subscription {self.subscription.name} of topic {self.topic} is deleted", Failure.FATAL))
         finally:
             self._unsubscribing = False
-            if self._connection() is None:
+            if self._connection() is None:  # lost, or closed by the broker; after `end`, `_reopen` does nothing
                 self._reopen()

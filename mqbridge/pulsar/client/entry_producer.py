@@ -52,10 +52,11 @@ class EntryProducer:
         self.topic = topic
         self.settings = settings
         self.name = settings.name
+        """Name of the producer; None until the broker has generated it, if none is configured."""
         self.last_sequence_id = -1
         """The highest sequence id of this producer name that the broker had stored at the first opening."""
         self.topic_epoch: int | None = None
-        """The broker's count of producers that have had exclusive access; None without exclusive access."""
+        """The number that the broker assigned to this producer's exclusive access; None without exclusive access."""
         self.closed = False
         """True once `close` was called."""
         self.registrations = 0
@@ -72,7 +73,10 @@ class EntryProducer:
         self._end_error: ClusterError | None = None
         """The error that ended the producer."""
         self._rejecting_with: ClusterError | None = None
-        """Error for new entries until all callers have been notified of a failed entry, see `ProducerSettings.fails_in_order`."""
+        """Error with which new entries fail until all callers have been notified of a failed entry; None if they are accepted.
+
+        See `ProducerSettings.fails_in_order`.
+        """
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._deadline = self._loop.time() + open_timeout_s
@@ -113,7 +117,7 @@ class EntryProducer:
         return self._exclusive_wait is not None
 
     async def opened(self) -> None:
-        """Wait until a broker has accepted the producer for the first time. Raises ClusterError if the broker refuses."""
+        """Wait until a broker has accepted the producer for the first time. Raises the ClusterError that ended the producer."""
         await asyncio.shield(self._opened)
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -141,6 +145,7 @@ class EntryProducer:
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
         error = self._end_error or self._rejecting_with
         highest = highest_sequence_id
+        # The ids of the entry's other messages follow `sequence_id`; an explicit `highest` must not be smaller than it.
         if sequence_id is not None and not 0 <= sequence_id <= (MAX_SEQUENCE + 1 - count if highest is None else highest):
             error = ClusterError(
                 f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED
@@ -290,7 +295,7 @@ class EntryProducer:
         self._send_queue.attach(connection)
 
     def is_final(self, error: ClusterError, delay: float) -> bool:
-        """Return True if the broker will never accept the producer, or if the deadline of the first opening has passed."""
+        """Return True if the error is FATAL or REFUSED, or if `delay` would exceed the deadline of the first opening."""
         has_deadline = not self._opened.done() and not self.settings.retries_first_opening
         is_late = has_deadline and self._loop.time() + delay > self._deadline
         return is_late or error.failure in (Failure.FATAL, Failure.REFUSED)

@@ -9,8 +9,9 @@ message M is acknowledged:
 
 The same rules hold for chunks that were dropped with a lost connection, until they are redelivered.
 
-A message whose last chunks do not arrive in time expires. It is delivered as a defective entry, usually after entries with later
-ids. It counts as unacknowledged until the application acknowledges it, or acknowledges an entry that was delivered after it.
+A message expires if its remaining chunks do not arrive in time, or if `ChunkJoiner` abandons it earlier, for example to stay
+within its limits. An expired message is delivered as a defective entry, usually after entries with later ids. It counts as
+unacknowledged until the application acknowledges it, or acknowledges an entry that was delivered after it.
 """
 
 from collections import deque
@@ -48,7 +49,7 @@ class ReceiverQueue:
         self._dropped: list[EntryId] = []
         """First chunks of the messages whose chunks were dropped with an earlier connection and are not redelivered yet."""
         self._overflowed_at: EntryId | None = None
-        """The last entry in the queue when it overflowed; None once a later entry was delivered."""
+        """The last entry in the queue when it overflowed; None without an overflow, or once a later entry was delivered."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -67,6 +68,7 @@ class ReceiverQueue:
         """
         entry_id = entry.ledger, entry.entry
         if self._dropped:
+            # Redelivery is in ascending order: the chunks up to this entry have arrived again.
             self._dropped = [first for first in self._dropped if first > entry_id]
         if entry.is_chunk:
             self.permits.release(size)
@@ -88,9 +90,10 @@ class ReceiverQueue:
         """
         undelivered: tuple[EntryId, ...] = ()
         for entry, chunks, is_expired in joined:
-            if entry is None:
+            if entry is None:  # a repeated chunk of a message that was joined before
                 undelivered += chunks
                 self._state.record_skip(chunks[-1])
+            # An expired message usually has an earlier id than delivered entries, so `is_new` cannot tell whether it is new.
             elif self._state.is_new(entry.id) or (is_expired and entry.id not in self._chunks_of):
                 entry.first_chunk = chunks[0]
                 self._chunks_of[entry.id] = chunks
@@ -147,7 +150,7 @@ class ReceiverQueue:
                 self._expired[entry.id] = self._state.delivered
 
     def _check_overflow(self) -> None:
-        """End the state after an overflow, once all entries that it dropped were delivered."""
+        """Return to normal after an overflow, once all entries that the overflow dropped were delivered."""
         if self._overflowed_at is not None and self._state.delivered > self._overflowed_at:
             self._overflowed_at = None
             self.permits.reset_decay()
@@ -161,8 +164,8 @@ class ReceiverQueue:
         self._queue.clear()
         self.chunks.clear()
 
-    def overflow(self) -> None:
-        """Record that the queue exceeds its budget; the caller then drops all entries and subscribes again."""
+    def record_overflow(self) -> None:
+        """Record that the queue exceeds its budget; afterwards the caller drops all queued entries and subscribes again."""
         self._overflowed_at = max(entry.id for entry, _ in self._queue)
         self.permits.slow_decay()
 
@@ -204,7 +207,7 @@ class ReceiverQueue:
         it that the caller must acknowledge one by one.
         """
         removed = []
-        while acknowledged in self._expired:
+        while acknowledged in self._expired:  # up to this message, in the order of delivery
             removed.append(self.pop_chunks(next(iter(self._expired))))
         removed += [self.pop_chunks(last) for last in list(self._chunks_of) if self._is_covered(last, up_to)]
         ledger, entry = first = self.earliest_open_chunk(up_to)
@@ -214,9 +217,9 @@ class ReceiverQueue:
         return safe, [chunk for chunks in removed for chunk in chunks if chunk > safe]
 
     def earliest_open_chunk(self, up_to: EntryId) -> EntryId:
-        """Return the earliest first chunk of the open messages that begin at or before `up_to`; LATEST if there is none.
+        """Return the earliest first chunk of the open chunked messages that begin at or before `up_to`; LATEST if there is none.
 
-        A chunked message is open if it ends after `up_to`, is expired or incomplete, or has dropped chunks.
+        A chunked message is open if it ends after `up_to`, is expired and unacknowledged, is incomplete, or has dropped chunks.
         """
         firsts = [
             chunks[0]

@@ -32,9 +32,11 @@ class SendQueue:
 
     def __init__(self, topic: str, producer_id: int, settings: ProducerSettings) -> None:
         self.name = settings.name or ""
+        """Name of the producer, set at its first registration if the broker generates it."""
         self.schema_version = b""
+        """Version of the producer's schema, set at each registration; empty without a schema."""
         self.next_sequence = 0
-        """Sequence id of the next entry whose caller sets none."""
+        """Sequence id of the next entry for which the caller sets none."""
         self.last_stored_sequence = -1
         """Highest sequence id with a receipt."""
         self.duplicates = 0
@@ -50,7 +52,7 @@ class SendQueue:
         self._in_flight_bytes = 0
         """Bytes of entries in flight and abandoned entries."""
         self._unknown_outcomes: set[int] = set()
-        """Highest sequence ids of entries with an unknown outcome: abandoned or withdrawn on a connection that has ended."""
+        """Highest sequence ids of entries that were abandoned or withdrawn when their connection ended: they may be stored."""
         self._connection: Connection | None = None
 
     def __len__(self) -> int:
@@ -61,14 +63,14 @@ class SendQueue:
         self._queue.append(entry)
         self.idle.clear()
         if self._connection is not None:
-            self.send_waiting()
+            self.send_queued()
 
     def attach(self, connection: Connection) -> None:
         """Send over this connection from now on. Queued entries that are already encoded are counted as retries."""
         self._connection = connection
         if connection.endpoint.link is not None:
             connection.endpoint.link.count_retries(sum(bool(entry.prefix) for entry in self._queue))
-        self.send_waiting()
+        self.send_queued()
 
     def detach(self) -> None:
         """Stop using the connection: entries in flight return to the front of the queue, but withdrawn ones fail."""
@@ -89,7 +91,7 @@ class SendQueue:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def send_waiting(self) -> None:
+    def send_queued(self) -> None:
         """Send queued entries while the connection's window has room."""
         connection, queue = self._connection, self._queue
         while queue and connection is not None and connection.endpoint.alive:
@@ -99,7 +101,7 @@ class SendQueue:
                 continue
             if not entry.prefix and not self._prepare(connection.max_message_size):
                 continue
-            if not connection.window.reserve(entry.size, self.send_waiting):
+            if not connection.window.reserve(entry.size, self.send_queued):
                 return
             queue.popleft()
             self._in_flight.append(entry)
