@@ -23,5 +23,5 @@ ADAPTER = Adapter(
     make_cluster=_make_cluster,
     table=TABLE,
     preview=preview,
-    uniform_groups=True,
+    uniform_groups=True,  # a member's heartbeat replaces the subscriptions of the whole group
 )

@@ -58,7 +58,7 @@ class RocketMQ:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of our certificates and of the servers' certificates; empty without TLS."""
+        """Expiry times (s since the epoch) of our certificate and of the servers' certificates, by label; empty without TLS."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
@@ -103,7 +103,7 @@ class RocketMQ:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
-        """All topics except system topics and the retry and dead-letter topics of groups."""
+        """Return all topics except system topics and the retry and dead-letter topics of groups."""
         return await self._client.admin.user_topics()
 
     async def describe(self, topic: str) -> Topic | None:
@@ -121,7 +121,8 @@ class RocketMQ:
         route = await self._client.routes.get(topic, fresh=True)
         if route is None or len(route.write_queues()) < partitions:
             masters = await admin.masters()
-            await admin.create_topic(topic, -(-partitions // len(masters)))
+            queues_per_master = -(-partitions // len(masters))  # rounded up
+            await admin.create_topic(topic, queues_per_master)
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Raise an error if the topic name or the number of queues is invalid, or no master is available."""
@@ -131,12 +132,12 @@ class RocketMQ:
         await self._client.admin.masters()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and the next offset of every queue."""
+        """Return the first and the next offset of every queue, by partition name."""
         stats = await self._client.admin.topic_stats(topic)
         return {partition_name(queue): Bounds((offsets.min_offset,), (offsets.max_offset,)) for queue, offsets in stats.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the committed offsets of a group."""
+        """Return the committed offsets of a group, by partition name; queues without one are left out."""
         positions, queues = self._client.positions, await self.queues(topic)
         offsets = await asyncio.gather(*(positions.committed(queue, group) for queue in queues))
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
@@ -166,14 +167,14 @@ class RocketMQ:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Return the range as units: each offset is one, with a message or, in a compacted topic, without."""
+        """Return the range as one range of units: each offset is a unit, even if a compacted topic has no message there."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join the group with a new client, which the inbound closes."""
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
         for topic in spec.topics:
-            await self._route(topic)
+            await self._route(topic)  # raises if the topic does not exist
         check_group(spec.group)
         settings = ConsumerSettings(
             group=spec.group,
@@ -219,7 +220,7 @@ class RocketMQ:
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
             max_elapsed_s=spec.resend_s,
             max_message_bytes=max_message_bytes,
-            fail_behind=spec.ordered,
+            fail_behind=spec.ordered,  # messages after a failed one must not be stored before its retry
         )
         queues = route.write_queues()
         outbound = RocketMQOutbound(self, producer, spec, queues, max_message_bytes=max_message_bytes, delay_levels=levels)

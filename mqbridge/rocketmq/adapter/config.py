@@ -47,7 +47,7 @@ class RocketMQCluster(ClusterModel):
     )
     tls: TlsChoice = Field(
         default=None,
-        description="`true`, or the options of TLS. Name servers and Brokers must both speak it: RocketMQ has one port for both.",
+        description="`true`, or the options of TLS. Name servers and Brokers must all accept it; their ports stay the same.",
     )
     auth: RocketMQAuth | None = Field(
         default=None,
@@ -100,7 +100,7 @@ class RocketMQInboundOptions(BaseModel):
     sql: str | None = Field(
         default=None,
         min_length=1,
-        description="An SQL92 expression on properties that Brokers filter by (`enablePropertyFilter`); not with `msg_types`.",
+        description="An SQL92 expression on message properties; Brokers need `enablePropertyFilter`. Not with `msg_types`.",
         examples=["region = 'eu' AND amount > 100"],
     )
     strategy: Literal["averagely", "circle", "consistent_hash"] = Field(

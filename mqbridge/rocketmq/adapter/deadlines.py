@@ -10,7 +10,10 @@ log = logging.getLogger(__name__)
 
 
 async def close_by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
-    """Run `closing`, the call that closes the client `name`; at the deadline (loop time), cancel it and log a warning."""
+    """Run `closing`, the call that closes the client `name`; at the deadline (loop time), cancel it and log a warning.
+
+    None as the deadline means `CLOSE_S` from now.
+    """
     try:
         async with asyncio.timeout(seconds_until(deadline)):
             await closing

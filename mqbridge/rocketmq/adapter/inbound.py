@@ -23,9 +23,10 @@ from mqbridge.rocketmq.client.sendback import SendBack
 
 
 class RocketMQInbound:
-    """A member of a group. It closes its client when it is closed."""
+    """A member of a group, which consumes `topics`. It closes its client when it is closed."""
 
     individual_ack = False
+    """The group has only one offset per queue, so batches are acknowledged as a whole and in order."""
 
     def __init__(
         self, cluster: str, client: ClusterClient, consumer: PullConsumer, topics: Sequence[str], send_back: SendBack
@@ -65,7 +66,7 @@ class RocketMQInbound:
             self._new_lanes.put_nowait(error)
 
     async def _partition_index(self, assigned: AssignedQueue) -> int:
-        """Return the index of a queue in its topic; for a queue that is no longer in the route, the number of queues."""
+        """Return the index of a queue among the readable queues of its topic; for a queue not in the route, their number."""
         route = await self._client.routes.get(assigned.queue.topic)
         queues = [] if route is None else list(route.read_queues())
         return queues.index(assigned.queue) if assigned.queue in queues else len(queues)

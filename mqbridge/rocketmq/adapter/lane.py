@@ -34,6 +34,7 @@ class RocketMQLane:
     def __init__(self, partition: Partition, assigned: AssignedQueue) -> None:
         self.partition = partition
         self.revoked = assigned.ended
+        """Set as soon as the queue is revoked, lost or released."""
         self._assigned = assigned
         assigned.holds_budget = True
         self._budgeted: tuple[Batch | None, int] = None, 0
@@ -42,7 +43,7 @@ class RocketMQLane:
         They count until the batch is acknowledged or rejected, or `receive` is called again; then the route's budget counts them.
         """
         self._run = -1
-        """The run of the last batch."""
+        """The run of the last batch; -1 before the first."""
         self._in_flight = 0
         """Number of batches of this run that are delivered and not yet acknowledged."""
 
@@ -72,14 +73,17 @@ class RocketMQLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Commit the offset after this batch. All batches before it are acknowledged already."""
+        """Commit the offset after this batch. All batches before it are acknowledged already.
+
+        `indexes` is not used, because the inbound has no `individual_ack`, nor is `receipt`.
+        """
         self._release_budget(batch)
         if batch.handle == self._run:
             self._in_flight = max(0, self._in_flight - 1)
         self._assigned.commit(batch.next[0], batch.handle)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver again from the beginning of this batch, after the delay."""
+        """Deliver this batch and all later ones again, after the delay; without effect if `QueueState.rewind` refuses it."""
         self._release_budget(batch)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -115,7 +119,7 @@ def join_pulls(assigned: AssignedQueue, first: PulledRecords) -> list[PulledReco
 
 
 def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | None = None) -> Batch | None:
-    """Return one batch for consecutive pulls; None if the filter removed all messages."""
+    """Return one batch for consecutive pulls, with `run` as its handle; None if the filter removed all messages."""
     nonempty = [pulled for pulled in pulls if pulled.count]
     if not nonempty:
         return None
@@ -131,6 +135,7 @@ def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | 
         data=nonempty,
         handle=run,
         held_bytes=sum(pulled.held_bytes for pulled in nonempty),
+        # With the compiled module every batch is decoded anyway, so a search would save nothing.
         may_contain=None if compiled is not None else lambda text: any(pulled.may_contain(text) for pulled in nonempty),
         published_ms=nonempty[0].published_ms,
     )

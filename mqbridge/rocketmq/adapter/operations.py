@@ -67,7 +67,7 @@ class RocketMQOperations:
         return [Member(member.client_id, member.address, names) for member, names in zip(members, queues, strict=True)]
 
     async def _member_queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
-        """Return the partition names of a member's queues; None if the member does not report them, as clients of a 5.x proxy.
+        """Return the partition names of a member's queues; None if the member does not report them, like clients of a 5.x proxy.
 
         Only the member itself knows its queues: a Broker to which it is connected forwards the query to it.
         """
@@ -115,7 +115,10 @@ class RocketMQOperations:
         return {name: _format_values(values) for name, values in by_name.items()}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not."""
+        """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not.
+
+        `planned` is not used, because retention does not depend on groups.
+        """
         configs = await self._admin.at_masters(self._admin.broker_config)
         retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
         if not retention_hours:
@@ -124,6 +127,7 @@ class RocketMQOperations:
         setting = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, setting, hours * 3600.0)
+        # A group whose committed offset is below that of this store time has not read messages that are deleted before long.
         late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
         committed, bounds, at_late = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)

@@ -1,5 +1,7 @@
 """Outbound of one topic: encodes shares of batches to send requests, and reports where their messages are stored.
 
+A share is the part of a batch for one partition.
+
 On ordered routes each queue has only one request in flight, because Brokers process the requests of a connection concurrently.
 """
 
@@ -62,6 +64,7 @@ class RocketMQOutbound:
         self._pending: dict[asyncio.Future[Receipt], tuple[Queue, list[asyncio.Future[SendResult]]]] = {}
         """The sends without a receipt: the future of each receipt, with the queue and the requests of the send."""
         self._origin_of = spec.origin_of
+        """Returns the origin prefix to stamp on messages of a source partition; None if they keep their origin."""
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._on_close: list[Callable[[], None]] = []
@@ -80,7 +83,7 @@ class RocketMQOutbound:
 
         If the topic has more writable queues than before, all are used. Otherwise the number of partitions stays the same: a
         queue of a Broker without a master keeps its index, because the master may return, and each index whose queue is no longer
-        writable gets one of the other queues.
+        writable gets one of the other queues. If no queue is left, nothing changes.
         """
         queues, old_queues = route.write_queues(), self._queues
         if len(queues) > len(old_queues):
@@ -99,7 +102,7 @@ class RocketMQOutbound:
             )
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Queue a share for sending, in order; the receipt has the positions of its messages."""
+        """Queue a share for sending, in order; the receipt has the positions of its messages. Sets `share.held_bytes`."""
         if not 0 <= partition < len(self._queues):
             raise LocalProtocolError(
                 f"topic {self._spec.topic!r} has {len(self._queues)} queues, so there is no partition {partition}"
@@ -154,9 +157,10 @@ class RocketMQOutbound:
         return _HASH_CACHE[key] % len(self._queues)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last position of this source partition that each queue has stored, read from the topic's messages.
+        """Return the last position of this source partition that each queue has stored, by partition index.
 
-        Other producers are not fenced, because RocketMQ cannot do it.
+        The positions are read from the topic's messages, in each partition from `since` on. Other producers are not fenced,
+        because RocketMQ cannot do it.
         """
         partitions = {index: partition_name(queue) for index, queue in enumerate(self._queues)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)

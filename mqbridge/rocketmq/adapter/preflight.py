@@ -21,14 +21,15 @@ async def check_admission(client: ClusterClient, addresses: Iterable[str]) -> No
         return
     results = await asyncio.gather(*map(client.pool.get, addresses), return_exceptions=True)
     for result in results:
-        if isinstance(result, BaseException) and not (isinstance(result, ClusterError) and result.failure is not Failure.FATAL):
+        may_be_temporary = isinstance(result, ClusterError) and result.failure is not Failure.FATAL
+        if isinstance(result, BaseException) and not may_be_temporary:
             raise result
 
 
 async def check_group_can_be_joined(client: ClusterClient, group: str) -> None:
     """Raise ClusterError (FATAL) if the name is invalid, or a Broker neither has the group nor creates it automatically."""
     check_group(group)
-    check_group(retry_topic(group))
+    check_group(retry_topic(group))  # the prefix makes the name of the retry topic longer, and the same limit applies to it
     configs = (await client.groups.configs()).get(group, {})  # by Broker name
     for broker, address in (await client.admin.masters()).items():
         if broker not in configs and (await client.admin.broker_config(address)).get(AUTO_CREATE) == "false":

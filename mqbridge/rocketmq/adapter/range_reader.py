@@ -49,7 +49,7 @@ async def read_range(
                 Failure.RETRY,
             )
         while end_offset is None or offset < end_offset:
-            pulled = assigned.take() or await _next_pull(assigned, end_offset)
+            pulled = await _next_pull(assigned, end_offset)
             if pulled is None:
                 return  # no message follows in the range: the topic is compacted
             pulls = join_pulls(assigned, pulled)
@@ -65,7 +65,7 @@ async def read_range(
 
 
 async def _next_pull(assigned: AssignedQueue, end_offset: int | None) -> PulledRecords | None:
-    """Wait for the next pull and return it; None if no message is left before `end_offset`. Raises the queue's error."""
+    """Return the next pull once there is one; None if no message is left before `end_offset`. Raises the queue's error."""
     while (pulled := assigned.take()) is None:
         if end_offset is not None and assigned.position >= end_offset:
             return None

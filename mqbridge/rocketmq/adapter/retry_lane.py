@@ -41,7 +41,7 @@ class RetrySource(Protocol):
     """The methods of a RetryQueue that its lanes use."""
 
     error: MqbridgeError | None
-    """The error that ended the queue."""
+    """The error that ended the reading; None if none did. Each lane raises it after its buffered messages."""
 
     @property
     def caught_up(self) -> bool:
@@ -58,7 +58,10 @@ class RetrySource(Protocol):
         """Record that a lane will deliver the portion again."""
 
     def portion_stored(self, portion: Portion) -> None:
-        """Record that all messages of the portion are stored, and commit the offset up to which all portions are stored."""
+        """Record that all messages of the portion are stored in a target, or sent back again.
+
+        Commits the offset below which this is so for all portions.
+        """
 
     def release_budget(self, portion: Portion) -> None:
         """Release the portion's bytes from the consumer's budget; further calls have no effect."""
@@ -82,6 +85,7 @@ class RetryLane:
         self._changed = asyncio.Event()
         """Set when `receive` must check the buffer and the state of the queue again."""
         self.revoked = queue.ended
+        """Set as soon as the queue is revoked, lost or released."""
 
     @property
     def caught_up(self) -> bool:
@@ -100,7 +104,8 @@ class RetryLane:
     async def receive(self) -> Batch:
         """Wait for the next portion of this topic and return it as a batch.
 
-        Raises LaneRevoked once the queue is revoked or released, or the error that ended the queue.
+        Raises LaneRevoked once the queue is revoked, lost or released. Raises the error that ended the reading once no portion is
+        buffered.
         """
         if self._last is not None:
             self._queue.release_budget(self._last)
@@ -133,7 +138,10 @@ class RetryLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Acknowledge the batch. The committed offset passes it once all earlier messages of the queue are acknowledged, too."""
+        """Acknowledge the batch. The committed offset passes it once all earlier messages of the queue are acknowledged, too.
+
+        `indexes` is not used, because the inbound has no `individual_ack`, nor is `receipt`.
+        """
         portion: Portion = batch.handle
         self._queue.release_budget(portion)
         if portion in self._in_flight:
@@ -147,6 +155,7 @@ class RetryLane:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
             return
         portion: Portion = batch.handle
+        # Move the portions back from the newest to this one, so that the buffer begins with this one, in the order of the queue.
         while portion in self._in_flight and not self.revoked.is_set():
             newest = self._in_flight.pop()
             self._buffered.appendleft(newest)

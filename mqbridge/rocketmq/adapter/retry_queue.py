@@ -67,10 +67,10 @@ class RetryQueue:
         self._has_room = asyncio.Event()
         """Set when a lane has delivered a buffered portion."""
         self._all_stored = asyncio.Event()
-        """Set when all portions that were read are stored."""
+        """Set when all messages that were read are stored in a target, or sent back again."""
         self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         self.error: MqbridgeError | None = None
-        """The error that ended the reading; each lane raises it after its buffered messages."""
+        """The error that ended the reading; None if none did. Each lane raises it after its buffered messages."""
         self._read_task = spawn(self._read(), f"retries of {assigned.queue}")
         self._watch_task = spawn(self._watch_end(), f"end of the retries of {assigned.queue}")
 
@@ -114,7 +114,10 @@ class RetryQueue:
             lane.wake()
 
     async def _skip_gap(self, gap: GapError) -> None:
-        """Continue after the deleted messages. A seek commits, so first wait until all messages before them are stored."""
+        """Continue after the deleted messages. A seek commits, so first wait until all messages before them are stored.
+
+        A gap without `resume` means that offsets have decreased, so which messages were read is unknown: continue at the end.
+        """
         while self._portions:
             self._all_stored.clear()
             await self._all_stored.wait()
@@ -143,7 +146,7 @@ class RetryQueue:
                 self.portion_stored(portion)
         if not records:
             self.assigned.release_budget(budget_bytes)
-            if not self._portions:
+            if not self._portions:  # otherwise the acknowledgement of a later portion commits an offset after this pull
                 self.assigned.commit(pulled.next)
 
     async def _send_back_again(self, record: Record) -> None:
@@ -153,7 +156,13 @@ class RetryQueue:
                 await self._send_back(record)
             except (ClusterError, ProtocolError) as error:
                 delay = self._backoff.delay()
-                log.warning("%s: sending %s back failed, retrying in %.1f s: %s", self.assigned, record, delay, error)
+                log.warning(
+                    "%s: cannot send back a message of a topic that this member does not consume (%s), retrying in %.1f s: %s",
+                    self.assigned,
+                    record,
+                    delay,
+                    error,
+                )
                 await asyncio.sleep(delay)
             else:
                 self._backoff.reset()
@@ -179,7 +188,10 @@ class RetryQueue:
         self._buffered_bytes += portion.held_bytes
 
     def portion_stored(self, portion: Portion) -> None:
-        """Record that all messages of the portion are stored, and commit the offset up to which all portions are stored."""
+        """Record that all messages of the portion are stored in a target, or sent back again.
+
+        Commits the offset below which this is so for all portions.
+        """
         portion.is_stored = True
         while self._portions and self._portions[0].is_stored:
             oldest = self._portions.popleft()

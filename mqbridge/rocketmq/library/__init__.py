@@ -1,4 +1,4 @@
-"""The public RocketMQ client, for applications. It is built on `client/`, as is the gateway, which does not use this folder.
+"""The public RocketMQ client, for applications. It is built on `client/`. So is the gateway, which does not use this folder.
 
 client            RocketMQClient, which opens everything below
 producer          Producer: sends messages to all queues of a topic; `queue_batcher` batches them per queue
@@ -9,4 +9,5 @@ pop_consumer      PopConsumer: consumes by POP; `pop` has the requests, `pop_rec
 group_member      GroupMember: gives access to the pulls of a group, before they are decoded
 query             Query: looks up single messages
 outgoing          OutgoingMessage: a message to send; `encoding` encodes it as the gateway does
+lazy_client       LazyClusterClient: the protocol client that everything but group members and readers shares
 """

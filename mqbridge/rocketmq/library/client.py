@@ -89,7 +89,7 @@ class RocketMQClient:
         parsed_url = parse_cluster_url(url, SCHEME, DEFAULT_PORT, tls)
         self._name_servers = [join_address(host, port) for host, port in parsed_url.addresses]
         self._tls = parsed_url.tls
-        self._credentials = _credentials(access_key, secret_key, security_token)
+        self._credentials = _make_credentials(access_key, secret_key, security_token)
         self._timing = Timing(request=request_timeout_s, heartbeat=heartbeat_s, route=refresh_s)
         self._shared: LazyClusterClient | None = None
         """The cluster client of everything but group members and readers; None before its first use."""
@@ -204,7 +204,7 @@ class RocketMQClient:
         mode              `clustering`: the members of the group divide the queues; `broadcasting`: every member reads all queues
         orderly           lock each queue at its broker, so that two members never read it at the same time
         retries           also receive messages that members of the group sent back; all members must use the same value
-        max_redeliveries  number of deliveries after which a message that is sent back becomes a dead letter
+        max_redeliveries  number of redeliveries after which a message that is sent back becomes a dead letter
         strategy          how the members divide the queues; all members, including Java ones, must use the same
         max_bytes         limit of the bytes of messages read ahead, all queues together
         offsets           with `broadcasting`, stores the offsets; None: each new consumer begins at `start`
@@ -296,7 +296,7 @@ class RocketMQClient:
         Any number of consumers share the topic, and each message is acknowledged by itself. Messages are not
         in order, except with `orderly`.
 
-        start         where a group begins that is new to the topic
+        start         where a group that is new to the topic begins
         msg_types, sql
                       filters, as for `consumer`
         orderly       keep the order of each queue: its next messages are delivered once the previous ones are acknowledged
@@ -411,15 +411,16 @@ class RocketMQClient:
         return opened
 
 
-def _credentials(
+def _make_credentials(
     access_key: str | Secret | None, secret_key: str | Secret | None, security_token: str | Secret | None
 ) -> Credentials | None:
     if access_key is None and secret_key is None and security_token is None:
         return None
     if access_key is None or secret_key is None:
         raise ConfigError("access_key and secret_key must be given together")
-    return Credentials(_secret(access_key), _secret(secret_key), None if security_token is None else _secret(security_token))
+    token = None if security_token is None else _as_secret(security_token)
+    return Credentials(_as_secret(access_key), _as_secret(secret_key), token)
 
 
-def _secret(value: str | Secret) -> Secret:
+def _as_secret(value: str | Secret) -> Secret:
     return Secret(value) if isinstance(value, str) else value

@@ -80,6 +80,7 @@ class Consumer:
             return message
 
     def _next_message(self) -> ReceivedMessage | None:
+        """Return the next message to deliver, redeliveries first; None if there is none yet. Raises the errors of `receive`."""
         if self.closed:
             raise ClusterError(f"the consumer of {self._member.name} is closed", Failure.FATAL)
         if self._queue_errors:
@@ -118,19 +119,22 @@ class Consumer:
         """Acknowledge a message. The group's offset in its queue passes it once all messages before it are acknowledged, too.
 
         Returns False, and does nothing, if the message no longer belongs to this consumer: its queue moved to another member, a
-        seek moved the queue, or the message is acknowledged or sent back already.
+        seek moved the queue, the message is acknowledged or sent back already, or the consumer is closed.
         """
         pull: DeliveredPull = message.handle
         return not self.closed and pull.acknowledger.acknowledge(pull, message.position[0])
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
-        """Request redelivery of a message after at least `delay_s` seconds. Returns False in the same cases as `acknowledge`.
+        """Request redelivery of a message after at least `delay_s` seconds.
+
+        Returns False in the same cases as `acknowledge`, and already while a queue that moves to another member waits for its
+        last acknowledgements.
 
         The message is sent back to the group's retry topic, and any member may receive it from there. The broker delays it by the
         shortest delay level of at least `delay_s`: from 1 s to 2 h. After `max_redeliveries` it becomes a dead letter instead.
 
         A consumer that is orderly, broadcasting or a reader, or that does not read the retry topic, delivers the message again
-        itself; later messages of the queue may be delivered before.
+        itself; messages that follow it in the queue may be delivered before it.
         """
         pull: DeliveredPull = message.handle
         offset = message.position[0]
@@ -149,7 +153,7 @@ class Consumer:
         return True
 
     async def dead_letter(self, message: ReceivedMessage) -> bool:
-        """Move a message to the group's dead letter topic. Returns False in the same cases as `acknowledge`.
+        """Move a message to the group's dead letter topic. Returns False in the same cases as `negative_acknowledge`.
 
         Raises ClusterError if the broker does not store it; the message is then outstanding again.
         """
@@ -179,7 +183,8 @@ class Consumer:
         try:
             record = pull.find_record(offset)
             if record is not None:
-                await self._member.send_back.later(acknowledger.assigned.queue, record, max(1, level_of(delay_s)))
+                level = max(1, level_of(delay_s))  # with level 0, the broker would choose a delay of at least 10 s
+                await self._member.send_back.later(acknowledger.assigned.queue, record, level)
                 is_stored = True
         except (ClusterError, ProtocolError) as error:
             log.warning(
@@ -292,7 +297,7 @@ class Consumer:
         self._arrived.set()
 
     async def _accept_queues(self) -> None:
-        """Start a reader for each queue that is assigned to this consumer, until it is closed."""
+        """Start a reader for each queue that is assigned to this consumer, until the consumer is closed."""
         try:
             async for assigned in self._member.assigned_queues():
                 self._remove_revoked_readers()

@@ -40,6 +40,7 @@ class DeliveredPull:
         self._delivered: deque[int] = deque()
         """Offsets of delivered messages in order; acknowledged ones are removed from the left."""
         self._pulled: PulledRecords | None = pulled
+        """The stored records; None once all messages are acknowledged."""
         self._end_offset, self._size_bytes = pulled.next, pulled.size
         self._messages: Sequence[Message] | None = None
         """The decoded messages; None before the first `take`, empty once exhausted."""
@@ -50,7 +51,7 @@ class DeliveredPull:
 
     @property
     def is_current(self) -> bool:
-        """True until the queue is revoked or released, or a seek or a reset of offsets begins a new run."""
+        """True until the queue is revoked, lost or released, or a seek or a reset of offsets begins a new run."""
         assigned = self.acknowledger.assigned
         return not assigned.revoked and assigned.state.run == self.run
 
@@ -145,7 +146,7 @@ class QueueAcknowledger:
         return pull
 
     def acknowledge(self, pull: DeliveredPull, offset: int) -> bool:
-        """Acknowledge a message; return False if it is not outstanding, or the queue was revoked or moved by a seek."""
+        """Acknowledge a message; return False if it is not outstanding, or `pull.may_be_acknowledged` is False."""
         if not pull.may_be_acknowledged or offset not in pull.unacknowledged:
             return False
         pull.unacknowledged.discard(offset)
@@ -153,7 +154,7 @@ class QueueAcknowledger:
         return True
 
     def begin_send_back(self, pull: DeliveredPull, offset: int) -> bool:
-        """Mark a message as being sent back; return False in the same cases as `acknowledge`.
+        """Mark a message as being sent back; return False if it is not outstanding, or `pull.is_current` is False.
 
         The committed offset does not pass the message before `end_send_back`.
         """
@@ -172,7 +173,10 @@ class QueueAcknowledger:
             pull.unacknowledged.add(offset)
 
     def commit(self) -> None:
-        """Commit the offset below which every message of the queue is acknowledged, and drop the pulls before it."""
+        """Commit the offset below which every message of the queue is acknowledged.
+
+        Drops the pulls before this offset, and those that may no longer be acknowledged.
+        """
         offset = None
         while self._pulls and (not self._pulls[0].may_be_acknowledged or self._pulls[0].is_acknowledged):
             pull = self._pulls.popleft()

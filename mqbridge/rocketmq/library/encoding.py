@@ -37,6 +37,7 @@ class MessageEncoder:
     """Encodes the messages of one producer, in order, to batches and single sends.
 
     `reserve_ids` makes the ids (UNIQ_KEY) of messages in batches, `unique_id` makes the id of a single message.
+    `max_message_bytes` is the `maxMessageSize` of the brokers.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class MessageEncoder:
         self._reserve_ids, self._unique_id, self._codec = reserve_ids, unique_id, codec
         self._max_message_bytes = max_message_bytes
         self.delay_levels: Sequence[int] | None = None
-        """Delays (ms) from level 1 on, of brokers before 5.0; () if brokers delay until any time; None before a query."""
+        """Delays (ms) from level 1 on, of brokers before 5.0; () if brokers delay until any time. None until the producer, which
+        sets this, has queried the brokers."""
 
     def encode(self, messages: Sequence[OutgoingMessage]) -> tuple[list[EncodedRequest], list[MessageFailure]]:
         """Encode messages for one queue, in order; return a failure for each message that RocketMQ cannot store."""
@@ -75,7 +77,8 @@ class MessageEncoder:
                         requests.append(request)
                     index += 1
                 continue
-            encoded, refused = encode([message.as_message() for message in part], None, limits, now, self._reserve_ids)
+            origin = None  # the messages do not come from another system
+            encoded, refused = encode([message.as_message() for message in part], origin, limits, now, self._reserve_ids)
             for request in encoded:
                 request.indexes = range(request.indexes.start + index, request.indexes.stop + index)
             requests += encoded
@@ -104,14 +107,14 @@ class MessageEncoder:
             raise MappingError(f"invalid delay_level {message.delay_level}: brokers support the levels 1 to {MAX_LEVEL}")
         delay = (Name.DELAY, str(message.delay_level)) if message.delay_level else None
         try:
-            block, flag = write_block(message.as_message(), None, alone=True, delay=delay)
+            block, flag = write_block(message.as_message(), stamp=None, alone=True, delay=delay)
         except UnicodeEncodeError as error:
             raise MappingError(f"a text of the message cannot be encoded as UTF-8: {error}") from error
         if len(block) > MAX_PROPERTIES_BYTES:
             raise MappingError(too_many_bytes(block))
         if unique_id is not None or props.find(block, Name.UNIQ_KEY) is None:
             block += props.encode([(Name.UNIQ_KEY, unique_id or self._unique_id())])
-        body, compressed = self._compress(message.payload or PLACEHOLDER)
+        body, compression_bits = self._compress(message.payload or PLACEHOLDER)
         if len(body) > self._max_message_bytes:
             raise MappingError(
                 f"its payload has {len(body)} bytes, the broker accepts {self._max_message_bytes} (maxMessageSize)"
@@ -123,7 +126,7 @@ class MessageEncoder:
             is_batch=False,
             properties=block + props.encode(system_properties),
             flag=flag,
-            sys_flag=sys_flag | compressed,
+            sys_flag=sys_flag | compression_bits,
             delayed=delay is not None,
         )
 
@@ -131,5 +134,5 @@ class MessageEncoder:
         """Return the body, compressed if this makes it smaller, and the bits of the system flag that name the compression."""
         if self._codec is None or len(body) < MIN_COMPRESSED_BYTES:
             return body, 0
-        smaller = compression.compress(self._codec, body)
-        return (smaller, SysFlag.COMPRESSED | self._codec) if len(smaller) < len(body) else (body, 0)
+        compressed = compression.compress(self._codec, body)
+        return (compressed, SysFlag.COMPRESSED | self._codec) if len(compressed) < len(body) else (body, 0)

@@ -15,14 +15,16 @@ from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
 from mqbridge.rocketmq.client.sendback import MAX_TIMES, SendBack
 
 Mode = Literal["clustering", "broadcasting"]
+"""With `clustering`, the members of a group divide the queues; with `broadcasting`, every member reads all queues."""
 Strategy = Literal["averagely", "circle", "consistent_hash"]
+"""How the members of a group divide the queues; `allocation_strategies` implements each."""
 
 
 class GroupMember:
     """A member of a group, or a reader of given queues, opened by `RocketMQClient.pull_consumer`.
 
     The application receives the pulls of each queue that `assigned_queues` yields (`AssignedQueue.receive`), and commits them
-    (`AssignedQueue.commit`).
+    (`AssignedQueue.commit`). After `max_redeliveries`, a message that `send_back` sends back becomes a dead letter.
     """
 
     def __init__(self, client: ClusterClient, consumer: PullConsumer, max_redeliveries: int) -> None:
@@ -43,11 +45,11 @@ class GroupMember:
         return self._close_task is not None
 
     def assigned_queues(self) -> AsyncIterator[AssignedQueue]:
-        """Yield each queue when it is assigned to this member, until `close`. After a ClusterError, close the member."""
+        """Yield each queue when it is assigned to this member, until `close`. If this raises ClusterError, close the member."""
         return self._consumer.assigned_queues()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit acknowledged messages, release the queues, leave the group, and close the connections."""
+        """Commit the offsets, release the queues and leave the group, within `timeout` seconds; then close the connections."""
         if self._close_task is None:
             deadline = asyncio.get_running_loop().time() + timeout
             self._close_task = spawn(self._close(deadline), f"rocketmq closing {self.name}")

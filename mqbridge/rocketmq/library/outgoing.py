@@ -40,7 +40,7 @@ class OutgoingMessage:
     def __post_init__(self) -> None:
         """Turn the properties, possibly an iterator, into pairs.
 
-        Raises TypeError for values of wrong types, and MappingError for a message with `delay_level` and `deliver_at`.
+        Raises TypeError for values of wrong types, and MappingError for a message with both `delay_level` and `deliver_at`.
         """
         pairs = self.properties.items() if isinstance(self.properties, Mapping) else self.properties
         self.properties = tuple((name, value) for name, value in pairs)
@@ -53,7 +53,7 @@ class OutgoingMessage:
 
     @property
     def size(self) -> int:
-        """Approximate number of bytes on the wire."""
+        """Approximate number of bytes on the wire: of the payload and the properties, whose characters count as bytes."""
         return MESSAGE_OVERHEAD_BYTES + len(self.payload or b"") + sum(len(name) + len(value) for name, value in self._pairs)
 
     @property
@@ -68,7 +68,10 @@ class OutgoingMessage:
         return self.properties
 
     def as_message(self) -> Message:
-        """Return the message that the mapping encodes, with `flag` as the property that becomes the flag of the record."""
+        """Return the message that the mapping encodes, with `flag` as the property that becomes the flag of the record.
+
+        The mapping has no delay levels: `MessageEncoder` adds `delay_level`.
+        """
         properties = self._pairs
         if self.flag:
             properties += ((FLAG, str(self.flag)),)

@@ -12,7 +12,7 @@ def partition_name(queue: Queue) -> str:
 
 
 def find_queue(topic: str, queues: Sequence[Queue], partition: str) -> Queue:
-    """Return the queue with this partition name. Raises ClusterError (FATAL) with the existing names if there is none."""
+    """Return the queue with this partition name. Raises ClusterError (FATAL) with up to ten existing names if there is none."""
     for queue in queues:
         if partition_name(queue) == partition:
             return queue

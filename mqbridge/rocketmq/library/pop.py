@@ -36,11 +36,14 @@ DEFAULT_POLL_MS = 15_000
 """Default time for which a broker holds a pop while it has no message."""
 RESPONSE_MARGIN_S = 15.0
 """Timeout of a pop's response, counted from the end of the time for which the broker may hold the pop."""
+CLOCK_TOLERANCE_MS = 500
+"""A broker refuses a pop as too late if it gets it more than this after the end of the poll time, by its own clock."""
 POLLING_FULL_PAUSE_S = 1.0
 """Pause after the response POLLING_FULL: the broker holds as many pops as it can."""
 ANY_QUEUE = -1
 """Queue id of a pop that may return messages of any queue of the broker."""
 _ACCEPTED_CODES = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.POLLING_FULL, Status.POLLING_TIMEOUT})
+"""Codes of responses to a pop; all but SUCCESS come without messages."""
 
 
 class Popped:
@@ -53,7 +56,11 @@ class Popped:
 
 
 class Popper:
-    """Sends the POP requests of one topic and group. A group without offsets starts at `start` (EARLIEST or LATEST)."""
+    """Sends the POP requests of one topic and group.
+
+    A group without offsets starts at `start` (EARLIEST or LATEST). With `orderly`, a broker returns the next messages of a queue
+    only when the previous ones are acknowledged. A broker holds a pop for `poll_ms` while it has no message.
+    """
 
     def __init__(
         self,
@@ -105,7 +112,7 @@ class Popper:
         if response.code == Status.POLLING_TIMEOUT and (time.monotonic() - sent_at) * 2000 < self._poll_ms:
             raise ServerRefused(
                 f"{address} reported at once that a pop of topic {topic} has timed out: its clock is ahead of ours by more than "
-                f"{self._poll_ms + 500} ms. Synchronize the clocks",
+                f"{self._poll_ms + CLOCK_TOLERANCE_MS} ms. Synchronize the clocks",
                 response.code,
                 Failure.FATAL,
             )
@@ -116,7 +123,7 @@ class Popper:
     def _check_version(self, address: str) -> None:
         version = self._client.broker_version(address)
         if version is not None and version < V5_0_0:
-            raise self._unsupported(address, f"its version is {version}, and POP needs {V5_0_0} (5.0.0)")
+            raise self._unsupported(address, f"its version number {version} is lower than that of 5.0.0, {V5_0_0}")
 
     def _unsupported(self, address: str, reason: str) -> ServerRefused:
         problem = f"{address} cannot pop topic {self._subscription.topic}: {reason}. Use `consumer` instead of `pop_consumer`"
@@ -158,7 +165,7 @@ class Popper:
         tags = {tag.encode() for tag in self._subscription.tags}
         if not tags:
             return Popped(messages, header.rest_num)
-        wanted = [(record, receipt) for record, receipt in messages if tag_of(record) in tags]
+        subscribed = [(record, receipt) for record, receipt in messages if tag_of(record) in tags]
         other_receipts = [receipt for record, receipt in messages if tag_of(record) not in tags]
         try:
             await self.acknowledge(other_receipts)
@@ -170,7 +177,7 @@ class Popper:
                 self._subscription.topic,
                 error,
             )
-        return Popped(wanted, header.rest_num)
+        return Popped(subscribed, header.rest_num)
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 

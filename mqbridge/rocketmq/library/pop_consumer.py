@@ -28,7 +28,8 @@ MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.2, 10.0
 class PopConsumer:
     """Receives the messages of one topic; opened by `RocketMQClient.pop_consumer`.
 
-    A message that is not acknowledged within `invisible_s` is redelivered to any consumer of the group.
+    A message that is not acknowledged within `invisible_s` is redelivered to any consumer of the group. `brokers` are the names
+    of the brokers that have queues of the topic; each is popped by a task of its own.
     """
 
     def __init__(self, popper: Popper, topic: str, brokers: list[str]) -> None:
@@ -95,7 +96,7 @@ class PopConsumer:
         return True
 
     async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Set the time of a message's redelivery to `invisible_s` seconds from now: later to extend it, or sooner to retry.
+        """Set the time of a message's redelivery to `invisible_s` seconds from now, later or sooner than it was.
 
         Raises ClusterError; it is REFUSED if the message is acknowledged already.
         """

@@ -44,6 +44,7 @@ def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> 
     starts = parse_start_offsets(header.start_offset_info)
     listed_offsets = parse_message_offsets(header.msg_offset_info)
     stored_receipts = [property_of(record, _RECEIPT_PREFIX) for record in records]
+    # The response has a list of offsets for each pair of a retry marker and a queue id.
     sources = [(_retry_marker(record.topic), record.queue_id) for record in records]
     offsets: dict[tuple[str, int], list[int]] = {}
     for record, source, stored_receipt in zip(records, sources, stored_receipts, strict=True):

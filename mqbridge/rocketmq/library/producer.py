@@ -25,7 +25,7 @@ class Producer:
 
     The hash of the key chooses the queue, like Java's SelectMessageQueueByHash. Messages without a key are sent to the queues in
     turn, and to another queue if sends to the chosen one fail. If a connection is lost before the response, the request is sent
-    again, so its messages may be stored twice.
+    again, so its messages may be stored twice. `RocketMQClient.producer` explains the parameters.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Producer:
             pass
         finally:
             error = ConnectionLost(f"the producer of {self.topic} is closed")
-            error.failure = Failure.FATAL
+            error.failure = Failure.FATAL  # unlike for another ConnectionLost, a retry cannot succeed
             self._window.abort(error)
             for batcher in self._batchers.values():
                 batcher.fail_queued(error)
@@ -173,8 +173,8 @@ class Producer:
         return batcher
 
     async def _query_delay_levels(self) -> None:
-        """Query the masters, up to the first of a version before 5.0, for its delay levels; 5.x brokers delay until any time."""
-        levels: Sequence[int] = ()
+        """Query the delay levels of the masters, one after the other, up to the first that has levels (a version before 5.0)."""
+        levels: Sequence[int] = ()  # 5.x brokers delay until any time
         for address in (await self._queue_producer.route()).masters():
             try:
                 levels = levels or await delay_levels(self._queue_producer.client, address)

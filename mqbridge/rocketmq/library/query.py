@@ -18,7 +18,7 @@ from mqbridge.rocketmq.wire.record import Record, decode_records
 DEFAULT_MAX_MESSAGES = 32
 """Default of `most`, the limit of messages per broker."""
 MAX_TIME_MS = (1 << 63) - 1
-"""Latest store time that a query can name: no upper limit."""
+"""Default of `end`: the latest store time that a query can name, so no limit."""
 VIEW_RESPONSES = frozenset({Status.SUCCESS, Status.SYSTEM_ERROR})
 """Codes that a look-up by offset id accepts; SYSTEM_ERROR may mean that the message does not exist, see NO_MESSAGE."""
 NO_MESSAGE = "can not find message"
@@ -38,7 +38,7 @@ class Query:
     ) -> list[Record]:
         """Return messages with this key, oldest first; at most `most` per broker.
 
-        Only messages stored from `begin` to `end` are returned (ms since the epoch).
+        Only messages stored from `begin` to `end` (ms since the epoch) are returned.
         """
         records = await self._search(QueryHeader(topic, key, most, begin, end))
         return [record for record in records if key in _property(record, Name.KEYS).split(" ")]
@@ -54,7 +54,8 @@ class Query:
     async def by_offset_id(self, message_id: str, topic: str | None = None) -> Record | None:
         """Return the message with this offset id, which names the broker's address and the message's offset in its commit log.
 
-        Returns None if the message was deleted. Raises RemoteProtocolError for an invalid id.
+        Returns None if no message is stored there (any more). `topic` is only sent along: brokers do not need it to find the
+        message. Raises RemoteProtocolError for an invalid id.
         """
         host, offset = parse_offset_id(message_id)
         ext = ViewHeader(offset, topic).encode()
@@ -70,7 +71,7 @@ class Query:
         return records[0]
 
     async def _search(self, header: QueryHeader) -> list[Record]:
-        """Query every master of the topic; return all records, oldest first."""
+        """Query the master of each broker that has the topic; return all records, oldest first."""
         route = await self._client.routes.get(header.topic)
         if route is None:
             raise ServerRefused(f"no name server knows topic {header.topic!r}", Status.TOPIC_NOT_EXIST, Failure.FATAL)
@@ -87,5 +88,5 @@ class Query:
 
 
 def _property(record: Record, name: str) -> str:
-    """Return a property of a record; "" if it has none, or is damaged."""
+    """Return a property of a record; "" if the record has no such property, or is damaged."""
     return "" if record.defect else dict(props.decode(record.properties)).get(name, "")

@@ -23,7 +23,7 @@ class PendingMessage:
     future    the future on which the caller of `send` waits
     number    the number that the send window gave to the message; `SendWindow.leave` takes it
     size      its bytes in the send window
-    movable   it may be sent to another queue if sends to its own fail
+    movable   True if it may be sent to another queue when sends to its own fail
     """
 
     __slots__ = ("future", "message", "movable", "number", "size")
@@ -58,7 +58,11 @@ class QueueBatcher:
             self._loop.call_soon(self._send_batches)
 
     def send_request(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
-        """Send an encoded request behind all messages added before; those still queued are submitted at once."""
+        """Send an encoded request behind all messages added before.
+
+        To keep this order, those still queued are submitted at once, even if more than `in_flight_per_queue` requests are then
+        in flight.
+        """
         while self._queued:
             self._send_batch()
         return self._submit(request, movable=movable)
@@ -70,7 +74,7 @@ class QueueBatcher:
             self._send_batch()
 
     def _send_batch(self) -> None:
-        """Encode and send queued messages of about one batch: several requests if some must be sent alone."""
+        """Encode queued messages of about one batch, and send them: in several requests if some must be sent alone."""
         batch: list[PendingMessage] = []
         size = 0
         while self._queued and size < MAX_BATCH_BYTES and len(batch) < MAX_BATCH_MESSAGES:

@@ -12,14 +12,14 @@ from mqbridge.rocketmq.library.delivered_pull import DeliveredPull, QueueAcknowl
 class QueueReader:
     """Receives the pulls of one assigned queue in a task, each one when all messages of the previous pull are delivered.
 
-    The bytes of a pull count against the consumer's `max_bytes` until then. Calls `on_pull` with each pull, and `on_error` with
-    an error of the queue; after an error, reading continues when `seek` is called.
+    The bytes of a pull count against the consumer's `max_bytes` until all its messages are delivered. Calls `on_pull` with each
+    pull, and `on_error` with an error of the queue; after an error, reading continues when `seek` is called.
     """
 
     def __init__(
         self, assigned: AssignedQueue, on_pull: Callable[[DeliveredPull], None], on_error: Callable[[MqbridgeError], None]
     ) -> None:
-        assigned.holds_budget = True
+        assigned.holds_budget = True  # until `DeliveredPull.exhaust` releases the bytes of the pull
         self.assigned = assigned
         self.acknowledger = QueueAcknowledger(assigned)
         self._on_pull, self._on_error = on_pull, on_error
@@ -45,10 +45,10 @@ class QueueReader:
 
     async def seek(self, offset: int) -> None:
         """Continue at this offset, and commit it."""
-        if self.assigned.rewind(offset):
+        if self.assigned.rewind(offset):  # only this case needs a commit here: `AssignedQueue.seek` does not commit a rewind
             self.assigned.commit(offset)
         else:
             await self.assigned.seek(offset)
         if self._last_pull is not None and not self._last_pull.is_current:
-            self._last_pull.exhaust()
+            self._last_pull.exhaust()  # its other messages are not delivered: the task need not wait for them
         self._has_moved.set()

@@ -9,7 +9,8 @@ from mqbridge.rocketmq.client.subscription import Subscription, everything, sql9
 def make_subscriptions(topics: str | Sequence[str], msg_types: Sequence[str], sql: str | None) -> tuple[Subscription, ...]:
     """Return one subscription per topic, all with the same filter.
 
-    Raises ConfigError if both `msg_types` and `sql` are given, LocalProtocolError for an invalid filter.
+    Raises ConfigError if both `msg_types` and `sql` are given, or if `msg_types` is a string; LocalProtocolError for an invalid
+    filter.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if sql is not None and msg_types:

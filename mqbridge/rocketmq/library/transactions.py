@@ -85,13 +85,17 @@ CheckHandler = Callable[[str, CheckTransactionHeader, Half], None]
 """Handles a broker's check, given the broker's address, the header of its request, and the half message."""
 
 _check_handlers: WeakKeyDictionary[BaseClient, dict[tuple[str, str], CheckHandler]] = WeakKeyDictionary()
-"""The handlers of checks by client, and for each client by producer group and topic."""
+"""The handlers of checks by client, and for each client by producer group and topic.
+
+They are not fields of the producers, because a client has one handler for all CHECK_TRANSACTION_STATE requests.
+"""
 
 
 class TransactionProducer:
     """Sends transactional messages to one topic; opened by `RocketMQClient.transaction_producer`.
 
-    Create it inside a running loop. A client can have one per group and topic.
+    Create it inside a running loop. A client can have one per group and topic. `RocketMQClient.transaction_producer` explains the
+    parameters.
     """
 
     def __init__(
@@ -201,7 +205,7 @@ class TransactionProducer:
             commit_log_offset=_physical_offset(half),
             commit_or_rollback=state.value,
             msg_id=transaction_id,
-            transaction_id=half.transaction_id or transaction_id,
+            transaction_id=half.transaction_id or transaction_id,  # the broker's id for it, if the response had one
         )
         await self._send_end_transaction(half.address, header, remark)
 
@@ -283,5 +287,5 @@ def dispatch_check(client: BaseClient, address: str, request: Command) -> None:
             record.topic,
         )
         return
-    transaction_id = properties.get(Name.UNIQ_KEY) or check_header.msg_id or ""
+    transaction_id = properties.get(Name.UNIQ_KEY) or check_header.msg_id or ""  # `msg_id` is a copy of UNIQ_KEY
     handler(address, check_header, Half(transaction_id, decode_record(record), record, properties))
