@@ -12,7 +12,7 @@ from mqbridge.pulsar.wire.names import TopicName
 class AdminSubscriptions:
     """Calls about the subscriptions of topics. Each call raises ClusterError.
 
-    Only calls that are marked `idempotent` are repeated if their response is lost.
+    If the response of a call is lost, the call is repeated only if it is a GET or marked `idempotent`.
     """
 
     def __init__(self, http: AdminHttp) -> None:
@@ -32,7 +32,7 @@ class AdminSubscriptions:
         return {unquote_plus(name): _entry_id(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()}
 
     async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
-        """Create a subscription of a topic; it begins after entry `at`, or at the topic's end if `at` is None.
+        """Create a subscription of a topic; it begins with entry `at`, or at the topic's end if `at` is None.
 
         With `at`, the topic must be a partition or an unpartitioned topic. Raises ServerRefused with code 409 if it exists.
         """

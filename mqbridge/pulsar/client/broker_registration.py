@@ -44,7 +44,7 @@ class Registrable(PushHandler, Protocol):
 
 
 class BrokerRegistration:
-    """Registration of one producer or consumer.
+    """Registration of one producer or consumer, the `registrable`.
 
     `what` is "producer" or "consumer" for log texts, and `key` is its id. `table` returns a connection's table of producers or
     consumers by id. `close_command` encodes the command that closes the registration, for a request id and `key`.
@@ -124,7 +124,10 @@ class BrokerRegistration:
         return owner.connection
 
     def reopen(self, delay: float = 0.0) -> None:
-        """Register in the background after `delay` seconds; repeat until an attempt succeeds or an error `is_final`."""
+        """Register in the background after `delay` seconds; repeat until an attempt succeeds or its error is final.
+
+        Do nothing if the registration has ended, or if the background task is running already.
+        """
         if not self.ended and self._task is None:
             self._task = spawn(self._retry_until_registered(delay), f"open {self._what} {self._topic}")
 

@@ -109,7 +109,7 @@ class ConnectionPool:
             refused_at, problem = self._refusals.get(key, (-math.inf, ""))
             if asyncio.get_running_loop().time() < refused_at + REFUSED_PAUSE_S:
                 raise CredentialsRefused(problem)
-            # Quiet, because the calls of `get` that wait for the attempt raise its error.
+            # Errors are not logged, because the calls of `get` that wait for the attempt raise them.
             dialing = self._dialing[key] = spawn(self._dial(key, proxy_to), f"dial {address}", log_errors=False)
             dialing.add_done_callback(lambda task: self._on_dialed(key, task))
         try:

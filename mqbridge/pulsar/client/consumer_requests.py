@@ -16,9 +16,11 @@ class ConsumerStats(NamedTuple):
 
     name: str
     type: str
+    """Subscription type, by its name at the broker."""
     address: str
     """This client's socket address, as the broker sees it."""
     connected_since: str
+    """Time as text, in the broker's format."""
     available_permits: int
     unacked_messages: int
     blocked: bool
@@ -36,9 +38,9 @@ class ConsumerStats(NamedTuple):
 
 
 class ConsumerRequests:
-    """Requests of one consumer. The function `connection` returns the consumer's current connection, or raises ClusterError.
+    """Requests of one consumer. All methods raise ClusterError.
 
-    All methods raise ClusterError.
+    The callback `connection` returns the consumer's current connection, or raises ClusterError.
     """
 
     def __init__(self, consumer_id: int, topic: str, connection: Callable[[], Connection], timeout_s: float) -> None:

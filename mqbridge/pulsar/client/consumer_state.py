@@ -156,7 +156,7 @@ class ConsumerState:
         self._resume_at: EntryId = ids.EARLIEST
         """The entry at which a reader subscribes after its first delivery. The broker sends it again, and `is_new` rejects it."""
         self._floor: EntryId = ids.EARLIEST
-        """The cursor that replaced LATEST, for a reader: it subscribes at this entry, but does not deliver it."""
+        """The cursor that replaced LATEST, for a reader; EARLIEST without one. The entry at this cursor is never delivered."""
         self._before_first: EntryId = ids.EARLIEST
         """The entry before the first one of this generation, or a later cursor. A cursor before it is older than expected."""
         self._start_known = start != ids.LATEST

@@ -280,10 +280,10 @@ class EntryProducer:
             self._deadline = self._loop.time() + self._open_timeout_s
 
     def on_registered(self, connection: Connection) -> None:
-        """Send the queued entries over the new connection; end the producer if another one has used its name."""
+        """Send the queued entries over the new connection; end a `sole_sender` if another producer has used its name."""
         self.registrations += 1
         if self._replaced_at is not None:
-            self._registration.close_before_next()
+            self._registration.close_before_next()  # there is no next one, but `close` then closes this one at the broker
             problem = (
                 f"another producer named {self.name!r} has sent to topic {self.topic}, up to sequence id {self._replaced_at}: "
                 "choose another producer name"

@@ -1,6 +1,7 @@
 """Processing of received MESSAGE frames: each entry is queued, stored as a chunk of an incomplete message, or dropped.
 
-Entries of an older SUBSCRIBE and entries that were already delivered are dropped, and their memory is released.
+Entries of an older SUBSCRIBE and entries that were already delivered are dropped, and their memory is released. So are entries
+whose messages are all acknowledged; their acknowledgement is sent again.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ class EntryReceiver:
         return len(self._receiver_queue) > before
 
     def add_run(self, run: EntryRun) -> bool:
-        """Process a run; return True if the queue has grown.
+        """Process a run of ordinary entries (see `entry_runs.py`); return True if the queue has grown.
 
         The entries of a run are queued together if all are new, and if neither partly acknowledged entries nor dropped chunks
         may be redelivered. Then a run costs little more than one entry. Otherwise the entries are processed one by one.
@@ -108,7 +109,7 @@ class EntryReceiver:
         else:
             mask &= unacknowledged
         assert mask is not None  # noqa: S101 - one of the two is set
-        if mask.bit_length() > entry.count:
+        if mask.bit_length() > entry.count:  # a broker's mask may have bits beyond the last message
             mask &= full_mask(entry.count)
         entry.ack_set = tuple(ids.to_words(mask))
         return not mask

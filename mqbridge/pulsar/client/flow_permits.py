@@ -119,7 +119,10 @@ class FlowPermits:
         self._budget.members.discard(self)
 
     def received(self, messages: int, *sizes: int) -> None:
-        """Charge received entries that contain `messages` messages; `sizes` are the entries' bytes of memory."""
+        """Record the permits that received entries use, and charge their memory.
+
+        The entries contain `messages` messages together, each of which uses a permit; `sizes` are their bytes of memory.
+        """
         self.outstanding -= messages
         self._newest = sizes[-1]
         estimate = self._estimate

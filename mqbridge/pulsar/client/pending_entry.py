@@ -33,7 +33,7 @@ class PendingEntry:
     """An entry that is queued or in flight; after a reconnection it is sent again with the same bytes.
 
     Its sequence ids are assigned when it is encoded: once, before it is first sent. The owner is any object by which a caller
-    withdraws its entries. All chunks of a message have the message's sequence id and future.
+    withdraws its entries. All chunks of a message have the message's sequence id.
     """
 
     __slots__ = (
@@ -61,7 +61,9 @@ class PendingEntry:
         owner: object = None,
         highest: int | None = None,
     ) -> None:
-        self.metadata, self.payload, self.count = metadata, payload, count
+        self.metadata, self.payload = metadata, payload
+        self.count = count
+        """Number of messages."""
         self.sequence = -1 if sequence is None else sequence
         """Sequence id of the first message; -1 until it is assigned."""
         self.highest = -1 if highest is None else highest
@@ -73,7 +75,7 @@ class PendingEntry:
         self.added_at = 0.0
         """Loop time of `EntryProducer.send`; only set if entries can expire."""
         self.future = future
-        """Completed with the receipt, or failed with the error, of the entry; of a chunk: of the whole message."""
+        """Future for the receipt; the chunks of a message share the future of the message."""
         self.owner = owner
         self.withdrawn = False
         """True if the owner has withdrawn the entry in flight: it must not be sent again after the loss of its connection."""
@@ -123,7 +125,7 @@ class PendingEntry:
     def has_failed_chunk(self) -> bool:
         """True if another chunk of the same message has failed; a future that the caller cancelled is no failure.
 
-        Only for entries without a receipt: the future cannot be complete before every chunk has its receipt.
+        Only for chunks without a receipt: their message cannot be stored, so a future that is done has failed.
         """
         return self.chunked is not None and self.future.done() and not self.future.cancelled()
 

@@ -51,7 +51,7 @@ async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str,
         subType=pb.CommandSubscribe.Shared,
         read_compacted=True,
         consumer_id=consumer_id,
-        durable=False,
+        durable=False,  # if a broker accepts the combination nevertheless, no subscription remains
         force_topic_creation=False,
     )
     try:
@@ -66,7 +66,7 @@ async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str,
         raise
     except ServerRefused:
         return
-    await connection.request(  # only if a broker accepts the combination nevertheless
+    await connection.request(  # the broker has accepted the combination
         lambda request_id: commands.close_consumer(request_id, consumer_id),
         BaseCommand.SUCCESS,
         f"closing the consumer of {topic}",

@@ -66,6 +66,7 @@ class StallDetector:
         await cancel(self._task)
 
     def _on_timer(self) -> None:
+        """Begin a check; if there was news or no entry could arrive, wait for the shortest interval again instead."""
         had_news, self.has_news = self.has_news, False
         if had_news or not self._can_receive():
             self._interval_s = self._silence_s
@@ -92,7 +93,7 @@ class StallDetector:
 
         Check less often if it was received (`last` is None), or if subscribing again for this entry did not help.
         """
-        if self.has_news or not self._can_receive():
+        if self.has_news or not self._can_receive():  # changed during the request
             return
         if last is None or last == self._resubscribed_for:
             self._interval_s = min(2 * self._interval_s, max(MAX_INTERVAL_S, self._silence_s))
