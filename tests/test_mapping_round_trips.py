@@ -64,7 +64,7 @@ def through_pulsar(messages: Sequence[Message], prefix: str | None) -> list[Mess
     for outgoing in entries:
         outgoing.metadata.producer_name, outgoing.metadata.sequence_id, outgoing.metadata.publish_time = "p", 0, 1
         metadata = MessageMetadata.FromString(outgoing.metadata.SerializeToString())
-        got += pulsar_stored.decode(Entry(metadata, outgoing.payload, ledger=1, entry=2))
+        got += pulsar_stored.decode_plain(Entry(metadata, outgoing.payload, ledger=1, entry=2))
     return got
 
 
@@ -102,7 +102,7 @@ def through_wire(record: Record) -> list[Message]:
 
 SYSTEMS = {
     "tubemq": System(strategies.tubemq_natives, lambda native: tubemq_stored.decode([native], 3), through_tubemq),
-    "pulsar": System(strategies.pulsar_natives, pulsar_stored.decode, through_pulsar),
+    "pulsar": System(strategies.pulsar_natives, pulsar_stored.decode_plain, through_pulsar),
     "rocketmq": System(strategies.rocketmq_natives, through_wire, through_rocketmq),
     "log": System(any_messages, lambda message: [message], through_log),
 }

@@ -27,7 +27,7 @@ from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.mapping.request import Limits, encode
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
@@ -139,7 +139,7 @@ async def pulsar_consume(settings: dict[str, Any], meter: Meter) -> None:
     size = 0
     while not meter.over.is_set():
         owner, entry = await consumer.receive()
-        messages = decode(entry)
+        messages = decode_plain(entry)
         for message in messages:
             size += len(message.payload or b"")
         owner.acknowledge_up_to(entry.id)

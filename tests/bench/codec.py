@@ -122,7 +122,7 @@ def decode_and_encode_pulsar(entries: list[Entry], limits: pulsar.Limits) -> obj
 
 def plain_pulsar(entries: list[Entry], limits: pulsar.Limits) -> object:
     """Decode entries and encode their messages again with the plain code."""
-    return pulsar.encode_plain([message for entry in entries for message in pulsar_stored.decode(entry)], ORIGIN, limits)
+    return pulsar.encode_plain([message for entry in entries for message in pulsar_stored.decode_plain(entry)], ORIGIN, limits)
 
 
 def rocketmq_response(size: int) -> bytes:

@@ -3,10 +3,10 @@
 from google.protobuf.descriptor import FieldDescriptor
 
 from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode, encode_plain
-from mqbridge.pulsar.mapping.stored import decode, decode_entries
+from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire import topic_lists
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
-from mqbridge.pulsar.wire.chunks import is_chunk, split_payload
+from mqbridge.pulsar.wire.chunks import describes_chunk, split_payload
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_prefix, has_valid_checksum
 from mqbridge.pulsar.wire.frame import FrameMeter, encode_command, parse_frame
@@ -42,7 +42,7 @@ def read_entry(data: bytes) -> None:
     """Decode the messages with every field and encode them again, with both decoders and encoders."""
     entry = decode_entry(data)
     entry.ledger, entry.entry = 3, 4
-    messages = decode(entry, include_compacted_out=True)
+    messages = decode_plain(entry, include_compacted_out=True)
     for message in messages:
         check_message(message)
     found = decode_entries([entry])
@@ -64,9 +64,9 @@ def read_chunks(data: bytes) -> None:
         size = int.from_bytes(data[at : at + 2])
         entry = decode_entry(data[at + 2 : at + 2 + size])
         entry.ledger, entry.entry = 1, number
-        if entry.defect is None and is_chunk(entry.metadata):
+        if entry.defect is None and describes_chunk(entry.metadata):
             for joined in joiner.add(entry, float(number)):
-                for message in decode(joined.entry) if joined.entry is not None else ():
+                for message in decode_plain(joined.entry) if joined.entry is not None else ():
                     check_message(message)
         assert joiner.held_bytes <= 1 << 16
         assert len(joiner) <= 3

@@ -11,7 +11,7 @@ from mqbridge import native
 from mqbridge.message import Message
 from mqbridge.pulsar.adapter.sender_sequence import MessagePositions
 from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, encode_plain
-from mqbridge.pulsar.mapping.stored import decode, decode_entries
+from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -33,7 +33,7 @@ def check_decode(entries: Sequence[Entry]) -> Sequence[Message]:
     for number, entry in enumerate(entries):
         entry.entry = number
     copies = [copy.copy(entry) for entry in entries]
-    expected = [message.as_dict() for entry in copies for message in decode(entry, include_compacted_out=True)]
+    expected = [message.as_dict() for entry in copies for message in decode_plain(entry, include_compacted_out=True)]
     decoded = decode_entries(entries)
     assert native.is_native(decoded)
     assert [message.as_dict() for message in decoded] == expected
@@ -203,7 +203,7 @@ def test_decoded_messages_are_encoded_alike(
 def test_a_number_beyond_64_bits_is_encoded_by_the_plain_code() -> None:
     message = Message(b"x", event_time=(1 << 64) + 5)
     [entry], _ = encode([message], None, Limits())
-    assert [one.event_time for one in decode(Entry(entry.metadata, entry.payload))] == [5]
+    assert [one.event_time for one in decode_plain(Entry(entry.metadata, entry.payload))] == [5]
 
 
 def test_positions_are_compared_inside_the_compiled_module() -> None:

@@ -17,7 +17,7 @@ from mqbridge.pulsar.adapter.batches import (
     masks_by_entry,
 )
 from mqbridge.pulsar.client.entry_runs import EntryRun, group_runs
-from mqbridge.pulsar.mapping.stored import decode, decode_entries
+from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_prefix
@@ -87,7 +87,7 @@ def check_frame(data: bytes) -> EntryRun | None:
     assert 0 < entry.held_bytes == found.charges[0]
     messages = decode_entries([entry])
     assert [message.as_dict() for message in messages] == [
-        message.as_dict() for message in decode(expected, include_compacted_out=True)
+        message.as_dict() for message in decode_plain(expected, include_compacted_out=True)
     ]
     assert entry.defect == expected.defect
     return found

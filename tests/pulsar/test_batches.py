@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.batches import FORMAT, deliverable_mask, keep_messages, make_batch, masks_by_entry
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import full_mask, to_words
@@ -87,7 +87,7 @@ def test_messages_marked_as_compacted_are_counted_and_delivered():
     batch = make_batch(PARTITION, [entry])
     assert batch.count == len(batch.messages) == 3
     assert masks_by_entry([entry], [2]) == {(1, 2): 0b100}
-    assert [message.payload for message in decode(entry)] == [b"1", b"2"]
+    assert [message.payload for message in decode_plain(entry)] == [b"1", b"2"]
 
 
 def test_an_announced_message_count_allocates_nothing():

@@ -13,7 +13,7 @@ from mqbridge.message import Partition, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.mapping.passthrough import _copy_batch, encode_entries
 from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode_plain
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -52,7 +52,7 @@ def fields(entry: EncodedEntry) -> object:
 def check(entries: Sequence[Entry], origin: str | None, limits: Limits) -> None:
     others = [copy.copy(entry) for entry in entries]
     expected = encode_plain(
-        [message for entry in others for message in decode(entry, include_compacted_out=True)], origin, limits
+        [message for entry in others for message in decode_plain(entry, include_compacted_out=True)], origin, limits
     )
     copied = encode_entries(entries, origin, limits)
     assert list(map(fields, copied[0])) == list(map(fields, expected[0]))
@@ -81,11 +81,11 @@ def test_unusual_metadata_bytes_keep_their_meaning(entry: Entry, changed: Change
     """Properties without a name or a value are copied as they are."""
     entry.payload = changed(entry.payload)
     other = copy.copy(entry)
-    expected = encode_plain(decode(other, include_compacted_out=True), origin, Limits())
+    expected = encode_plain(decode_plain(other, include_compacted_out=True), origin, Limits())
     copied = encode_entries([entry], origin, Limits())
 
     def read_back(found: list[EncodedEntry]) -> list[dict[str, Any]]:
-        return [message.as_dict() for out in found for message in decode(Entry(out.metadata, out.payload))]
+        return [message.as_dict() for out in found for message in decode_plain(Entry(out.metadata, out.payload))]
 
     assert read_back(copied[0]) == read_back(expected[0])
     assert [(one.index, one.reason) for one in copied[1]] == [(one.index, one.reason) for one in expected[1]]

@@ -9,7 +9,7 @@ import pytest
 from mqbridge.errors import ConnectionLost
 from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Types
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
@@ -43,7 +43,7 @@ async def test_a_large_message_survives_chunking(pulsar, client, subscribe, code
     consumer = await subscribe(topic)
     first, large, last = await take(consumer, 3)
     assert (first.payload, last.payload, large.id) == (b"0", b"1", (receipt.ledger, receipt.entry))
-    (message,) = decode(large)
+    (message,) = decode_plain(large)
     assert message.payload == payload
     assert (message.key, message.event_time, message.properties, message.defect) == ("k", 5, (("a", "b"),), None)
     assert not await consumer.has_more()
@@ -150,7 +150,7 @@ async def test_a_message_without_its_first_chunks_is_a_defect(pulsar, client, su
     await consumer.seek((receipt.ledger, receipt.first_chunk[1] + 2))
     broken, whole = await take(consumer, 2)
     assert "missing" in str(broken.defect)
-    assert [message.defect for message in decode(broken)] == [broken.defect]
+    assert [message.defect for message in decode_plain(broken)] == [broken.defect]
     assert whole.payload == b"next"
     await consumer.seek(ids.EARLIEST)
     assert (await take(consumer, 1))[0].payload == LARGE[:5000]

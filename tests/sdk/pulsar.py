@@ -16,7 +16,7 @@ from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import TopicProducer, open_topic_producer
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from tests.kit import java
 from tests.kit.java import JavaProgram
 from tests.kit.pulsar import Pulsar
@@ -68,7 +68,7 @@ class OurMember:
     async def _run(self) -> None:
         while True:
             owner, entry = await self._consumer.receive()
-            for message in decode(entry):
+            for message in decode_plain(entry):
                 _, _, index = message.position
                 number = sequence(message.payload)
                 done = self._judge(number, entry.redelivery_count)

@@ -17,7 +17,7 @@ from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription, Types
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -113,7 +113,7 @@ async def test_we_read_messages_of_a_schema_that_java_registered(kind: str, puls
     consumer = await client.consumer(topic, Subscription("s", schema=found.schema))
     entries = await take(consumer, 2)
     assert {entry.metadata.schema_version for entry in entries} == {found.version}
-    payloads = [message.payload for entry in entries for message in decode(entry)]
+    payloads = [message.payload for entry in entries for message in decode_plain(entry)]
     if kind == "STRING":
         assert (found.schema.type, payloads) == (schemas.Types.String, [b"text 0", b"text 1"])
     else:
@@ -155,7 +155,7 @@ async def test_unacknowledged_messages_of_a_batch_move_between_java_and_us(first
         consumer = await client.consumer(topic, shared)
         (entry,) = await take(consumer, 1)
         assert ids.from_words(entry.ack_set) == 0b110000
-        assert [sequence(message.payload) for message in decode(entry)] == [4, 5]
+        assert [sequence(message.payload) for message in decode_plain(entry)] == [4, 5]
         consumer.acknowledge_message(entry.id, 4, 6)
         consumer.acknowledge_message(entry.id, 5, 6)
         await consumer.confirm_acks()

@@ -22,7 +22,10 @@ from mqbridge.pulsar.wire.single_metadata import PLAIN_PREFIXES, encode_prefix
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Limits of a batch. With `max_messages=1` every message is an entry of its own, without batch framing."""
+    """Limits of a batch: its messages, the encoded bytes of these, and its delay.
+
+    With `max_messages=1` every message is an entry of its own, without batch framing.
+    """
 
     max_messages: int = 1000
     max_bytes: int = 128 << 10
@@ -78,7 +81,8 @@ class OutgoingMessage:
 
     def batch_prefix(self) -> bytes:
         """Return the encoded metadata with its size, which precedes the payload in a batch."""
-        if self.key is self.ordering_key is None and self.payload is not None and not (self.properties or self.event_time):
+        has_key = self.key is not None or self.ordering_key is not None
+        if not (has_key or self.properties or self.event_time) and self.payload is not None:
             return PLAIN_PREFIXES[len(self.payload)]
         key, is_binary = self.key, False
         if isinstance(key, bytes):

@@ -49,8 +49,9 @@ class PulsarClient(ClusterClient):
     `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the CA certificates of the
     system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of `mqbridge.pulsar.client.auth`. `admin_url`
     is the address of the REST interface (`http://host:8080`), which only `admin` needs. `request_timeout_s` is the timeout of
-    one request, `operation_timeout_s` the timeout of an operation with all its retries, such as opening a consumer. Raises
-    ConfigError for an invalid URL.
+    one request, `operation_timeout_s` the timeout of an operation with all its retries, such as opening a consumer, and
+    `connect_timeout_s` the timeout of a connection with its handshake. `keep_alive_s` is the interval between pings; a connection
+    on which nothing arrives between two pings is closed. Raises ConfigError for an invalid URL.
     """
 
     def producer(
@@ -327,7 +328,7 @@ class PulsarClient(ClusterClient):
     async def _subscribe(
         self, topics: Topics, names: TopicNames, namespace: str, subscription: Subscription, refresh_s: float
     ) -> TopicConsumer:
-        """Open a consumer of entries; `names` are the same topics by full name, empty for a pattern."""
+        """Open a consumer of entries. `names` are those of `topics`; a pattern has none, but a namespace."""
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
             return await open_pattern_consumer(self._base, namespace, pattern, subscription, refresh_s=refresh_s)

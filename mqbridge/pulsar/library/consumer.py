@@ -19,9 +19,9 @@ from mqbridge.message import Position
 from mqbridge.pulsar.client.consumer_requests import ConsumerStats
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.lookup import retry
-from mqbridge.pulsar.library.received_entry import ReceivedEntry, open_entry
+from mqbridge.pulsar.library.received_entry import ReceivedEntry, decode_received
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer
-from mqbridge.pulsar.library.topic_names import TopicNames, concrete_name, full_name
+from mqbridge.pulsar.library.topic_names import TopicNames, full_name, partition_topic_name
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST, EntryId
 
@@ -41,8 +41,8 @@ class Consumer:
         self._decoded_messages: deque[ReceivedMessage] = deque()
         """The messages of the entry taken last that the application has not received yet."""
         self._seek_targets: dict[EntryConsumer, tuple[EntryId, int]] = {}
-        """Partition -> (entry, message index) of the message to which it was moved inside a batch: earlier messages of that entry
-        are skipped."""
+        """Partition (its consumer) -> (entry, message index) of the message to which a seek moved it, inside a batch. The earlier
+        messages of that entry are skipped."""
         self._seeking: set[EntryConsumer] = set()
         """Partitions whose seek is in progress; their messages are outdated."""
         self._unconfirmed: set[EntryConsumer] = set()
@@ -86,11 +86,14 @@ class Consumer:
         raise ClusterError("the consumer is closed", Failure.FATAL)
 
     def _decode_entry(self, consumer: EntryConsumer, entry: Entry) -> None:
-        """Decode an entry into the messages to be received next; acknowledge it if no message is left to receive."""
+        """Decode an entry into the messages to be received next; acknowledge it if no message is left to receive.
+
+        A reader, whose subscription has `reader_from`, acknowledges nothing.
+        """
         topic, partition = self._names.topic_and_partition(consumer.topic)
         target, index = self._seek_targets.pop(consumer, (None, 0))
         first_index = index if target == (entry.ledger, entry.entry) else 0
-        handle, messages = open_entry(consumer, entry, topic, partition, first_index=first_index)
+        handle, messages = decode_received(consumer, entry, topic, partition, first_index=first_index)
         self._decoded_messages.extend(messages)
         if not messages and consumer.subscription.reader_from is None:
             handle.acknowledge_all()
@@ -167,7 +170,11 @@ class Consumer:
         return True
 
     def _is_current(self, entry: ReceivedEntry) -> bool:
-        """Return False if the broker will redeliver the entry, or if its consumer is closed."""
+        """Return False if the broker will redeliver the entry, or if its consumer is closed.
+
+        `ReceivedEntry.is_current` knows only the consumer of the partition. This method also returns False if the partition was
+        dropped (a deleted topic), while a seek of the partition is in progress, and if this consumer is closed.
+        """
         consumer = entry.consumer
         is_consumed = self._topic_consumer.consumers.get(consumer.topic) is consumer and consumer not in self._seeking
         return is_consumed and entry.is_current and not self._closed
@@ -205,7 +212,7 @@ class Consumer:
         acknowledged. Raises ClusterError.
         """
         if isinstance(to, ReceivedMessage):
-            consumer = self._topic_consumer.consumers.get(concrete_name(full_name(to.topic), to.partition))
+            consumer = self._topic_consumer.consumers.get(partition_topic_name(full_name(to.topic), to.partition))
             if consumer is None:
                 raise ClusterError(
                     f"cannot seek: this consumer has no partition {to.partition} of topic {to.topic}", Failure.FATAL
@@ -214,7 +221,7 @@ class Consumer:
             # A chunked message has the id of its last chunk, but must be read from its first chunk.
             begin = to.handle.begin if isinstance(to.handle, ReceivedEntry) else (ledger, entry)
             await self._seek(consumer, begin)
-            if index:
+            if index:  # the broker only seeks to the beginning of an entry
                 self._seek_targets[consumer] = (ledger, entry), index
             return
         active = await self._active_consumers()

@@ -14,7 +14,7 @@ from mqbridge.pulsar.mapping.properties import write_properties
 from mqbridge.pulsar.wire.ids import unsigned
 
 MESSAGE_OVERHEAD_BYTES = 512
-"""What a pending message adds to the `max_pending_bytes` in use, besides the size of its payload and properties."""
+"""Bytes that each pending message counts for `max_pending_bytes`, besides the size of its payload and properties."""
 
 
 class Producer:
@@ -85,7 +85,7 @@ class Producer:
         pairs: tuple[Pair, ...] = ()
         if properties:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
-        if pairs or keys or msg_type is not None or event_time == 0:
+        if pairs or keys or msg_type is not None or event_time == 0:  # only these make (reserved) properties
             message = Message(payload, pairs, keys=tuple(keys), msg_type=msg_type, event_time=event_time)
             pairs = tuple(write_properties(message, None))
         size = MESSAGE_OVERHEAD_BYTES + len(payload or b"") + sum(len(name) + len(value) for name, value in pairs)
@@ -123,7 +123,7 @@ class Producer:
         return SendReceipt(
             self._topic,
             "" if partition < 0 else str(partition),
-            () if ledger < 0 else (ledger, entry, max(index, 0)),
+            () if ledger < 0 else (ledger, entry, max(index, 0)),  # -1: a duplicate, whose position is unknown
             f"{ledger}:{entry}:{partition}" if index < 0 else f"{ledger}:{entry}:{partition}:{index}",
         )
 
@@ -144,7 +144,7 @@ class Producer:
         except TimeoutError:
             pass  # closing the entry producers logs how many messages have no receipt
         except asyncio.CancelledError:
-            deadline = 0.0
+            deadline = 0.0  # has passed: the producers are closed without waiting
             raise
         finally:
             self._window.abort(ConnectionLost(f"the producer of topic {self._topic} was closed before the message was sent"))

@@ -1,11 +1,11 @@
 """Decodes received entries into messages, and makes the handle by which the messages of an entry are acknowledged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Message
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.mapping.stored import decode, decode_entries
+from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
@@ -22,19 +22,20 @@ class ReceivedEntry:
         """Id of the first chunk of a chunked message; otherwise the entry's own id."""
         self.count = entry.count
         self.generation = consumer.generation
-        """The consumer's generation at delivery. The consumer's generation changes when a seek or a lost connection makes earlier
-        handles outdated."""
+        """The consumer's generation at delivery. A new generation begins, and earlier handles become outdated, after a seek, a
+        reset of the subscription or a migration of the topic; on ordered subscriptions also after a negative acknowledgement,
+        when another consumer becomes active, or if individual acknowledgements may have been lost with the connection."""
         self.schema_version = entry.metadata.schema_version
         delivered_mask = 0
         for message in messages:
-            delivered_mask |= 1 << message.position[-1]
+            delivered_mask |= 1 << message.position[-1]  # the index in the batch; 0 in an entry without batch framing
         self.undelivered_mask = full_mask(self.count) & ~delivered_mask
         """Mask of the messages that are not delivered to the application, because they were acknowledged earlier, removed by
         compaction, or are before the target of a seek."""
 
     @property
     def is_current(self) -> bool:
-        """False once the entry will be redelivered: after a seek or a lost connection, or if another consumer is active now."""
+        """False once the consumer has ended, or the entry will be redelivered because a new generation has begun."""
         return self.consumer.end_error is None and self.generation == self.consumer.generation
 
     def acknowledge(self, index: int) -> None:
@@ -53,14 +54,17 @@ class ReceivedEntry:
         self.consumer.acknowledge_up_to(self.id, index, self.count)
 
 
-def open_entry(
+def decode_received(
     consumer: EntryConsumer, entry: Entry, topic: str, partition: str, *, first_index: int = 0
 ) -> tuple[ReceivedEntry, list[ReceivedMessage]]:
-    """Decode an entry; return its handle and its messages.
+    """Decode an entry; return its handle and its messages. `topic` and `partition` are those of `ReceivedMessage`.
 
     Messages before `first_index` are left out. With `read_compacted`, messages removed by compaction are left out too.
     """
-    decoded = decode(entry) if consumer.subscription.read_compacted else decode_entries([entry])
+    if consumer.subscription.read_compacted:
+        decoded: Sequence[Message] = decode_plain(entry, include_compacted_out=False)
+    else:
+        decoded = decode_entries([entry])
     if first_index:
         decoded = [message for message in decoded if message.position[-1] >= first_index]
     handle = ReceivedEntry(consumer, entry, decoded)

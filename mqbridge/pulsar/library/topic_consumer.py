@@ -28,7 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class TopicConsumer:
-    """Consumer of topics; create it with `open_topic_consumer` or `open_pattern_consumer`."""
+    """Consumer of topics; create it with `open_topic_consumer` or `open_pattern_consumer`.
+
+    `watch` reports the topics that match the pattern; it is None without a pattern. New partitions are checked for every
+    `refresh_s` seconds.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,10 @@ class TopicConsumer:
             self._tasks.append(spawn(self._apply_topic_changes(self._watch), "topics that match"))
 
     async def receive(self) -> tuple[EntryConsumer, Entry]:
-        """Wait for the next entry; return its consumer and the entry. Raises ClusterError if one consumer or all have failed."""
+        """Wait for the next entry; return its consumer and the entry.
+
+        Raises ClusterError if the consumer of a partition has failed, or this consumer has ended (`end_error`).
+        """
         while True:
             if (received := self.take()) is not None:
                 return received

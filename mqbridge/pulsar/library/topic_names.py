@@ -5,7 +5,7 @@ from mqbridge.pulsar.wire.names import parse_topic
 
 
 class TopicNames:
-    """The topics of one consumer. Finds the topic name as the application has written it, for received messages."""
+    """The topics of one consumer; finds for a received message the topic name as the application has written it."""
 
     def __init__(self, topics: list[str]) -> None:
         self._names_by_full_name = {full_name(topic): topic for topic in topics}
@@ -16,19 +16,22 @@ class TopicNames:
         """Full names of the consumer's topics."""
         return list(self._names_by_full_name)
 
-    def topic_and_partition(self, concrete: str) -> tuple[str, str]:
-        """Return the topic as the application has written it, and the partition index as text ("" if unpartitioned)."""
-        result = self._cache.get(concrete)
+    def topic_and_partition(self, partition_topic: str) -> tuple[str, str]:
+        """Return the topic as the application has written it, and the partition index as text ("" if unpartitioned).
+
+        `partition_topic` is the full name of a partition or of an unpartitioned topic. A topic that was selected by a pattern, or
+        was not written by the application, is returned as its full name.
+        """
+        result = self._cache.get(partition_topic)
         if result is None:
-            name = parse_topic(concrete)
+            name = parse_topic(partition_topic)
             parent, index = str(name.parent), name.partition_index
-            if (
-                index < 0 or concrete in self._names_by_full_name
-            ):  # the application may subscribe to a single partition by its name
-                result = self._names_by_full_name.get(concrete, concrete), "" if index < 0 else str(index)
+            # The application may also subscribe to a single partition by its name.
+            if index < 0 or partition_topic in self._names_by_full_name:
+                result = self._names_by_full_name.get(partition_topic, partition_topic), "" if index < 0 else str(index)
             else:
                 result = self._names_by_full_name.get(parent, parent), str(index)
-            self._cache[concrete] = result
+            self._cache[partition_topic] = result
         return result
 
 
@@ -40,7 +43,10 @@ def full_name(topic: str) -> str:
         raise ConfigError(str(error)) from None
 
 
-def concrete_name(topic: str, partition: str) -> str:
-    """Return the full name of a partition; `partition` is its index as text, "" for an unpartitioned topic."""
+def partition_topic_name(topic: str, partition: str) -> str:
+    """Return the full name of a partition; `partition` is its index as text, "" for an unpartitioned topic.
+
+    The result is `topic` itself if the topic is unpartitioned, or is already the name of a partition.
+    """
     name = parse_topic(topic)
     return str(name.partition(int(partition)) if partition and name.partition_index < 0 else name)

@@ -51,9 +51,10 @@ class TopicProducer:
         self._batchers: dict[int, Batcher] = {}
         self._producers: dict[int, EntryProducer] = {}
         self._partition_counter, self._remaining = 0, batching.max_messages
-        """Number of changes of the round-robin partition; the current one takes `_remaining` - 1 more messages."""
+        """Number of changes of the round-robin partition. After `_remaining` more messages it changes again; the last of them
+        goes to the new partition."""
         self._unkeyed_batcher: Batcher | None = None
-        """Batcher of the current round-robin partition; None if it must be looked up."""
+        """Batcher of the current round-robin partition; None after the partition has changed, until it is looked up."""
         self._refresh_task: asyncio.Task[None] | None = None
         self._closed = False
 

@@ -1,7 +1,8 @@
 """Turns consumed entries into entries to send, in plain Python, without `Message` objects for ordinary messages.
 
-An ordinary message only needs an origin, so its properties are copied without decoding them. A consumer sees the same messages
-as after `encode` of the decoded ones; measured, decoding and encoding took more than twice as long.
+An ordinary message has at most properties, a text key and an event time. Nothing in it changes but for the origin property that
+is added, so its properties are copied without decoding them. A consumer of the target receives the same messages as if they had
+been decoded and encoded; measured, that took more than twice as long.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.reserved_properties import ORIGIN
 from mqbridge.message import RESERVED_PREFIX, Message
 from mqbridge.pulsar.mapping.request import CopiedMessage, EncodeResult, Limits, encode_plain
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.batch import iterate_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
@@ -19,24 +20,29 @@ from mqbridge.pulsar.wire.single_metadata import encode_prefix
 _RESERVED = RESERVED_PREFIX.encode()
 
 
-def encode_entries(entries: Sequence[Entry], origin: str | None, limits: Limits) -> EncodeResult:
-    """Return entries to send with all messages of the consumed entries that are to be delivered; see `encode`."""
+def encode_entries(entries: Sequence[Entry], origin_prefix: str | None, limits: Limits) -> EncodeResult:
+    """Return entries to send with all messages of the consumed entries that are to be delivered.
+
+    Parameters and result are those of `request.encode`; messages that compaction has removed are included, as everywhere in the
+    gateway.
+    """
     messages: list[Message | CopiedMessage] = []
     for entry in entries:
         entry.unpack()
-        messages += _copy_batch(entry, origin) or decode(entry, include_compacted_out=True)
-    return encode_plain(messages, origin, limits)
+        copied = _copy_batch(entry, origin_prefix)
+        messages += decode_plain(entry, include_compacted_out=True) if copied is None else copied
+    return encode_plain(messages, origin_prefix, limits)
 
 
-def _copy_batch(entry: Entry, origin: str | None) -> list[CopiedMessage] | None:
+def _copy_batch(entry: Entry, origin_prefix: str | None) -> list[CopiedMessage] | None:
     """Return the messages of a batch that are to be delivered; None if the entry is no batch or one of them must be decoded."""
     if entry.defect is not None or not entry.is_batch or entry.metadata.HasField("deliver_at_time") or _RESERVED in entry.payload:
         return None
-    entry_origin = None if origin is None else f"{origin}{entry.ledger}:{entry.entry}:"
+    entry_origin = None if origin_prefix is None else f"{origin_prefix}{entry.ledger}:{entry.entry}:"
     copied: list[CopiedMessage] = []
     try:
         for index, (single, payload) in enumerate(iterate_batch(entry.payload, entry.count)):
-            if not entry.ack_set or entry.is_due(index):
+            if not entry.ack_set or entry.is_due(index):  # not acknowledged
                 message = _copy(single, payload, None if entry_origin is None else f"{entry_origin}{index}")
                 if message is None:
                     return None
@@ -47,12 +53,13 @@ def _copy_batch(entry: Entry, origin: str | None) -> list[CopiedMessage] | None:
 
 
 def _copy(single: SingleMessageMetadata, payload: bytes, origin: str | None) -> CopiedMessage | None:
-    """Copy a message that has at most properties, a text key and an event time; return None if it has other fields.
+    """Copy an ordinary message (see the module's docstring); return None if the message has other fields.
 
-    `single` is cleared. `origin` is the value of the origin property to add.
+    A sequence id, which the sending producer assigns, and fields that our .proto lacks are no obstacle: decoding drops them, too.
+    `single` is cleared. `origin` is the whole value of the origin property to add.
     """
     time, key = single.event_time, single.partition_key if single.HasField("partition_key") else None
-    if isinstance(key, bytes) or single.partition_key_b64_encoded:
+    if isinstance(key, bytes) or single.partition_key_b64_encoded:  # protobuf returns a string as bytes if it is not UTF-8
         return None
     single.DiscardUnknownFields()
     for field in ("partition_key", "payload_size", "event_time", "partition_key_b64_encoded", "sequence_id"):

@@ -11,9 +11,10 @@ _HIDDEN_FIELDS = {"payload_size", "num_messages_in_batch", "properties"}
 
 
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
-    """Return names and values of the payload, the metadata fields and the properties; see `Preview`. Raises MappingError.
+    """Return names and values of the payload, the metadata fields and the properties. Raises MappingError.
 
-    The current time, the third parameter, is not used.
+    This is the `Preview` function of the adapter (see `adapter.registry`). `origin` is the prefix of the message's origin; the
+    third parameter is the current time, which is not used.
     """
     entries, failures = encode([message], origin, Limits())
     if failures:

@@ -84,7 +84,10 @@ def encode_key(key: str | bytes | None) -> tuple[str | None, bool]:
 
 
 def type_properties(message: Message) -> list[Pair]:
-    """Return the reserved property for a message type that differs from the property `$msgType$`; nothing if they are equal."""
+    """Return the reserved property for a message type that differs from the property `$msgType$`; nothing if they are equal.
+
+    `WITHOUT` says that the message has no type, although it has that property.
+    """
     if message.property(MSG_TYPE) == message.msg_type:
         return []
     return [(WITHOUT, "msg_type")] if message.msg_type is None else [(TYPE, message.msg_type)]

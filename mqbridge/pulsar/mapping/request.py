@@ -38,7 +38,7 @@ EncodeResult = tuple[list[EncodedEntry], list[MessageFailure]]
 class CopiedMessage:
     """A message of a batch that is copied without decoding it. `prefix` is its encoded metadata with the size prefix.
 
-    It takes the place of a `Message` in `encode_plain`.
+    It takes the place of a `Message` in `encode_plain`, and has none of the fields that are set to None here.
     """
 
     __slots__ = ("key", "payload", "prefix")
@@ -59,7 +59,7 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits, star
     """
     if native.compiled is not None:
         compiled_messages = messages if native.is_native(messages) else native.compiled.Messages.of(messages)
-        if compiled_messages is not None:
+        if compiled_messages is not None:  # None: a message has a value that only the plain code can encode
             entries, failures = native.compiled.pulsar_encode(compiled_messages, origin, limits.max_messages, limits.max_bytes)
             return (
                 [

@@ -9,7 +9,8 @@ Sequence ids are non-negative signed 64-bit numbers, so 63 bits hold a position 
 TubeMQ's offsets count bytes of an index with 28 bytes per stored message, so 46 bits are 2.5 * 10^12 messages; a read returns at
 most 32,768 messages per offset, which is 15 bits. Ledger ids are unique in the whole cluster: 28 bits are 268 million ledgers.
 With default settings a ledger is closed after 50,000 entries, but not before it is ten minutes old: 21 bits are 3,495 entries per
-second for ten minutes. A position beyond its field is refused; its messages can still be deduplicated by their origins.
+second for ten minutes. A position with a larger component is refused: the route must then do without a sender's name, and
+deduplicate by the origins of stored messages.
 """
 
 from mqbridge.errors import ClusterError, Failure
@@ -18,7 +19,7 @@ from mqbridge.message import Position, format_position
 _WIDTHS: dict[int, tuple[int, ...]] = {1: (61,), 2: (46, 15), 3: (28, 21, 13)}
 """Number of components -> width of each component in bits."""
 _TAGS = {1: 0, 2: 1 << 61, 3: 1 << 62}
-"""Number of components -> the leading bits that show it."""
+"""Number of components -> the leading bits of the sequence id that mark it."""
 
 
 def sequence_of(position: Position) -> int:
@@ -30,23 +31,23 @@ def sequence_of(position: Position) -> int:
             Failure.FATAL,
         )
     packed = 0
-    for part, width in zip(position, widths, strict=True):
-        if not 0 <= part < 1 << width:
+    for component, width in zip(position, widths, strict=True):
+        if not 0 <= component < 1 << width:
             raise ClusterError(
-                f"position {format_position(position)} does not fit into a sequence id: {part} is not below {1 << width}; "
+                f"position {format_position(position)} does not fit into a sequence id: {component} is not below {1 << width}; "
                 "remove the sender's name",
                 Failure.FATAL,
             )
-        packed = packed << width | part
+        packed = packed << width | component
     return _TAGS[len(position)] | packed
 
 
 def position_of_sequence(sequence: int) -> Position:
     """Return the position of a sequence id made by `sequence_of`; accepts any 63-bit number."""
-    parts = 3 if sequence >= _TAGS[3] else 2 if sequence >= _TAGS[2] else 1
-    packed = sequence ^ _TAGS[parts]
+    component_count = 3 if sequence >= _TAGS[3] else 2 if sequence >= _TAGS[2] else 1
+    packed = sequence ^ _TAGS[component_count]
     position: list[int] = []
-    for width in reversed(_WIDTHS[parts]):
+    for width in reversed(_WIDTHS[component_count]):
         position.insert(0, packed & (1 << width) - 1)
         packed >>= width
     return tuple(position)

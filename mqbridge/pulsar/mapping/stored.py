@@ -12,20 +12,23 @@ from mqbridge.pulsar.wire.entry import Entry
 
 
 def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
-    """Return the messages of these entries that are to be delivered; a damaged entry becomes one message with its `defect`."""
+    """Return the messages of these entries that are to be delivered, those that compaction has removed included.
+
+    A damaged entry becomes one message with its `defect`.
+    """
     for entry in entries:
         entry.unpack()
     if native.compiled is not None:
         compiled_entry = native.compiled.PulsarEntry
         items = [entry if isinstance(entry, compiled_entry) else _fields_for_compiled(entry) for entry in entries]
         decoded = native.compiled.pulsar_decode(items)
-        if decoded is not None:
+        if decoded is not None:  # None: only the plain code can decode them
             messages: Sequence[Message]
             messages, defects = decoded
             for index, defect in defects:
                 entries[index].defect = defect
             return messages
-    return [message for entry in entries for message in decode(entry, include_compacted_out=True)]
+    return [message for entry in entries for message in decode_plain(entry, include_compacted_out=True)]
 
 
 def _fields_for_compiled(entry: Entry) -> tuple[Any, ...]:
@@ -36,8 +39,8 @@ def _fields_for_compiled(entry: Entry) -> tuple[Any, ...]:
     return (entry.payload, own_metadata, count, entry.ack_set, *entry_id, entry.redelivery_count, *times, entry.defect)
 
 
-def decode(entry: Entry, *, include_compacted_out: bool = False) -> list[Message]:
-    """Decode one entry in plain Python.
+def decode_plain(entry: Entry, *, include_compacted_out: bool = False) -> list[Message]:
+    """Decode one entry in plain Python; return its messages that are to be delivered.
 
     Messages that compaction has removed from a batch are left out; only consumers with `read_compacted` receive such batches. The
     gateway counts the messages of an entry without decoding it, so it sets `include_compacted_out` to get as many messages.

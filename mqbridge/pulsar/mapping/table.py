@@ -12,7 +12,7 @@ _ENCRYPTED = "an encrypted entry is a defect; written entries are not encrypted"
 _TRANSACTION = "only committed messages are delivered, and copies are sent outside of any transaction"
 _KEY = "text, or bytes if partition_key_b64_encoded is set"
 _NO_KEY = "a missing key means the same"
-_SET_BY_BROKERS = "set by brokers since 5.0 themselves"
+_SET_BY_BROKERS = "set by the brokers themselves, since 5.0"
 
 MESSAGE_METADATA = (
     FieldRule("MessageMetadata.producer_name", None, RECOMPUTED, "the sending producer; used by deduplication"),

@@ -29,8 +29,8 @@ def max_chunk_payload(metadata: MessageMetadata, max_message_size: int) -> int:
     return max_message_size - metadata.ByteSize() - len(metadata.producer_name.encode()) - CHUNK_FIELDS_BYTES
 
 
-def is_chunk(metadata: MessageMetadata) -> bool:
-    """Return True if an entry is only a part of its message, or if its chunk fields are invalid (see `chunk_defect`)."""
+def describes_chunk(metadata: MessageMetadata) -> bool:
+    """Return True if the entry with this metadata is only a part of its message, or has invalid chunk fields (`chunk_defect`)."""
     return metadata.HasField("num_chunks_from_msg") and (metadata.num_chunks_from_msg != 1 or metadata.chunk_id != 0)
 
 

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.pulsar.wire.chunks import is_chunk
+from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.compression import decompress
 from mqbridge.pulsar.wire.frame import encode_frame_prefix
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -83,6 +83,7 @@ class Entry:
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
         self.first_chunk: tuple[int, int] | None = None
         self.chunks_before = 0
+        # True while `unpack` has something to do.
         self._packed = defect is None and bool(
             metadata.compression
             or metadata.encryption_keys
@@ -121,7 +122,7 @@ class Entry:
     @property
     def is_chunk(self) -> bool:
         """True if the entry is only a part of its message, or if its chunk fields are invalid."""
-        return self.defect is None and is_chunk(self.metadata)
+        return self.defect is None and describes_chunk(self.metadata)
 
     def is_due(self, index: int) -> bool:
         """Return True if the message at this index of the batch is to be delivered, because it is not acknowledged."""
@@ -136,7 +137,7 @@ class Entry:
     def unpack(self) -> None:
         """Decompress the payload and check that it can hold the announced number of messages; a failure sets `defect`.
 
-        Further calls do nothing.
+        An encrypted entry, and a chunk that is not joined, get a `defect` as well. Further calls do nothing.
         """
         if not self._packed:
             return

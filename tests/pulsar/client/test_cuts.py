@@ -14,7 +14,7 @@ from mqbridge.pulsar.client.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
-from mqbridge.pulsar.wire.chunks import is_chunk
+from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -208,7 +208,7 @@ def stored(store: Store) -> list[bytes]:
     for number, data in enumerate(store.logs[TOPIC]):
         entry = decode_entry(data)
         entry.entry = number
-        if is_chunk(entry.metadata):
+        if describes_chunk(entry.metadata):
             found += [joined.entry.payload for joined in joiner.add(entry, 0.0) if joined.entry is not None]
         else:
             found.append(entry.payload)

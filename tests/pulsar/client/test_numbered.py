@@ -19,7 +19,7 @@ from mqbridge.pulsar.adapter.range_reader import EMPTY_PARTITION
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client import handshake
 from mqbridge.pulsar.mapping.sequences import sequence_of
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.patience import PATIENCE_S
@@ -66,7 +66,7 @@ class Senders:
     @property
     def stored(self) -> list[Message]:
         """The messages stored in the topic."""
-        return [message for data in self.store.logs[TOPIC] for message in decode(decode_entry(data))]
+        return [message for data in self.store.logs[TOPIC] for message in decode_plain(decode_entry(data))]
 
     @property
     def sequences(self) -> list[tuple[int, int]]:

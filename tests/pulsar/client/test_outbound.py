@@ -5,7 +5,7 @@ from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -39,7 +39,7 @@ async def test_an_outbound_sends_the_selected_messages_of_a_batch(broker: Broker
     await outbound.send(0, Share(source, [1, 2]))
     await outbound.send(0, Share(source, edited=[Message(b"edited", position=(7, 0, 0))]))
     await outbound.send(0, Share(Batch.of([Message(b"made")])))
-    found = [message for entry in stored for message in decode(entry)]
+    found = [message for entry in stored for message in decode_plain(entry)]
     assert [message.payload for message in found] == [b"0-a", b"0-b", b"1-a", b"1-b", b"0-b", b"1-a", b"edited", b"made"]
     assert [message.origin for message in found[:3]] == ["here|t|0|7:0:0", "here|t|0|7:0:1", "here|t|0|7:1:0"]
     assert (found[5].origin, found[7].origin) == ("here|t|0|7:1:0", None)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqbridge.pulsar.mapping.stored import decode
+from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.chunk_joiner import MAX_REPEATED_CHUNKS, ChunkJoiner, ChunkLimits
-from mqbridge.pulsar.wire.chunks import is_chunk, max_chunk_payload, split_payload
+from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, compress
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -59,7 +59,7 @@ def test_a_joined_message_is_an_ordinary_entry():
     assert entry is not None
     assert (entry.id, chunk_ids) == ((1, 8), ((1, 5), (1, 6), (1, 7), (1, 8)))
     assert not entry.metadata.HasField("uuid")
-    (message,) = decode(entry)
+    (message,) = decode_plain(entry)
     assert (message.payload, message.key, message.defect, message.position) == (PAYLOAD, "k", None, (1, 8, 0))
     assert (len(joiner), joiner.held_bytes) == (0, 0)
 
@@ -73,7 +73,7 @@ def test_compression_is_undone_after_joining():
         entry.metadata.uncompressed_size = len(plain)
     joiner = ChunkJoiner(ChunkLimits())
     (joined,) = [message for entry in entries for message in joiner.add(entry, 0.0)]
-    assert [message.payload for message in decode(joined.entry)] == [plain]
+    assert [message.payload for message in decode_plain(joined.entry)] == [plain]
 
 
 def test_chunks_of_several_producers_may_be_interleaved():
@@ -121,7 +121,7 @@ def test_a_message_without_its_last_chunk_expires():
     ((entry, chunk_ids, _),) = joiner.expire(160.0)
     assert "only 2 of 4 chunks" in str(entry.defect)
     assert chunk_ids == ((1, 0), (1, 1))
-    assert [message.defect for message in decode(entry)] == [entry.defect]
+    assert [message.defect for message in decode_plain(entry)] == [entry.defect]
     assert len(joiner) == 0
 
 
@@ -196,18 +196,18 @@ def test_a_chunk_with_invalid_fields_is_a_defect_and_harms_no_other(chunk, total
         total_chunk_msg_size=size,
     )
     bad = Entry(metadata, b"", ledger=1, entry=9)
-    assert is_chunk(metadata)
+    assert describes_chunk(metadata)
     joiner = ChunkJoiner(ChunkLimits())
     (found,) = add_all(joiner, zero, bad)
     assert ("invalid chunk fields" in str(found[1]), found[2]) == (True, (9,))
-    assert [message.defect for message in decode(bad)] == [bad.defect]
+    assert [message.defect for message in decode_plain(bad)] == [bad.defect]
     assert add_all(joiner, one, two, three) == [(PAYLOAD, None, (0, 1, 2, 3))]
     assert len(joiner) == 0
 
 
 def test_a_message_in_one_entry_is_not_a_chunk():
-    assert not is_chunk(MessageMetadata())
-    assert not is_chunk(MessageMetadata(num_chunks_from_msg=1, chunk_id=0))
+    assert not describes_chunk(MessageMetadata())
+    assert not describes_chunk(MessageMetadata(num_chunks_from_msg=1, chunk_id=0))
 
 
 @pytest.mark.parametrize("number", [0, 1])
