@@ -15,7 +15,7 @@ _SIZE = struct.Struct(">I")
 
 
 def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata, bytes]]:
-    """Return the `count` messages of a batch. Raises RemoteProtocolError if the bytes do not hold exactly these."""
+    """Return the `count` messages of a batch. Raises RemoteProtocolError if the payload is anything but `count` messages."""
     return list(iterate_batch(payload, count))
 
 
@@ -25,7 +25,7 @@ def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMet
     at = index = 0
     size = len(payload)
     while index < count and at + 4 <= size:
-        begin = at + 4
+        begin = at + 4  # `begin` and `end` are those of the metadata
         end = begin + size_at(payload, at)[0]
         if end > size:
             break
@@ -35,7 +35,7 @@ def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMet
             reason = f"its {end - begin} bytes of metadata are no protobuf"
             raise RemoteProtocolError(f"message {index} of a batch of {count} cannot be read: {reason}") from error
         at = end + single.payload_size
-        if not end <= at <= size:
+        if not end <= at <= size:  # `payload_size` is signed
             break
         index += 1
         yield single, payload[end:at]

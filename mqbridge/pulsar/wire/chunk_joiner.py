@@ -45,7 +45,7 @@ class JoinedMessage(NamedTuple):
 
 
 class _IncompleteMessage:
-    """A message that waits for chunks; `waiting_since` is the time of its latest chunk, in the caller's seconds."""
+    """A message that waits for chunks; `waiting_since` is the time of its latest chunk by the clock of `ChunkJoiner`'s caller."""
 
     __slots__ = (
         "announced_bytes",
@@ -94,7 +94,7 @@ class _IncompleteMessage:
         """Mark the message as unreadable and free its chunks."""
         self.defect = reason
         self.parts.clear()
-        self.announced_bytes = 0
+        self.announced_bytes = 0  # so that the message no longer counts for the limit of bytes
 
     def has_chunk(self, metadata: MessageMetadata) -> bool:
         """Return True if a chunk with the same uuid belongs to this message.
@@ -157,7 +157,11 @@ class ChunkJoiner:
         self._incomplete.clear()
 
     def add(self, entry: Entry, now: float) -> list[JoinedMessage]:
-        """Add a chunk; return the message that it completes, and those that are abandoned to stay within the limits."""
+        """Add a chunk; return the message that it completes, and all messages that are abandoned.
+
+        A message is abandoned to stay within the limits, if another message with its uuid begins, or if its chunks are repeated
+        too often. A chunk with invalid fields, or of a message that was joined before, is a result of its own.
+        """
         metadata = entry.metadata
         uuid, entry_id = metadata.uuid, (entry.ledger, entry.entry)
         if (defect := chunk_defect(metadata)) is not None:
@@ -165,7 +169,8 @@ class ChunkJoiner:
             return [JoinedMessage(entry, (entry_id,))]
         completed = self._completed.get((uuid, metadata.publish_time))
         if completed is not None and entry_id > completed and uuid not in self._incomplete:
-            return [JoinedMessage(None, (entry_id,))]  # sent again after the whole message was received
+            # Sent again after the whole message was received. A chunk that the broker redelivers has an id up to `completed`.
+            return [JoinedMessage(None, (entry_id,))]
         finished: list[JoinedMessage] = []
         message = self._incomplete.get(uuid)
         if message is not None and not message.has_chunk(metadata):

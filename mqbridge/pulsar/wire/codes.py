@@ -86,10 +86,11 @@ def of(number: int) -> Code:
 def refusal_error(number: int, message: str, what: str) -> ServerRefused:
     """Return the exception for an error response; `what` names the request in a few words, for the beginning of the text.
 
-    `message` is the broker's text, of which only the first line is kept, at most 300 characters.
+    `message` is the broker's text, of which only the first line is kept, at most 300 characters. The exception's failure is that
+    of the column `failure`.
     """
     if number == AUTHORIZATION and message.startswith(_UNDECIDED):
-        number = UNKNOWN
+        number = UNKNOWN  # a temporary error
     code = of(number)
     detail = f" ({message.splitlines()[0][:300]})" if message else ""
     return ServerRefused(f"{what}: {code.name}: {code.text}{detail}", number, code.failure)

@@ -97,7 +97,10 @@ def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdDa
 
 
 def redeliver(consumer_id: int, message_ids: Iterable[pb.MessageIdData], epoch: int | None) -> bytes:
-    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it requests all unacknowledged messages of the consumer."""
+    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it requests all unacknowledged messages of the consumer.
+
+    The broker sends `epoch` back with the entries that follow; None leaves it unchanged.
+    """
     command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=epoch)
     command_type = BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
     return encode_command(BaseCommand(type=command_type, redeliverUnacknowledgedMessages=command))

@@ -24,7 +24,7 @@ _TYPE_TAG = 0x08
 _WITHOUT_STRINGS = frozenset(
     {BaseCommand.MESSAGE, BaseCommand.SEND, BaseCommand.SEND_RECEIPT, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG}
 )
-"""Frequent commands without string fields, whose strings need no check."""
+"""Frequent commands that have no string fields, so they are not searched for invalid strings."""
 
 
 class FrameMeter:
@@ -76,7 +76,7 @@ def parse_frame(data: bytes) -> Frame:
         raise RemoteProtocolError(f"frame of {len(data)} bytes has no command")
     total, size = _SIZES.unpack_from(data)
     end = 8 + size
-    if total != len(data) - 4 or end > len(data) or size < 2:
+    if total != len(data) - 4 or end > len(data) or size < 2:  # 2: the tag and the value of the type
         raise RemoteProtocolError(
             f"invalid sizes: command of {size} bytes in a frame of {len(data)} bytes with totalSize {total}"
         )
@@ -84,7 +84,7 @@ def parse_frame(data: bytes) -> Frame:
         command = BaseCommand.FromString(data[8:end])
     except DecodeError as error:
         raise RemoteProtocolError(f"command of {size} bytes is not a BaseCommand: {error}") from error
-    if data[8] == _TYPE_TAG and data[9] < 0x80:
+    if data[8] == _TYPE_TAG and data[9] < 0x80:  # the usual case: the type is the first field, and a number of one byte
         number = int(data[9])
     elif command.HasField("type"):
         number = command.type
@@ -96,7 +96,7 @@ def parse_frame(data: bytes) -> Frame:
 
 
 def _check_strings(message: Message) -> None:
-    """Reject strings that are not UTF-8: the protobuf library returns them as bytes, which would fail much later."""
+    """Raise RemoteProtocolError for strings that are not UTF-8: protobuf returns them as bytes, which would fail much later."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             if isinstance(value, bytes) or (not isinstance(value, str) and any(isinstance(each, bytes) for each in value)):

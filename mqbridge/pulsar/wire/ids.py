@@ -16,9 +16,9 @@ NO_REQUEST = 0xFFFFFFFFFFFFFFFF
 UNSIGNED_NONE = 0xFFFFFFFFFFFFFFFF
 """Ledger id and entry id of "no entry" on the wire."""
 EARLIEST: EntryId = (-1, -1)
-"""Before the first entry: where a new subscription or a seek begins with the oldest entry."""
+"""The id before the first entry: a new subscription or a seek that starts here begins with the oldest entry."""
 LATEST: EntryId = ((1 << 63) - 1, (1 << 63) - 1)
-"""After the last entry: where a new subscription or a seek begins with the next entry."""
+"""The id after the last entry: a new subscription or a seek that starts here begins with the next entry to be stored."""
 
 _UINT64_MASK = 0xFFFFFFFFFFFFFFFF
 

@@ -1,7 +1,7 @@
 """Parses topic names: `persistent://tenant/namespace/topic`, their short forms, and the names of partitions.
 
-The short forms are `topic` (in a default namespace) and `tenant/namespace/topic`. The old form with a cluster between tenant and
-namespace is also accepted: then `TopicName.namespace` is `cluster/namespace`.
+The short forms are `topic` (in a default namespace) and `tenant/namespace/topic`. The old form of the full name, with a cluster
+between tenant and namespace, is also accepted: then `TopicName.namespace` is `cluster/namespace`.
 """
 
 import re
@@ -12,6 +12,7 @@ DOMAINS = (PERSISTENT, "non-persistent")
 DEFAULT_NAMESPACE = "public/default"
 
 _ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
+"""Name of a tenant, cluster or namespace."""
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)\Z", re.DOTALL)
 
 
@@ -36,7 +37,7 @@ class TopicName:
         return f"{self.tenant}/{self.namespace}/{self.local}"
 
     def short(self, default_namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Return the shortest text that `parse_topic` turns into this name."""
+        """Return the shortest text that `parse_topic` turns into this name with the same `default_namespace`."""
         if self.domain != PERSISTENT:
             return str(self)
         return self.local if f"{self.tenant}/{self.namespace}" == default_namespace else self.path

@@ -15,11 +15,15 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 Types = pb.Schema
+"""Namespace of the schema types, such as `Types.Avro`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema. `name` is its name in the registry: `tenant/namespace/topic` in a schema that was fetched."""
+    """A schema. `name` is its name in the registry: `tenant/namespace/topic` in a schema that was fetched.
+
+    `properties` are pairs of name and value that the registry stores with the schema.
+    """
 
     type: int
     """A value of `Types`."""
@@ -57,6 +61,7 @@ def json_record(definition: str | Mapping[str, Any]) -> Schema:
 
 
 def _text(definition: str | Mapping[str, Any]) -> bytes:
+    """Return a definition as JSON text in UTF-8."""
     return (definition if isinstance(definition, str) else json.dumps(definition)).encode()
 
 

@@ -75,7 +75,7 @@ def encode_prefix(
 ) -> bytes:
     """Return the uint32 size of the metadata, and the metadata. Payload size -1 means a null value, event time 0 means none.
 
-    `encoded_properties` are written before `properties`.
+    `encoded_properties` are written before `properties`. `is_base64` is True if `key` is the base64 text of a binary key.
     """
     fields = [encoded_properties, *encode_properties(properties)]
     if key is not None:

@@ -1,6 +1,6 @@
 """Topic lists of a namespace: encodes the commands that request or watch one, and filters the names.
 
-A later request may contain the hash of the last response; the broker then sends the names only if they have changed. Names are
+A request may contain the hash of an earlier response; the broker then sends no names if they have not changed since. Names are
 full names, and each partition is listed by itself. A pattern is a regular expression over `tenant/namespace/topic`, without the
 scheme and partition suffix, as brokers match it. A broker may ignore the pattern, so the client applies it again.
 """
@@ -44,7 +44,10 @@ def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = N
 
 
 def watch_topic_list(request_id: int, watcher_id: int, namespace: str, pattern: str, known_hash: str | None) -> bytes:
-    """Encode WATCH_TOPIC_LIST; the response contains all names, and updates follow until the connection ends."""
+    """Encode WATCH_TOPIC_LIST; the client chooses `watcher_id`. Changes are pushed after the response until the connection ends.
+
+    The response contains all names, or none if they still have the hash `known_hash`.
+    """
     command = pb.CommandWatchTopicList(
         request_id=request_id,
         watcher_id=watcher_id,
