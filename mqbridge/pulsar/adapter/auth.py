@@ -60,7 +60,7 @@ class AuthOptions(BaseModel):
                     f"method {options.method} has no option {unknown[0]!r}. {nearest(unknown[0], required) or ''}".rstrip(". ")
                 )
         else:
-            options.make(None)  # the plugin's factory checks its options
+            options.make(None)  # called only for the check: the plugin's factory checks its options
         return options
 
     @property

@@ -1,7 +1,7 @@
 """Makes batches of entries; counts, sizes and positions are computed without decoding the entries.
 
 Only a part of an entry's messages may have to be delivered, because the others are acknowledged: `Entry.ack_set` is the mask of
-the messages to deliver.
+the messages to deliver. It is empty if all of them are to be delivered.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ def deliverable_count(entry: Entry) -> int:
 def first_deliverable_position(entry: Entry) -> Position:
     """Return the position of the first message to deliver."""
     mask = deliverable_mask(entry)
-    return (entry.ledger, entry.entry, (mask & -mask).bit_length() - 1)
+    return (entry.ledger, entry.entry, (mask & -mask).bit_length() - 1)  # the index of the lowest bit
 
 
 def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
-    """Restrict the entry to the messages from `begin` to before `end`; return False if none is left."""
+    """Restrict the entry to the messages from index `begin` to before index `end`; return False if none is left to deliver."""
     count = entry.count
     kept = deliverable_mask(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
     if kept != full_mask(count):
@@ -45,7 +45,10 @@ def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
 
 
 def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = None, following: Position | None = None) -> Batch:
-    """Make a batch of at least one entry; `following` is the next position if it is not the one after the last entry."""
+    """Make a batch of at least one entry; `handle` is what the lane needs to acknowledge it.
+
+    `following` is the position where reading continues; None if it is the one after the last entry.
+    """
     first, last = entries[0], entries[-1]
     return Batch(
         partition,
@@ -65,7 +68,7 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
 
 
 def masks_by_entry(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:
-    """Translate sorted message indexes of a batch into a bit mask for each entry that contains one of the messages."""
+    """Translate sorted message indexes of a batch into masks by entry id, for the entries that contain one of the messages."""
     masks: dict[EntryId, int] = {}
     remaining, first_index = iter(indexes), 0
     index = next(remaining, None)

@@ -139,7 +139,7 @@ class Pulsar:
         """Create a partitioned topic, or add partitions to it. Raises ClusterError (FATAL) if that is impossible."""
         full = self._topics.parse(topic)
         existing = await self._existing_partitions(full, partitions)
-        if existing is not None and max(existing, 1) >= partitions:  # the single partition of an unpartitioned topic counts as 0
+        if existing is not None and max(existing, 1) >= partitions:  # 0: unpartitioned, so the topic is its only partition
             return
         if self._admin is None:
             await self._auto_create(str(full), partitions)
@@ -235,8 +235,9 @@ class Pulsar:
         """
         begin, end = with_batch_index(begin), with_batch_index(end)
         is_one_ledger = begin[0] == end[0]
-        entries = None if is_one_ledger else await self._operations.entries_of_ledgers(topic, partition)
-        return unit_ranges_between(begin, end, entries)
+        # In the ledger of `end` the positions themselves show the number of entries.
+        entry_counts = None if is_one_ledger else await self._operations.entries_of_ledgers(topic, partition)
+        return unit_ranges_between(begin, end, entry_counts)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe to all partitions of the topics in `spec`."""

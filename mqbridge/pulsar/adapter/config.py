@@ -20,6 +20,7 @@ from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
 """Default ports of a broker's REST interface."""
 ADMIN_SCHEME, ADMIN_TLS_SCHEME = SCHEMES
+"""`http://` and `https://`."""
 
 
 class PulsarCluster(ClusterModel):

@@ -8,7 +8,7 @@ from mqbridge.pulsar.wire.names import TopicName
 
 log = logging.getLogger(__name__)
 
-POLICY = "deduplicationEnabled"
+DEDUPLICATION_POLICY = "deduplicationEnabled"
 """Name of the policy, the same for a topic and for a namespace."""
 
 
@@ -19,19 +19,19 @@ async def is_deduplicated(admin: Admin, topic: TopicName) -> bool:
     """
     policy = None
     try:
-        policy = await admin.applied_policy(topic, POLICY)
+        policy = await admin.applied_policy(topic, DEDUPLICATION_POLICY)
     except ServerRefused as error:
         # Topic policies are disabled, or the broker is too old for them.
         log.debug("cannot read the policies of topic %s, reading those of its namespace instead: %s", topic, error)
     if policy is None:
-        policy = (await admin.policies(f"{topic.tenant}/{topic.namespace}")).get(POLICY)
+        policy = (await admin.policies(f"{topic.tenant}/{topic.namespace}")).get(DEDUPLICATION_POLICY)
     if policy is None:
         policy = (await admin.call("GET", "/brokers/configuration/runtime")).get("brokerDeduplicationEnabled") == "true"
     return bool(policy)
 
 
 class DeduplicationWarnings:
-    """Logs one warning for each topic without deduplication."""
+    """Logs one warning for each topic without deduplication; `admin` is None without a REST interface."""
 
     def __init__(self, admin: Admin | None) -> None:
         self._admin = admin

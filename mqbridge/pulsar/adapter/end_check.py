@@ -68,7 +68,7 @@ class EndCheck:
                 self._partition,
                 error,
             )
-        except Exception:
+        except Exception:  # the woken lane calls `check`, which raises the error
             self._consumer.wake()
             raise
         else:

@@ -2,7 +2,8 @@
 
 With exclusive and shared subscriptions a lane lasts until it is released. With failover a lane begins and ends as the broker
 activates another member. New partitions of a topic are checked for periodically and read from their beginning. Deleting a topic
-revokes its lanes; nothing here re-creates the topic, as an ordinary SUBSCRIBE does if the broker auto-creates topics.
+revokes its lanes. An ordinary SUBSCRIBE would re-create the topic at once if the broker auto-creates topics, so ours
+forbids it.
 """
 
 import asyncio
@@ -42,7 +43,10 @@ SUBSCRIPTION_TYPES = {
 
 
 class PulsarInbound:
-    """A member of a subscription; `open` subscribes to all existing partitions."""
+    """A member of a subscription; `open` subscribes to all existing partitions.
+
+    New partitions are checked for every `refresh_s` seconds.
+    """
 
     def __init__(self, client: BaseClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - validated with that model
@@ -54,6 +58,7 @@ class PulsarInbound:
         self._budget = ReceiveBudget(spec.max_bytes)
         self._consumers: dict[Partition, EntryConsumer] = {}
         self._latest_lanes: dict[Partition, PulsarLane] = {}
+        """The latest lane of each partition; it may be revoked already."""
         self._new_lanes: asyncio.Queue[PulsarLane | Exception | None] = asyncio.Queue()
         """Lanes for `lanes` to yield, an error for it to raise, or None to end it."""
         self._refresh_task: asyncio.Task[None] | None = None
@@ -97,6 +102,7 @@ class PulsarInbound:
                 await self._subscribe(partition, first=first)
 
     async def _subscribe(self, partition: Partition, *, first: bool) -> None:
+        """Subscribe to one partition and start to offer its lanes; a missing partition is left to the next check."""
         earliest = self._spec.start_of(partition.topic, partition.name) is Start.EARLIEST or not first
         subscription = Subscription(
             self._spec.group,
@@ -104,7 +110,7 @@ class PulsarInbound:
             earliest=earliest,
             consumer_name=self._consumer_name,
             batch_index_ack=self.individual_ack,  # brokers without it wait for the whole entry
-            create_topic=not self._topics.is_persistent(partition.topic),
+            create_topic=not self._topics.is_persistent(partition.topic),  # others exist only while they are in use
         )
         try:
             consumer = await self._client.consumer(self._topics.partition_topic_name(partition), subscription, self._budget)

@@ -93,8 +93,8 @@ class PulsarLane:
         """Make a batch of the entries taken last, with its acknowledgement handle and the position after it."""
         if not self._ordered:
             return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].id, entries))
-        ledger, entry = end = self._consumer.last_delivered
-        return make_batch(self.partition, entries, Delivery(self._consumer.generation, end, ()), (ledger, entry + 1, 0))
+        ledger, entry = last = self._consumer.last_delivered
+        return make_batch(self.partition, entries, Delivery(self._consumer.generation, last, ()), (ledger, entry + 1, 0))
 
     def _release_charge(self, batch: Batch | None = None) -> None:
         """Stop charging the last batch to the consumer's budget; with a `batch`, only if that is the last one."""
@@ -110,7 +110,10 @@ class PulsarLane:
         await self._consumer.wait_available(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:
-        """Take the queued entries for one batch, but at most half of the consumer's memory; the rest is for further entries."""
+        """Take the queued entries for one batch, up to half of the consumer's share of the budget.
+
+        The other half is for the entries that arrive meanwhile. The result is empty if a seek skips all messages of the entry.
+        """
         self._end_check.invalidate()
         entries = self._consumer.take_many(
             min(self._batch_bytes, self._consumer.share // 2), self._batch_memory_bytes, MAX_ENTRIES
@@ -125,7 +128,7 @@ class PulsarLane:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Acknowledge the batch, or the messages at these indexes."""
+        """Acknowledge the batch, or the messages at these indexes; `receipt` is not needed."""
         self._release_charge(batch)
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.generation != self._consumer.generation:
@@ -140,21 +143,24 @@ class PulsarLane:
                 self._consumer.acknowledge(entry_id)
             delivery.unacknowledged.clear()
         else:
-            for entry_id, done in masks_by_entry(batch.data, sorted(indexes)).items():
-                if (entry := delivery.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, done):
+            for entry_id, mask in masks_by_entry(batch.data, sorted(indexes)).items():
+                if (entry := delivery.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, mask):
                     del delivery.unacknowledged[entry_id]
 
-    def _acknowledge_messages(self, entry: Entry, done: int) -> bool:
-        """Acknowledge the messages in the bit mask `done`; return True if the whole entry is acknowledged now."""
-        mask = deliverable_mask(entry)
-        if done == mask:
+    def _acknowledge_messages(self, entry: Entry, mask: int) -> bool:
+        """Acknowledge the messages in this bit mask; return True if the whole entry is acknowledged now."""
+        delivered = deliverable_mask(entry)
+        if mask == delivered:
             self._consumer.acknowledge(entry.id)
             return True
-        acknowledged_before = full_mask(entry.count) & ~mask
-        return self._consumer.acknowledge_messages(entry.id, done | acknowledged_before, entry.count)
+        acknowledged_before = full_mask(entry.count) & ~delivered
+        return self._consumer.acknowledge_messages(entry.id, mask | acknowledged_before, entry.count)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Have the unacknowledged messages redelivered; an ordered lane also gets everything after them again."""
+        """Have the unacknowledged messages redelivered after `delay_s`; an ordered lane also gets everything after them again.
+
+        `failures` is not needed.
+        """
         self._release_charge(batch)
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.generation != self._consumer.generation:
@@ -173,7 +179,7 @@ class PulsarLane:
     # --- position and release ---------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:
-        """Continue with this message; moves the subscription's cursor as well. Raises LaneRevoked, ClusterError."""
+        """Continue with the message at this position; moves the subscription's cursor, too. Raises LaneRevoked, ClusterError."""
         if self.revoked.is_set():
             raise LaneRevoked(f"partition {self.partition} was revoked or released")
         ledger, entry, *index = position

@@ -13,7 +13,7 @@ from mqbridge.adapter.operations import Member
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
-from mqbridge.pulsar.adapter.deduplication import POLICY, DeduplicationWarnings, is_deduplicated
+from mqbridge.pulsar.adapter.deduplication import DEDUPLICATION_POLICY, DeduplicationWarnings, is_deduplicated
 from mqbridge.pulsar.adapter.retention_warnings import (
     effective_policies,
     retaining_subscriptions,
@@ -151,7 +151,7 @@ class PulsarOperations:
         """Return, by partition name, the position of the first entry published at this time (ms since the epoch) or later."""
         admin = self._require_admin("finding a time")
         bounds = await self._bounds(topic)
-        entries = await self._for_each_partition(topic, lambda concrete: admin.id_at(concrete, time_ms))
+        entries = await self._for_each_partition(topic, lambda partition_topic: admin.id_at(partition_topic, time_ms))
         return {name: _clamp(entry, bounds[name]) for name, entry in entries.items()}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
@@ -198,7 +198,7 @@ class PulsarOperations:
         await self._topics.require_partition_names(topic)
         full = self._topics.parse(topic)
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
-        values = {ours: policies.get(theirs) for theirs, ours in _STORAGE_POLICIES.items()}
+        values = {name: policies.get(policy) for policy, name in _STORAGE_POLICIES.items()}
         return {name: _setting_text(value) for name, value in values.items() if value is not None}
 
     # --- retention --------------------------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ class PulsarOperations:
         """Create the subscription at the earliest message of each partition where it is missing."""
         admin = self._require_admin("creating a subscription")
 
-        async def create(concrete: TopicName) -> None:
+        async def create(partition_topic: TopicName) -> None:
             try:
-                await admin.create_subscription(concrete, group, EARLIEST)
+                await admin.create_subscription(partition_topic, group, EARLIEST)
             except ServerRefused as error:
-                if error.code != HTTP_CONFLICT:
+                if error.code != HTTP_CONFLICT:  # a conflict: the subscription exists
                     raise
 
         await self._for_each_partition(topic, create)
@@ -221,7 +221,10 @@ class PulsarOperations:
         self._require_admin("creating a subscription")
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`."""
+        """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`.
+
+        `planned` are the subscriptions that are created together with the topic.
+        """
         full = self._topics.parse(topic)
         if not self._topics.is_persistent(topic):
             return [f"topic {full} is not persistent: disconnected consumers miss messages; use a persistent topic"]
@@ -250,7 +253,8 @@ class PulsarOperations:
     async def deduplicate(self, topic: str) -> None:
         """Enable deduplication by the topic's own policy; brokers apply it a moment after this returns."""
         await self._topics.require_partition_names(topic)
-        await self._require_admin("setting policies").set_topic_policy(self._topics.parse(topic), POLICY, value=True)
+        admin = self._require_admin("setting policies")
+        await admin.set_topic_policy(self._topics.parse(topic), DEDUPLICATION_POLICY, value=True)
 
     async def warn_undeduplicated(self, topic: str) -> None:
         """Log one warning if the topic does not deduplicate."""
@@ -282,14 +286,15 @@ class PulsarOperations:
         return full if name == UNPARTITIONED else full.partition(int(name))
 
 
-async def _move_partition(admin: Admin, concrete: TopicName, group: str, position: Position, bounds: Bounds) -> None:
-    """Move the subscription of one partition, and create it first if it is missing."""
-    if group not in await admin.mark_delete_positions(concrete):
-        await admin.create_subscription(concrete, group, EARLIEST)
+async def _move_partition(admin: Admin, partition_topic: TopicName, group: str, position: Position, bounds: Bounds) -> None:
+    """Move the subscription of one partition to this position, and create the subscription first if it is missing."""
+    if group not in await admin.mark_delete_positions(partition_topic):
+        await admin.create_subscription(partition_topic, group, EARLIEST)
     if position >= bounds.next:
-        await admin.skip_all(concrete, group)  # a reset to a position after the newest entry goes to that entry instead
+        # A reset to a position after the newest entry would move the subscription to the newest entry instead.
+        await admin.skip_all(partition_topic, group)
     else:
-        await admin.reset_to(concrete, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
+        await admin.reset_to(partition_topic, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
 
 
 def _clamp(entry: EntryId, bounds: Bounds) -> Position:
@@ -305,7 +310,7 @@ def _count_back(ledgers: Sequence[Mapping[str, Any]], end: Position, count: int)
     """
     ledger, remaining = end[0], count - end[1]
     if ledger < 0:
-        return end  # the topic never held anything
+        return end  # the partition never held a message
     if remaining <= 0:
         return (ledger, end[1] - count, 0)
     for stats in sorted(ledgers, key=lambda stats: int(stats["ledgerId"]), reverse=True):

@@ -37,9 +37,14 @@ ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
 
 
 class PulsarOutbound:
-    """Sends to one topic. `resume` reads the topic through `cluster`; `targets` are the topic's partitions by index."""
+    """Sends to one topic. `resume` reads the topic through `cluster`; `targets` are the topic's partitions by index.
+
+    `warn_undeduplicated` gets the topic's name, and logs a warning if the topic does not deduplicate. It is called when the
+    broker has no sequence id of a named sender.
+    """
 
     formats = () if native.compiled is not None else (FORMAT,)
+    """Formats of batches that are sent without decoding; none with the compiled module, with which every batch is decoded."""
 
     def __init__(
         self,
@@ -111,11 +116,17 @@ class PulsarOutbound:
         if not len(messages):
             return [], [], []
         positions = MessagePositions(messages)
-        if (first := next(positions.readable(), None)) is not None:
-            sequence.check_first(partition, source, first[1])
-        stored = sequence.count_stored(partition, positions)
-        entries, failures = encode(messages[stored:] if stored else messages, self._origin_of(source), self._limits, stored)
-        return entries, _unreadable_failures(messages, stored) + failures, sequence.assign_ids(partition, entries, positions)
+        first_index_and_position = next(positions.readable(), None)
+        if first_index_and_position is not None:
+            sequence.check_first(partition, source, first_index_and_position[1])
+        stored_count = sequence.count_stored(partition, positions)
+        unstored = messages[stored_count:] if stored_count else messages
+        entries, failures = encode(unstored, self._origin_of(source), self._limits, stored_count)
+        return (
+            entries,
+            _unreadable_failures(messages, stored_count) + failures,
+            sequence.assign_ids(partition, entries, positions),
+        )
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Withdraw unsent entries; entries already sent to the broker stay in flight until their receipt."""
@@ -144,9 +155,11 @@ class PulsarOutbound:
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the stored positions; without a sender's name, first take exclusive access to all partitions.
 
-        That fences off for good every outbound that has taken exclusive access before. An outbound that never called `resume` has
-        shared producers; the broker closes those too, but was seen to accept one that reconnected: closing it makes the broker
-        forget the exclusive producer.
+        `since` limits how far the partitions are read back, see `Outbound.resume`.
+
+        Exclusive access fences off for good every outbound that has taken it before. It is no protection against an outbound that
+        never called `resume`: the broker closes its shared producers, but was seen to accept one of them that reconnected. When
+        that producer is closed, the broker forgets the exclusive producer.
         """
         if self._sender_sequence is not None:
             return await self._resume_numbered(self._sender_sequence, source, since)
@@ -154,7 +167,7 @@ class PulsarOutbound:
             self._fences = True
             await self._close_producers()
         await self._open_all()
-        return await self._last_stored(source, range(self.partitions), since)
+        return await self._read_last_stored(source, range(self.partitions), since)
 
     async def _resume_numbered(
         self, sequence: SenderSequence, source: Partition, since: Mapping[int, Position] | None
@@ -172,7 +185,7 @@ class PulsarOutbound:
         if len(stored) < self.partitions:
             if self._warn_undeduplicated is not None:
                 await self._warn_undeduplicated(self._spec.topic)
-            stored.update(await self._last_stored(source, [each for each in last_ids if each not in stored], since))
+            stored.update(await self._read_last_stored(source, [each for each in last_ids if each not in stored], since))
         sequence.set_stored(source, stored)
         return stored
 
@@ -181,7 +194,7 @@ class PulsarOutbound:
         await asyncio.gather(*(producer.close() for producer in producers.values()))
 
     async def _open_all(self) -> None:
-        """Open the producers of all partitions and wait for them. Raises ClusterError (RETRY)."""
+        """Open the producers of all partitions and wait for them. Raises ClusterError; RETRY after `OPEN_TIMEOUT_S`."""
         for partition in range(self.partitions):
             if partition not in self._producers:
                 self._open_producer(partition)
@@ -195,7 +208,7 @@ class PulsarOutbound:
                 f"no broker accepted a producer{name} for {self._spec.topic!r} within {OPEN_TIMEOUT_S:g} s"
             ) from error
 
-    async def _last_stored(
+    async def _read_last_stored(
         self, source: Partition, partitions: Iterable[int], since: Mapping[int, Position] | None
     ) -> dict[int, Position]:
         """Return the last stored source positions, found by reading the partitions backward."""

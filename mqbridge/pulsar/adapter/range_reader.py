@@ -31,7 +31,7 @@ async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bo
         if entry < 0:
             return Bounds(EMPTY_PARTITION, EMPTY_PARTITION)
         after: Position = (ledger, entry + 1, 0)
-        if not await consumer.has_more():
+        if not await consumer.has_more():  # all entries were deleted
             return Bounds(after, after)
         async with asyncio.timeout(timeout_s):
             first = await consumer.receive()
@@ -43,7 +43,10 @@ async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bo
 
 
 class RangeReader:
-    """Reads a partition from `begin` up to, not including, `end`; see `Cluster.read`. `topic` is its full topic name."""
+    """Reads a partition from `begin` up to, not including, `end`; see `Cluster.read`. Without `end` it reads on forever.
+
+    `topic` is the partition's full topic name. `timeout_s` is the time to wait for an entry that is known to exist.
+    """
 
     def __init__(
         self, client: BaseClient, partition: Partition, topic: str, begin: Position, end: Position | None, timeout_s: float
@@ -59,7 +62,7 @@ class RangeReader:
         ledger, entry, _ = self._begin
         consumer = await self._client.reader(self._topic, EARLIEST if ledger < 0 else (ledger, max(entry, 0)))
         try:
-            if self._end is not None:
+            if self._end is not None:  # an end after the newest entry would not be reached
                 last = await consumer.last_id()
                 self._end = min(self._end, (last[0], last[1] + 1, 0))
             position = self._begin

@@ -53,7 +53,7 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) ->
             "messageTTL": "message_ttl_in_seconds",
             "backlogQuotaMap": "backlog_quota_map",
         }
-        policies = {name: of_namespace.get(theirs) for name, theirs in names.items()}
+        policies = {name: of_namespace.get(name_in_namespace) for name, name_in_namespace in names.items()}
     retention, quotas = policies["retention"] or {}, policies["backlogQuotaMap"] or {}
     return RetentionPolicies(
         retention.get("retentionTimeInMinutes", 0),
@@ -64,9 +64,9 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) ->
 
 
 def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
-    """Return the subscriptions for which a partition retains messages: durable ones that are not internal to brokers.
+    """Return the subscriptions for which a partition retains messages: durable ones, but not those of brokers and of our readers.
 
-    `stats` is None for a partition that was never used.
+    `stats` are the partition's statistics; None for a partition that was never used.
     """
     return {
         name

@@ -2,7 +2,7 @@
 
 A broker that deduplicates drops a whole entry if its first message was stored before, even if other messages of the entry were
 not. So no entry may mix stored and new messages: stored messages are left out before entries are made, and a send fails if its
-messages do not come after the last position sent.
+messages do not come after the last position sent. A send is that of one share: the messages of a batch for one target partition.
 """
 
 from asyncio import Future
@@ -56,7 +56,10 @@ class MessagePositions(Sequence[Position]):
 
 
 class SenderSequence:
-    """Tracks the last source position stored in, and sent to, each target partition of one outbound."""
+    """Tracks the last source position stored in, and sent to, each target partition of one outbound.
+
+    `sender` is the configured name of the sender, `topic` the target.
+    """
 
     def __init__(self, sender: str, topic: str) -> None:
         self.sender = sender
@@ -86,8 +89,8 @@ class SenderSequence:
     def check_first(self, partition: int, source: Partition, first: Position) -> None:
         """Check that a share may be sent whose first message without a defect has the position `first`.
 
-        Raises LocalProtocolError if the source was not resumed. Raises ClusterError after a failed send (RETRY), for another kind
-        of source than before, and if `first` is not after the last sent position (FATAL).
+        Raises LocalProtocolError if the source was not resumed. Raises ClusterError after a failed send (RETRY), if the stored
+        position is that of another system (FATAL), and if `first` is not after the last sent position (FATAL).
         """
         if self._source != source:
             raise LocalProtocolError(
@@ -99,7 +102,7 @@ class SenderSequence:
                 Failure.RETRY,
             )
         stored, sent = self._stored.get(partition), self._sent.get(partition)
-        if stored is not None and len(stored) != len(first):
+        if stored is not None and len(stored) != len(first):  # each system has its own number of components
             raise ClusterError(
                 f"sender {self.sender!r} has sent messages of another source into topic {self._topic!r}, up to position "
                 f"{format_position(stored)}: choose another sender name",

@@ -14,7 +14,10 @@ UNPARTITIONED = "-1"
 
 
 class Topics:
-    """The topics of one cluster. Its methods take topic names as configurations write them."""
+    """The topics of one cluster. Its methods take topic names as configurations write them.
+
+    `namespace` is the namespace (`tenant/namespace`) of topic names that have none.
+    """
 
     def __init__(self, client: BaseClient, cluster: str, namespace: str) -> None:
         self._client, self._cluster, self.namespace = client, cluster, namespace
@@ -46,7 +49,10 @@ class Topics:
 
         A missing topic has no partitions with `allow_missing`; otherwise it raises ClusterError (FATAL).
         """
-        names = await self.partition_names(topic) or () if allow_missing else await self.require_partition_names(topic)
+        if allow_missing:
+            names = await self.partition_names(topic) or ()
+        else:
+            names = await self.require_partition_names(topic)
         return [Partition(self._cluster, topic, name, index) for index, name in enumerate(names)]
 
     def is_persistent(self, topic: str) -> bool:

@@ -12,11 +12,12 @@ ENTRY_COMPONENT = 1
 """Index of the entry id in a position (ledger, entry, index in the batch)."""
 
 
-def unit_ranges_between(begin: Position, end: Position, entries: Mapping[int, int] | None) -> list[UnitRange]:
+def unit_ranges_between(begin: Position, end: Position, entry_counts: Mapping[int, int] | None) -> list[UnitRange]:
     """Return the unit ranges from `begin` up to, not including, `end`.
 
-    `entries` maps the id of each existing ledger to its number of entries; None if the counts are unknown. If the ledger of
-    `begin` has no count, it is one unit: a reader that starts there finds out whether the ledger was deleted.
+    `begin` may have ledger -1 (before every ledger), because the partition held no message yet. `entry_counts` maps the id of
+    each existing ledger to its number of entries; None if the counts are unknown. If the ledger of `begin` has no count,
+    everything before the next range is one unit: a reader that starts there finds out whether the ledger was deleted.
     """
     if end <= begin:
         return []
@@ -25,10 +26,10 @@ def unit_ranges_between(begin: Position, end: Position, entries: Mapping[int, in
     if begin[0] == end[0]:
         return [UnitRange(begin, last.count - begin[1], component=ENTRY_COMPONENT)]
     ranges: list[UnitRange] = []
-    if entries is None or (begin[0] >= 0 and begin[0] not in entries):
+    if entry_counts is None or (begin[0] >= 0 and begin[0] not in entry_counts):
         ranges.append(UnitRange(begin, 1))
     elif begin[0] >= 0:
-        ranges.append(UnitRange(begin, entries[begin[0]] - begin[1], component=ENTRY_COMPONENT))
-    between = sorted(ledger for ledger in entries or () if begin[0] < ledger < end[0])
-    ranges += [UnitRange((ledger, 0, 0), (entries or {})[ledger], component=ENTRY_COMPONENT) for ledger in between]
+        ranges.append(UnitRange(begin, entry_counts[begin[0]] - begin[1], component=ENTRY_COMPONENT))
+    between = sorted(ledger for ledger in entry_counts or () if begin[0] < ledger < end[0])
+    ranges += [UnitRange((ledger, 0, 0), (entry_counts or {})[ledger], component=ENTRY_COMPONENT) for ledger in between]
     return [unit_range for unit_range in (*ranges, last) if unit_range.count > 0]

@@ -27,7 +27,7 @@ def sequence_of(position: Position) -> int:
     widths = _WIDTHS.get(len(position))
     if widths is None:
         raise ClusterError(
-            f"position {position} has {len(position)} parts and cannot become a sequence id: remove the sender's name",
+            f"position {format_position(position)} has {len(position)} components and cannot become a sequence id: remove the sender's name",
             Failure.FATAL,
         )
     packed = 0
