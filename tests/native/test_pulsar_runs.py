@@ -187,7 +187,7 @@ def test_an_entry_keeps_its_acknowledged_messages_and_its_defect() -> None:
 
 
 def test_entries_that_the_compiled_decoder_refuses_are_decoded_by_the_plain_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled entry has every attribute that `decode` reads, also if only some messages are to be delivered."""
+    """The compiled entry has every attribute that `decode_plain` reads, also if only some messages are to be delivered."""
     monkeypatch.setattr(native.compiled, "pulsar_decode", lambda _: None)
     late = SingleMessageMetadata()
     late.properties.add(key="mqbridge.v", value="1")

@@ -48,7 +48,7 @@ def _copy_batch(entry: Entry, origin_prefix: str | None) -> list[CopiedMessage] 
                     return None
                 copied.append(message)
     except RemoteProtocolError:
-        return None  # `decode` sets the defect
+        return None  # `decode_plain` sets the defect
     return copied
 
 

@@ -27,7 +27,8 @@ def sequence_of(position: Position) -> int:
     widths = _WIDTHS.get(len(position))
     if widths is None:
         raise ClusterError(
-            f"position {format_position(position)} has {len(position)} components and cannot become a sequence id: remove the sender's name",
+            f"position {format_position(position)} has {len(position)} components and cannot become a sequence id: "
+            "remove the sender's name",
             Failure.FATAL,
         )
     packed = 0
