@@ -172,7 +172,7 @@ def test_a_wrong_time_zone_is_explained() -> None:
 
 async def test_a_cancelled_close_fails_messages_without_a_receipt(client: TubeMQClient, cluster: Model) -> None:
     producer = await client.producer("single")
-    cluster.away.add((BROKER.host, BROKER.port))
+    cluster.unreachable.add((BROKER.host, BROKER.port))
     cluster.connection_to(BROKER.host, BROKER.port).cut(ConnectionLost("cut"))
     sending = asyncio.ensure_future(producer.send(b"x", key="k"))
     await asyncio.sleep(0)
