@@ -22,7 +22,7 @@ class FixedGroupAdmin(GroupAdmin):
     def __init__(self, policy: str, stored: dict[str, StoredRange], committed: dict[str, int]) -> None:
         self._policy, self._stored, self._committed = policy, stored, committed
 
-    async def _deployed(self, topic: str) -> dict[int, dict[str, Any]]:
+    async def _topic_configs(self, topic: str) -> dict[int, dict[str, Any]]:
         return {1: {"deletePolicy": self._policy}}
 
     async def stored(self, topic: str) -> dict[str, StoredRange]:

@@ -138,8 +138,8 @@ class TubeMQ:
         """
         partitions = (await self._connected_routes.topic(topic)).readable
         if self._admin is None:
-            ranges = await self._connected_reader.ranges_of(partitions.values())
-            return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, ranges, strict=True)}
+            offsets = await self._connected_reader.bounds_of(partitions.values())
+            return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, offsets, strict=True)}
         stored_ranges = await self._admin.stored(topic)
         empty = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))  # Brokers may not list partitions without messages
         return empty | {name: Bounds((stored.first, 0), (stored.next, 0)) for name, stored in stored_ranges.items()}
@@ -193,7 +193,7 @@ class TubeMQ:
         partitions to this client.
         """
         await self._check_names(spec)
-        for topic in spec.topics[:1]:
+        for topic in spec.topics[:1]:  # one topic is enough: whether credentials allow consuming does not depend on the topic
             await self._connected_routes.check_consumer(topic)
         if (admin := self._admin) is None:
             return
@@ -272,7 +272,7 @@ def index_entries_between(begin: Position, end: Position) -> list[UnitRange]:
 
     The index of `begin` must be 0. If the index of `end` is not 0, the messages from the offset of `end` on are one more unit.
     """
-    count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)
+    count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)  # the division is rounded up
     return [UnitRange(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
 
 

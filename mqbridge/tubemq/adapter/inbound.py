@@ -30,6 +30,7 @@ class TubeMQInbound:
     """The gateway's membership in a group: yields the lanes of the partitions that the Master assigns to it."""
 
     individual_ack = False
+    """Packs can only be acknowledged in order, each as a whole."""
 
     def __init__(self, cluster: str, consumer: PackConsumer, zone: tzinfo, index_of: IndexOf) -> None:
         self._cluster, self._consumer, self._zone, self._index_of = cluster, consumer, zone, index_of
@@ -67,7 +68,7 @@ class TubeMQLane:
     async def receive(self) -> Batch:
         """Wait until the previous pack is acknowledged or rejected, then return the next one."""
         held = self._held
-        held.release_pack_bytes()
+        held.release_pack_bytes()  # the caller counts the bytes of the batches that it has received
         await held.wait_until_settled()
         while True:
             pack = await held.fetch()
@@ -81,6 +82,7 @@ class TubeMQLane:
             await self._confirm_skipped(pack, skip)
 
     def _messages_to_skip(self, pack: Pack) -> int:
+        """Return the number of messages at the start of the pack that are before the position of the last seek."""
         return self._skip[1] if self._skip is not None and pack.offset == self._skip[0] else 0
 
     async def _confirm_skipped(self, pack: Pack, skip: int) -> None:
@@ -92,14 +94,17 @@ class TubeMQLane:
         self._skip = (end, skip - len(pack.messages))
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Confirm the batch's pack; does nothing if the pack is no longer the lane's current one."""
+        """Confirm the batch's pack; does nothing if the pack is no longer the lane's current one.
+
+        `indexes` is always None, since `individual_ack` is False; the positions in `receipt` are not needed.
+        """
         if self._is_current(batch):
-            self._skip = None
+            self._skip = None  # the messages to skip were before this batch
             self._held.release_pack_bytes()
             self._held.confirm()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Have the batch's pack delivered again after `delay_s`; does nothing if the pack is no longer the lane's current one."""
+        """Have the batch's pack delivered again after `delay_s` seconds; does nothing if it is not the lane's current one."""
         if self._is_current(batch):
             self._held.release_pack_bytes()
             self._held.reject(delay_s)

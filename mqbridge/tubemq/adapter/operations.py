@@ -29,6 +29,7 @@ class TubeMQOperations:
     """`Operations` of the adapter contract, available with `admin_url`; `names` returns the partition names of a topic."""
 
     backlog_unit = "messages of the partition's store"
+    """What `backlog` counts, for the user."""
 
     def __init__(self, group_admin: "GroupAdmin", names: Callable[[str], Awaitable[list[str]]]) -> None:
         self._group_admin, self._names = group_admin, names
@@ -57,7 +58,10 @@ class TubeMQOperations:
         )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return positions with about `count` messages after them; see `positions_before_end`. An empty partition gets 0."""
+        """Return positions with about `count` messages after them; see `positions_before_end`.
+
+        A partition without stored messages gets the first position.
+        """
         positions = positions_before_end(await self._group_admin.stored(topic), count)
         return dict.fromkeys(await self._names(topic), (0, 0)) | positions
 
@@ -69,12 +73,13 @@ class TubeMQOperations:
         """Warn of data that `deletePolicy` will delete: Brokers delete by age, whether the data was read or not.
 
         Brokers do not send the time at which a message was stored. Once a store has deleted data, its stored range spans about
-        the retention time. So a group is late while its offset is in the first half of the range.
+        the retention time. So a group is late while its offset is in the first half of the range. The groups `planned` do not
+        matter, since deletion by age does not depend on groups.
         """
         policies = await self._group_admin.policies(topic)
         if not policies:
             return []
-        retention_s, policy = min(policies)
+        retention_s, policy = min(policies)  # the shortest retention of all Brokers
         retention = f"deletePolicy={policy}"
         if group is None:
             return target_warnings(topic, retention, retention_s)
@@ -124,20 +129,20 @@ class GroupAdmin(Admin):
         """Return the names of the topic's partitions as the Master has configured them, also at Brokers that are offline."""
         return {
             f"{broker}:{store * STORE_STEP + number}"
-            for broker, entry in (await self._deployed(topic)).items()
+            for broker, entry in (await self._topic_configs(topic)).items()
             for store in range(entry["numTopicStores"])
             for number in range(entry["numPartitions"])
         }
 
     async def policies(self, topic: str) -> list[tuple[float, str]]:
         """Return (retention in seconds, policy) of the topic at each Broker, without policies that cannot be parsed."""
-        policies = [str(entry.get("deletePolicy")) for entry in (await self._deployed(topic)).values()]
+        policies = [str(entry.get("deletePolicy")) for entry in (await self._topic_configs(topic)).values()]
         return [(retention_s, policy) for policy in policies if (retention_s := _retention_s(policy)) is not None]
 
     async def settings(self, topic: str) -> dict[str, str]:
         """Return the topic's settings at the Master, by name; if Brokers have different values, the value at each Broker."""
         settings: dict[str, dict[int, str]] = {}
-        for broker, entry in (await self._deployed(topic)).items():
+        for broker, entry in (await self._topic_configs(topic)).items():
             for name in _SETTINGS:
                 settings.setdefault(name, {})[broker] = str(entry.get(name))
         return {name: _format_values(values) for name, values in settings.items()}
@@ -210,7 +215,7 @@ def backlog_by_partition(committed: Mapping[str, int], stored: Mapping[str, Stor
 
 
 def positions_before_end(stored: Mapping[str, StoredRange], count: int) -> dict[str, Position]:
-    """Return, by partition name, a position with at least `count` messages after it, or the first one.
+    """Return, by partition name, a position with at least `count` messages after it, or the first position if there are fewer.
 
     The partitions of a store share its index. This assumes that each of n partitions has at least 1/(2n) of the index entries, so
     it counts back 2n entries for each message.

@@ -1,4 +1,7 @@
-"""Producing to TubeMQ: each message is one request. A share's receipt is complete when every message is stored or has failed."""
+"""Producing to TubeMQ: each message is one request.
+
+A share is the part of a batch for one partition; its receipt is complete when every message is stored or has failed.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -38,6 +41,7 @@ class _PendingSend:
         self.partition, self.future, self.pending, self.on_end = partition, future, count, on_end
         self.is_withdrawn = False
         self.positions: list[Position] = [()] * count
+        """The stored positions by message index; () for a message that is pending or has failed."""
         self.failures: list[MessageFailure] = []
 
     def settle(self, index: int, result: SendResult | MqbridgeError) -> None:
@@ -46,7 +50,7 @@ class _PendingSend:
             self.positions[index] = (result.offset, 0)
         else:
             failure = failure_of(result)
-            if isinstance(result, SenderClosed):
+            if isinstance(result, SenderClosed):  # this outbound was closed, so a retry with it cannot succeed
                 failure, result = Failure.FATAL, ClusterError(str(result), Failure.FATAL)
             if failure is Failure.FATAL and not self.future.done():
                 self.future.set_exception(result)
@@ -75,10 +79,12 @@ class TubeMQOutbound:
     """The outbound into one topic."""
 
     formats = ()
+    """No batch is sent without decoding it."""
 
     def __init__(self, sender: PartitionSender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
         self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
         self._names = list(sender.route.partitions)
+        """The partitions' names, by index."""
         self._origin_of = spec.origin_of
         self._closed = False
         self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}
@@ -100,10 +106,10 @@ class TubeMQOutbound:
             send.finish()
         requests = encode_share(messages, self._origin_of(share.batch.partition), zone)
         settle = send.settle
-        reasons, held_bytes = dict(requests.failures), 0
+        failure_reasons, held_bytes = dict(requests.failures), 0
         for index in range(len(messages)):
-            if index in reasons:
-                settle(index, MappingError(reasons[index]))
+            if index in failure_reasons:
+                settle(index, MappingError(failure_reasons[index]))
             else:
                 request = requests[index]
                 held_bytes += len(request[0]) + REQUEST_BYTES

@@ -1,8 +1,8 @@
 """Reads a range of one partition with a temporary group, without the Master; no other group's position changes.
 
 Brokers keep temporary groups and their offsets until somebody removes them. With `admin_url` we remove them, after a later read
-or when the cluster is closed; without `admin_url` they stay. To create few of them, all requests for bounds share one group; only
-a read has a group of its own.
+or when the cluster is closed; without `admin_url` they stay. To create few of them, all requests for bounds (the first and the
+next offset of a partition's store) share one group; only a read has a group of its own.
 """
 
 import asyncio
@@ -44,21 +44,21 @@ class TemporaryGroupReader:
         self._bounds_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks around the requests for a partition's bounds: a group can register a partition only once at a time."""
 
-    async def ranges_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
+    async def bounds_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
         """Return the (first, next) offset of each partition, by registering it at its Broker and releasing it again.
 
         Raises the first error if some partitions fail.
         """
         try:
-            results = await asyncio.gather(*map(self._range_of, refs), return_exceptions=True)
+            results = await asyncio.gather(*map(self._bounds_of_one, refs), return_exceptions=True)
         finally:
-            await self._sweep_if_due()
+            await self._on_group_unused()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
         return [result for result in results if not isinstance(result, BaseException)]
 
-    async def _range_of(self, ref: PartitionRef) -> tuple[int, int]:
+    async def _bounds_of_one(self, ref: PartitionRef) -> tuple[int, int]:
         async with self._bounds_locks[ref.key]:
             group = self._bounds_group
             try:
@@ -66,8 +66,8 @@ class TemporaryGroupReader:
             except ServerRefused as error:
                 if error.code != codes.PARTITION_OCCUPIED:
                     raise
-            # The Broker has executed an earlier request that we had abandoned, and that registration occupies the partition. Only
-            # then use a new group, since Brokers keep every group. Another partition may have replaced the group meanwhile.
+            # The Broker has executed an earlier request that we had abandoned, and that registration occupies the partition. In
+            # this case only, use a new group: Brokers keep every group. A concurrent call may have made it already.
             if group == self._bounds_group:
                 self._bounds_group = _new_group_name()
             return await store_range(self._masters, ref, self._bounds_group)
@@ -84,23 +84,23 @@ class TemporaryGroupReader:
         try:
             if end_position is None:
                 async with aclosing(read_range(self._masters, ref, group, first, None)) as slices:
-                    async for part in slices:
-                        yield batch_of(part.pack, part.first, part.last, part.next, partition, self._zone)
+                    async for slice_ in slices:
+                        yield batch_of(slice_.pack, slice_.first, slice_.last, slice_.next, partition, self._zone)
             else:
                 stable_slices = read_stable_range(self._masters, ref, group, first, end_position, partial(self._store_end, ref))
                 async with aclosing(stable_slices):
-                    async for slice_ in stable_slices:
+                    async for stable in stable_slices:
                         yield batch_of(
-                            slice_.pack, slice_.first, slice_.last, slice_.next, partition, self._zone, slice_.position
+                            stable.pack, stable.first, stable.last, stable.next, partition, self._zone, stable.position
                         )
         finally:
-            await self._sweep_if_due()
+            await self._on_group_unused()
 
     async def _store_end(self, ref: PartitionRef) -> int:
         """Return the offset of the next message that the partition's store will get."""
-        return (await self._range_of(ref))[1]
+        return (await self._bounds_of_one(ref))[1]
 
-    async def _sweep_if_due(self) -> None:
+    async def _on_group_unused(self) -> None:
         """Note that a temporary group is no longer used; remove such groups if the last removal was long enough ago."""
         self._has_leftovers = True
         now = asyncio.get_running_loop().time()

@@ -74,18 +74,19 @@ class Admin:
     async def partitions(self, topic: str) -> dict[int, int]:
         """Return the number of configured partitions of each Broker id, in all its stores; empty if the topic does not exist."""
         return {
-            broker: entry["numPartitions"] * entry["numTopicStores"] for broker, entry in (await self._deployed(topic)).items()
+            broker: entry["numPartitions"] * entry["numTopicStores"]
+            for broker, entry in (await self._topic_configs(topic)).items()
         }
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions up to at least `partitions`, and wait until it accepts messages."""
-        deployed = await self._deployed(topic)
+        configs = await self._topic_configs(topic)
         nodes = await self.brokers()
-        existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in deployed.values())
+        existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in configs.values())
         if existing < partitions:
             changed = await (
-                self._add_partitions(topic, partitions - existing, deployed)
-                if deployed
+                self._add_partitions(topic, partitions - existing, configs)
+                if configs
                 else self._add_topic(topic, partitions, nodes)
             )
             for broker in changed:
@@ -146,7 +147,7 @@ class Admin:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    async def _deployed(self, topic: str) -> dict[int, dict[str, Any]]:
+    async def _topic_configs(self, topic: str) -> dict[int, dict[str, Any]]:
         """Return the topic's configuration on each Broker, by Broker id."""
         response = await self._master("admin_query_topic_info", topicName=topic)
         return {entry["brokerId"]: entry for topic_entry in response["data"] for entry in topic_entry["topicInfo"]}
@@ -167,10 +168,10 @@ class Admin:
                 changed.append(node.id)
         return changed
 
-    async def _add_partitions(self, topic: str, missing: int, deployed: dict[int, dict[str, Any]]) -> list[int]:
+    async def _add_partitions(self, topic: str, missing: int, configs: dict[int, dict[str, Any]]) -> list[int]:
         """Add at least `missing` partitions, spread over the Brokers that have the topic; return the changed Brokers' ids."""
         changed = []
-        for brokers_left, (broker, entry) in zip(range(len(deployed), 0, -1), deployed.items(), strict=True):
+        for brokers_left, (broker, entry) in zip(range(len(configs), 0, -1), configs.items(), strict=True):
             stores = entry["numTopicStores"]
             share = -(-missing // (brokers_left * stores))  # partitions to add in each store, rounded up
             if share > 0:

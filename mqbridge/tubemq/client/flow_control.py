@@ -78,7 +78,7 @@ def parse_rules(text: str) -> FlowRules:
             _add_rules(rules, int(item["type"]), item["rule"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RemoteProtocolError(f"flow control rules cannot be parsed: {text[:200]!r}: {error!r}") from error
-    rules.limits.sort(key=lambda limit: limit.lag_bytes, reverse=True)
+    rules.limits.sort(key=lambda limit: limit.lag_bytes, reverse=True)  # the first match has the highest threshold
     rules.no_data_waits.sort()
     return rules
 

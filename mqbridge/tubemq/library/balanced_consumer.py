@@ -47,7 +47,7 @@ class BalancedConsumer(GroupConsumer):
         budget: ReadBudget | None = None,
         priority: int | None = None,
     ) -> None:
-        types = {topic: frozenset(wanted) for topic, wanted in (filters or {}).items()}
+        types = {topic: frozenset(msg_types) for topic, msg_types in (filters or {}).items()}
         self.membership = BalancedMembership(masters, group, topics, types, node=node, priority=priority)
         budget = budget or ReadBudget(max_gets * GET_BYTES)
         held = HeldPartitions(self.membership, start=start, heartbeat_s=heartbeat_s, budget=budget, offsets=offsets)
@@ -62,7 +62,7 @@ class BalancedConsumer(GroupConsumer):
 
         Requests the list from the Master, unless the last list is younger than REFRESH_S seconds.
         """
-        self._raise_failure()
+        self._raise_permanent_error()
         async with self._refresh_lock:
             if self._loop.time() - self._refreshed_at >= REFRESH_S:
                 await self._refresh()
@@ -79,7 +79,7 @@ class BalancedConsumer(GroupConsumer):
 
         Raises ServerRefused: 410 if another member holds the partition, 403 if it does not exist, 422 if it is closed.
         """
-        self._raise_failure()
+        self._raise_permanent_error()
         if (held := self.held_partitions.held.get(key)) is not None:
             return held
         ref, is_readable = await self._find(key)
@@ -134,7 +134,7 @@ class BalancedConsumer(GroupConsumer):
         await self._obey_skip_order(last_order)
 
     async def _obey_skip_order(self, last_order: int) -> None:
-        """Move all held partitions to their ends if an administrator has given such an order after order number `last_order`."""
+        """Move all held partitions to their ends if the Master has sent an order to do so with a number above `last_order`."""
         if self.membership.skip_id <= last_order:
             return
         for partition in list(self.held_partitions.held.values()):
@@ -145,7 +145,7 @@ class BalancedConsumer(GroupConsumer):
                     "%s: skipping to the end, which an administrator ordered, failed, reading continues: %s", partition, error
                 )
 
-    def _raise_failure(self) -> None:
+    def _raise_permanent_error(self) -> None:
         """Raise the error after which this member can no longer take part in the group, if there is one."""
         if self._permanent_error is not None:
             raise self._permanent_error

@@ -82,7 +82,7 @@ class BalancedMembership(GroupMember):
             nodeId=self._node_id,
             topicList=self.topics,
             topicCondition=self.conditions(),
-            subRepInfo=self._state_report(held or None),
+            subRepInfo=self._state_report(held or None),  # a new member has nothing to report
             opsTaskInfo=self._applied_settings(),
             authInfo=await self.masters.auth_info(),
         )

@@ -3,7 +3,8 @@
     condition                                  avoided for   limit
     6 failed connects within 60 s              30 min        30 % of all Brokers, 30 at most
     a response with code 503                   50 s
-    4 lost or late responses in a row          3 s
+    4 failures in a row: failed connects, and  3 s
+    lost or late responses
     far fewer stored messages than the others  30 s          15 % of all Brokers; compared every 30 s
 
 The SDK applies the third rule to single partitions. Here it applies to Brokers, since a lost connection concerns a Broker. A
@@ -26,7 +27,7 @@ MAX_CONNECT_BANS = 30
 UNAVAILABLE_S = 50.0
 """How long a Broker is avoided after a response with code 503."""
 MAX_LOST_IN_A_ROW = 3
-"""A Broker that loses more responses in a row is avoided for LOST_S."""
+"""A Broker with more failed connects and lost or late responses in a row is avoided for LOST_S."""
 LOST_S = 3.0
 
 COMPARE_S = 30.0
@@ -41,7 +42,12 @@ MIN_TENTH_OF_SENT = 2
 
 
 class _Record:
-    """Counts of one Broker: failed connects since `window_start`, lost responses in a row, messages since the last comparison."""
+    """Counts of one Broker.
+
+    connect_failures  failed connects since the time `window_start`
+    lost              failed connects and lost or late responses in a row
+    sent, stored      messages since the last comparison
+    """
 
     __slots__ = ("connect_failures", "lost", "sent", "stored", "window_start")
 
@@ -56,7 +62,10 @@ class BrokerBlocklist:
     def __init__(self) -> None:
         self._records: dict[Broker, _Record] = {}
         self._unavailable: dict[Broker, float] = {}
-        """Brokers that responded 503 or lost responses. All three dicts have the time until which the Broker is avoided."""
+        """Brokers that responded 503, or are over MAX_LOST_IN_A_ROW.
+
+        This dict and the next two contain the time until which the Broker is avoided.
+        """
         self._poor: dict[Broker, float] = {}
         """Brokers that stored far fewer messages than the others; a dict of its own, since their number is limited."""
         self._banned: dict[Broker, float] = {}

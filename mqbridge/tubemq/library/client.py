@@ -406,7 +406,10 @@ class TubeMQClient:
             raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
 
     def _hint_at_wrong_port(self) -> contextlib.AbstractContextManager[None]:
-        """Around the first requests: an unexpected response raises Unreachable, which asks if the port is a Master's."""
+        """Return a context in which an unexpected response raises Unreachable, with the hint that the port may not be a Master's.
+
+        It is for the first requests of this client.
+        """
         return detect_wrong_port("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
 
 

@@ -84,7 +84,7 @@ class Consumer:
         return self._pack_of(message).reject(delay_s)
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the group's position: to the start or end of every partition held here, or, for a message, to it in its partition.
+        """Move the group's position: to the start or end of every partition held here, or to a message, in its partition only.
 
         The next message received from a partition is the one at the new position. Raises ClusterError: FATAL for a datetime,
         since TubeMQ cannot look up positions by time; RETRY if a partition is not held, or its Broker did not respond.

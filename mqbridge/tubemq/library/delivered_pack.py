@@ -17,6 +17,7 @@ from mqbridge.tubemq.mapping.stored import decode
 class DeliveredPack:
     """Tracks which messages of a pack are acknowledged, by their index. It is the `handle` of the messages that it delivers.
 
+    zone           the time zone of `$msgTime$`
     skipped        indexes of messages not to deliver: acknowledged in an earlier delivery, or before the position of a seek
     types          message types to deliver, empty for all; Brokers compare only hashes of types, so they may send others, too
     redeliveries   number of earlier deliveries of the same pack to this consumer
@@ -58,7 +59,7 @@ class DeliveredPack:
 
     @property
     def acknowledged(self) -> frozenset[int]:
-        """Indexes of the messages that are acknowledged, skipped, or not of the wanted types."""
+        """Indexes of the messages that are acknowledged, skipped, or of a type that is not in `types`."""
         return frozenset(self._acknowledged)
 
     @property
@@ -84,14 +85,15 @@ class DeliveredPack:
                 self.acknowledge(index)
                 continue
             received = ReceivedMessage(message, partition.ref.topic, partition.ref.name, self)
-            received.delivery_count = self.redeliveries
+            received.delivery_count = self.redeliveries  # it counts earlier deliveries
             return received
         return None
 
     def acknowledge(self, index: int) -> bool:
         """Mark the message with this index as acknowledged; confirm the pack when all of its messages are.
 
-        Return False, without any effect, if the pack was rejected, its partition revoked, or the consumer has sought.
+        Return False, without any effect, if the pack was rejected, its partition revoked, or the consumer has sought. If the pack
+        was confirmed before, return True, also without effect.
         """
         if not self.is_outstanding:
             return self._confirmed

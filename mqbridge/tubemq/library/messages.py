@@ -1,7 +1,7 @@
 """Encode and decode message data (body, attributes, type and time).
 
-Programs need this with the senders that take encoded messages, and with packs, whose messages are not decoded. In the protocol
-the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and `$msgTime$` first.
+Programs need this module for the senders that take encoded messages, and for packs, whose messages are not decoded. In the
+protocol the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and `$msgTime$` first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,17 +35,17 @@ def encode(message: TubeMessage) -> tuple[bytes, int]:
     """
     pairs: list[tuple[str, str]] = []
     if message.msg_type is not None:
-        pairs.append((MSG_TYPE, _checked(message.msg_type)))
+        pairs.append((MSG_TYPE, _check_text(message.msg_type)))
     if message.msg_time is not None:
         if len(message.msg_time) != MSG_TIME_DIGITS or not message.msg_time.isdecimal():
             raise LocalProtocolError(f"{message.msg_time!r} is not a message time: write YYYYMMDDHHMM")
         pairs.append((MSG_TIME, message.msg_time))
-    pairs += [(_checked(key), _checked(value)) for key, value in message.attributes.items()]
+    pairs += [(_check_text(key), _check_text(value)) for key, value in message.attributes.items()]
     text = ",".join(f"{key}={value}" for key, value in pairs).encode() if pairs else None
     return join_payload(text, message.body)
 
 
-def _checked(text: str) -> str:
+def _check_text(text: str) -> str:
     """Return the text; raise LocalProtocolError if it cannot be a key or value of an attribute."""
     if not text.strip() or any(forbidden in text for forbidden in _FORBIDDEN):
         raise LocalProtocolError(
@@ -70,9 +70,9 @@ def decode_all(messages: Iterable[StoredMessage], types: Mapping[str, object] | 
 
     Brokers compare only hashes of types, so they may send messages of other types, too. Raises LocalProtocolError like `decode`.
     """
-    wanted = frozenset(types)
+    selected_types = frozenset(types)
     decoded = [decode(message) for message in messages]
-    return [message for message in decoded if message.msg_type in wanted] if wanted else decoded
+    return [message for message in decoded if message.msg_type in selected_types] if selected_types else decoded
 
 
 def _split_pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Read the packs of all partitions of a member: pull them one after the other, or have a function called with each pack.
 
 Each partition has a reader task, which fetches the next pack when the last one is settled (confirmed or rejected). So a member
-has at most one unsettled pack of each partition. An unsettled pack blocks only its partition; the puller rejects it after
-`settle_s` seconds.
+has at most one unsettled pack of each partition, which blocks only its partition. `PackPuller` rejects an unsettled pack after
+`settle_s` seconds; `push` waits for the handler without a limit.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class PackPuller:
         if self._close_consumer is not None:
             await self._close_consumer(timeout)
         await cancel(self._assign_task, *self._read_tasks)
-        self._ready.put_nowait(self._end_error)
+        self._ready.put_nowait(self._end_error)  # again, if the task put it: a task cancelled before it began has put nothing
 
     async def _accept_assignments(self) -> None:
         """Start a reader for each partition that the Master assigns."""

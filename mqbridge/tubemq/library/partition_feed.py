@@ -12,14 +12,15 @@ from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 from mqbridge.tubemq.library.delivery_queue import DeliveryQueue, PartitionProblem
 
 EARLIEST_OFFSET = 0
+"""Start of a store's index. A Broker that has deleted this offset continues at its first one."""
 
 
 class PartitionFeed:
     """Puts the packs of `partition` into the queue; reads the next pack when the last one is confirmed or rejected.
 
     Brokers deliver whole packs only. So a pack that is delivered again contains messages that are already acknowledged, and the
-    first pack after a seek may begin before the wanted message. `_skipped` has the indexes of these messages, which are not
-    delivered. An index is counted from an offset: a read from that offset always finds the same messages in the same order.
+    first pack after a seek may begin before the message to continue at. `_skipped` has the indexes of these messages, which are
+    not delivered. An index is counted from an offset: a read from that offset always finds the same messages in the same order.
     """
 
     def __init__(self, partition: HeldPartition, queue: DeliveryQueue, zone: tzinfo, types: Collection[str]) -> None:
@@ -80,12 +81,12 @@ class PartitionFeed:
         """Deliver the pack, and wait until it is confirmed or rejected, or a seek makes it obsolete."""
         partition, count = self.partition, len(pack.messages)
         offset, indexes = self._skipped
-        is_redelivery = offset == pack.offset
-        skipped = [index for index in indexes if index < count] if is_redelivery else []
+        starts_at_offset = offset == pack.offset  # otherwise the indexes are not those of this pack
+        skipped = [index for index in indexes if index < count] if starts_at_offset else []
         if len(skipped) == count:
             await self._confirm_skipped(pack, indexes)
             return
-        rejections = self._rejections if is_redelivery else 0
+        rejections = self._rejections if starts_at_offset else 0
         delivered = DeliveredPack(partition, pack, self._zone, skipped=skipped, types=self._types, redeliveries=rejections)
         seeks_before = self._seeks
         self._queue.put(delivered)
@@ -132,7 +133,7 @@ class PartitionFeed:
                     return
                 try:
                     await self._seek(resume_offset)
-                except ClusterError as failed:
-                    problem = failed
+                except ClusterError as seek_error:
+                    problem = seek_error
                 else:
                     return

@@ -21,7 +21,7 @@ _PLAIN_KEYS = CARRIED_NAMES | {GATEWAY_MARKER[0], MSG_TYPE, MSG_TIME}
 
 
 def format_item(pair: Pair) -> str:
-    """Return the item for a pair in an attribute string: `key=value`, both escaped."""
+    """Return the item for a pair in an attribute string: `key=value`, both escaped. Letters and digits need no escape."""
     key, value = pair
     return f"{key if key in _PLAIN_KEYS else escape_text(key)}={value if value.isalnum() else escape_text(value)}"
 

@@ -199,7 +199,7 @@ def _missing_time(message: Message, msg_times: MsgTimes) -> list[Pair]:
 def _build(message: Message, msg_time: str | None) -> tuple[list[str], list[Pair]]:
     """Return the items of the user's pairs, and the pairs that follow the marker."""
     properties, escaped_name = message.properties, _escaped_names.get
-    names = dict(properties)
+    names = dict(properties)  # only to look up which names exist
     system: list[Pair] = []
     if message.msg_type is None:
         if MSG_TYPE in names:  # a property of this name, although the message has no type

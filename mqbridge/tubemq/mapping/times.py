@@ -24,7 +24,7 @@ def msg_times_of(zone: tzinfo) -> MsgTimes:
 @cache
 def msg_time_texts_of(zone: tzinfo) -> MsgTimeTexts:
     """Return the cache of a zone for encoding."""
-    return BoundedCache(partial(_format_msg_time, zone), length=None)
+    return BoundedCache(partial(_format_msg_time, zone), length=None)  # keys are integers, which have no length
 
 
 def _parse_msg_time(zone: tzinfo, value: bytes) -> int | None:
@@ -40,6 +40,7 @@ def _parse_msg_time(zone: tzinfo, value: bytes) -> int | None:
 
 def _format_msg_time(zone: tzinfo, second: int) -> str | None:
     try:
+        # `zfill`: some platforms write years before 1000 with fewer than four digits.
         return datetime.fromtimestamp(second, zone).strftime("%Y%m%d%H%M").zfill(MSG_TIME_DIGITS)
     except (ValueError, OverflowError, OSError):
         return None

@@ -4,7 +4,7 @@ A Master accepts them while the timestamp differs from its clock by authValidTim
 
 signature      form-encode(base64(HMAC-SHA1(password, user + timestamp + nonce)))
 to a Master    AuthenticateInfo
-to a Broker    "user timestamp nonce signature", unless the Master has issued a token for the Brokers
+to a Broker    "user timestamp nonce signature", unless the Master has issued an auth token, which replaces this text
 """
 
 import base64

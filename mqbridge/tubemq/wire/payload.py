@@ -1,7 +1,8 @@
 """The data field of a message: `int32 length, attributes, body` if bit 0 of the message's flag is set, else only the body.
 
-The Java SDK's clearAttribute() sets bit 0, but writes no length. The first four bytes are then part of the body, and as a length
-usually exceed the data. Data whose length is impossible is read as a body without attributes, as its sender intended.
+The Java SDK's clearAttribute() sets bit 0, but writes no length. The first four bytes are then part of the body; read as a
+length, they usually exceed the data. Data whose length is impossible is read as a body without attributes, as the sender
+intended.
 """
 
 from struct import Struct

@@ -177,7 +177,7 @@ def _parse_meta_deployment(text: str) -> tuple[int, int, int, bool]:
 
 def format_topic_meta(meta: TopicMeta) -> str:
     """Return the string that describes a topic to members that choose their partitions. Status 0 stands for not readable."""
-    items = (f"{broker}:{stores}:{partitions}:{int(readable)}" for broker, stores, partitions, readable in meta.deployments)
+    items = (f"{broker}:{stores}:{partitions}:{int(is_readable)}" for broker, stores, partitions, is_readable in meta.deployments)
     return f"{meta.topic}#{','.join(items)}"
 
 
