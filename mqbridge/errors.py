@@ -1,17 +1,17 @@
 """Every exception that mqbridge raises on purpose.
 
     MqbridgeError
-    ├── ConfigError                invalid configuration: its location, and the nearest valid word
+    ├── ConfigError                invalid configuration; tells the location, and a hint such as the nearest valid word
     ├── ProtocolError              bytes or calls that violate the protocol
     │   ├── LocalProtocolError     we violated the protocol: a bug of mqbridge
     │   └── RemoteProtocolError    the peer violated the protocol: the connection is closed
-    ├── ClusterError               a request to a cluster failed; `failure` is the remedy
+    ├── ClusterError               a request to a cluster failed; `failure` tells which remedy helps
     │   ├── Unreachable            no connection could be made
     │   ├── ConnectionLost         the connection ended before the response
     │   │   └── PeerSilent         we closed it, because the server sent nothing for too long
     │   ├── RequestTimeout         no response within the deadline
     │   └── ServerRefused          the server responded with an error code of its protocol
-    ├── LaneRevoked                the lane's partition was revoked; the normal end of a lane, not a failure
+    ├── LaneRevoked                the partition of a lane (one assigned partition) was revoked; the normal end of a lane
     ├── GapError                   the source lost data that was never read: the partition stops and reports it
     ├── DeliveryError              a message could not be stored in a target, or in the route's dead-letter topic
     └── MappingError               a message has a value that the target cannot represent
@@ -23,7 +23,7 @@ from enum import Enum
 
 
 class Failure(Enum):
-    """Kinds of failures, by the remedy; each system's error table maps the system's error codes to these kinds."""
+    """What helps against a failure; each system's error table maps the system's error codes to these kinds of failures."""
 
     RETRY = "retry"
     """Transient: the same request may succeed later."""
@@ -42,7 +42,8 @@ class MqbridgeError(Exception):
 class ConfigError(MqbridgeError):
     """Invalid configuration.
 
-    `location` reads like ``file.yaml:12`` and `path` like ``routes[0].to.topic``; both may be empty.
+    `location` reads like ``file.yaml:12`` and `path` like ``routes[0].to.topic``; `hint` tells how to correct the value. Each
+    of these may be empty.
     """
 
     def __init__(self, problem: str, *, location: str = "", path: str = "", hint: str = "") -> None:
@@ -64,7 +65,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class ClusterError(MqbridgeError):
-    """A request to a cluster failed; `failure` tells which remedy helps: a retry, a refresh of the metadata first, or none."""
+    """A request to a cluster failed; `failure` tells which remedy helps, see `Failure`."""
 
     def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:
         super().__init__(problem)
@@ -88,7 +89,7 @@ class RequestTimeout(ClusterError):
 
 
 class ServerRefused(ClusterError):
-    """The server responded with an error code of its protocol."""
+    """The server responded with `code`, an error code of its protocol. Despite the name, `failure` may be of every kind."""
 
     def __init__(self, problem: str, code: int, failure: Failure) -> None:
         super().__init__(problem, failure)
@@ -96,14 +97,14 @@ class ServerRefused(ClusterError):
 
 
 class LaneRevoked(MqbridgeError):
-    """The lane's partition was revoked; a late acknowledgement of its messages is ignored."""
+    """The partition of a lane was revoked; acknowledgements of its messages are ignored from then on."""
 
 
 class GapError(MqbridgeError):
     """The source no longer holds messages that were never read.
 
-    `resume` is the first position that the source still holds. It is None if the source's positions decreased, as after a
-    restored backup: it is then unknown which messages were read.
+    `resume` is the first position that the source still holds. It is None if the source's positions start again below those that
+    were read, as after a backup was restored: it is then unknown which of its messages were read.
     """
 
     def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:
@@ -112,7 +113,7 @@ class GapError(MqbridgeError):
 
 
 class DeliveryError(MqbridgeError):
-    """A message could not be stored in a target, nor in a dead-letter topic of its route.
+    """A message could not be stored in a target, or in the route's dead-letter topic.
 
     `failure` is REFUSED if a retry does not help.
     """

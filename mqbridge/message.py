@@ -16,8 +16,8 @@ from mqbridge.native import pick
 Position = tuple[int, ...]
 """A position in a partition; positions compare as tuples.
 
-Its components are: TubeMQ (byte offset, number of messages after this offset), Pulsar (ledger, entry, batch index), RocketMQ
-and log (offset,).
+Its components are: TubeMQ (offset, number of messages between this offset and the message), Pulsar (ledger, entry, batch index),
+RocketMQ, log and memory (offset,).
 """
 
 Pair = tuple[str, str]
@@ -77,7 +77,8 @@ class Message:
     deliver_at     time before which a delayed message is not delivered; ms since the epoch
     delivery_count number of earlier deliveries
     position       position in the source partition
-    origin         source partition and position, stamped by a gateway that wrote it before (`mqbridge.origin`)
+    origin         partition and position of the message from which a gateway made this one (`mqbridge.origin`); None if no
+                   gateway stamped it
     hops           number of gateways that the message has passed through
     defect         reason why the message could not be decoded; None if it was decoded. With a defect, the payload contains the
                    raw bytes, and the message is never delivered to a target
@@ -148,10 +149,8 @@ class Message:
 
     def property(self, key: str) -> str | None:
         """Return the first value of this property, None if there is none."""
-        for (
-            name,
-            value,
-        ) in self.properties:  # if the first pair matches, a loop takes a quarter of the time of `next` over a generator
+        # If the first pair matches, this loop takes a quarter of the time of `next` over a generator.
+        for name, value in self.properties:
             if name == key:
                 return value
         return None
@@ -173,6 +172,7 @@ fields_of = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Messag
 class Batch:
     """Consecutive messages of one source partition, in the form in which they were received.
 
+    partition     the source partition
     format        the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
     data          the received bytes, in the form that the encoders of that format expect; None without such a form
     count         number of messages
@@ -182,7 +182,7 @@ class Batch:
     next          position after the last message, from which a restart resumes
     handle        opaque value with which the inbound acknowledges the batch
     published_ms  publish time of the first message (ms since the epoch); None if it is known only after decoding
-    received_at   loop time at which a lane of the route began to deliver the batch; 0.0 before
+    dispatched_at loop time at which a lane began to send the batch, after waiting for rate limits and budget; 0.0 before
     """
 
     __slots__ = (
@@ -191,6 +191,7 @@ class Batch:
         "_messages",
         "count",
         "data",
+        "dispatched_at",
         "first",
         "format",
         "handle",
@@ -198,7 +199,6 @@ class Batch:
         "next",
         "partition",
         "published_ms",
-        "received_at",
         "size",
     )
 
@@ -218,6 +218,11 @@ class Batch:
         may_contain: Callable[[bytes], bool] | None = None,
         published_ms: int | None = None,
     ) -> None:
+        """`messages` are the decoded messages, or a function that decodes them on demand.
+
+        Without `held_bytes` the batch counts as `size` bytes of memory. `may_contain` implements the method of this name; without
+        it, the batch may contain any text.
+        """
         self.partition = partition
         self._messages: Sequence[Message] | None = None if callable(messages) else messages
         self._decode = messages if callable(messages) else None
@@ -229,13 +234,13 @@ class Batch:
         if published_ms is None and self._messages:
             published_ms = self._messages[0].publish_time
         self.published_ms = published_ms
-        self.received_at = 0.0
+        self.dispatched_at = 0.0
 
     @property
     def messages(self) -> Sequence[Message]:
         """The messages; they are decoded on first use."""
         if self._messages is None:
-            assert self._decode is not None  # noqa: S101 - one of the two is always set
+            assert self._decode is not None  # noqa: S101 - `_messages` or `_decode` is always set
             self._messages = self._decode()
         return self._messages
 
@@ -245,7 +250,10 @@ class Batch:
         return self._messages is not None
 
     def release_messages(self) -> None:
-        """Drop the decoded messages; the next use of `messages` decodes them again."""
+        """Drop the decoded messages; the next use of `messages` decodes them again.
+
+        Does nothing if the batch was made from decoded messages.
+        """
         if self._decode is not None:
             self._messages = None
 
@@ -257,7 +265,8 @@ class Batch:
     def of(cls, messages: Sequence[Message], partition: Partition | None = None) -> "Batch":
         """Make a batch of messages that were not received from a source.
 
-        Without a `partition` its source is NO_SOURCE, and outbounds stamp no origin on its messages.
+        Without a `partition` its source is NO_SOURCE, and outbounds stamp no origin on its messages. `next` is the position
+        of the last message, because the position after it is unknown; no restart resumes from such a batch.
         """
         size = sum(len(message.payload or b"") for message in messages)
         first, last = (messages[0].position, messages[-1].position) if messages else ((), ())
@@ -273,7 +282,8 @@ NO_SOURCE = Partition("", "", "", 0)
 class Share:
     """The part of a batch for one target partition: all messages of the batch or those at `indexes`, original or `edited`.
 
-    is_edited   True if its messages differ from those of the batch: the outbound must then send `messages`, not `batch.data`
+    count       number of messages
+    is_edited   True if the share has edited messages: the outbound must then send `messages`, not `batch.data`
     held_bytes  set by `Outbound.send`: bytes that the outbound holds until the receipt, besides the batch (decompressed bodies)
     """
 
@@ -291,7 +301,7 @@ class Share:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """Its messages, in order."""
+        """The messages of the share, in order: the edited ones if there are any."""
         if self.is_edited:
             assert self._edited is not None, "the messages of this edited share were released"  # noqa: S101 - the outbound's bug
             return self._edited
@@ -300,13 +310,13 @@ class Share:
 
     @property
     def originals(self) -> Sequence[Message]:
-        """Its messages before edits, from which dead letters are made."""
+        """The messages of the share before edits, from which dead letters are made."""
         messages = self.batch.messages
         return messages if self.indexes is None else pick(messages, self.indexes)
 
     @property
     def batch_indexes(self) -> Sequence[int]:
-        """The indexes of its messages in the batch."""
+        """The indexes that the messages of the share have in the batch."""
         return range(self.batch.count) if self.indexes is None else self.indexes
 
     def index_in_batch(self, index: int) -> int:

@@ -35,14 +35,16 @@ class _Run(Sequence[Position]):
 
 
 class PackedPositions:
-    """A list of positions in insertion order; takes 8 bytes per component, and some more for each position below the previous."""
+    """A list of positions in insertion order; each component takes 8 bytes."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
+        """All positions, in insertion order. A position not above the previous one, or of another width, begins a run."""
         self._last: Position = ()
+        """The position that was added last."""
 
     def add(self, position: Position) -> None:
-        """Append a position, which must not be empty; ignore one with a component above 64 bits, which exists in no system."""
+        """Append a position, which must not be empty; ignore one with a component beyond 64 bits, which no system has."""
         try:
             numbers = array("q", position)
         except OverflowError:
@@ -61,12 +63,12 @@ class PackedPositions:
             yield from run
 
     @property
-    def first(self) -> Position:
+    def lowest(self) -> Position:
         """The lowest position. Raises ValueError if there is none."""
         return min(run[0] for run in self._runs)
 
     @property
-    def last(self) -> Position:
+    def highest(self) -> Position:
         """The highest position; () if there is none."""
         return max((run[-1] for run in self._runs), default=())
 

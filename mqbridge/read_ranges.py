@@ -1,6 +1,6 @@
-"""Plans the ranges of partitions to read, for callers without an event loop.
+"""Plans the ranges of partitions to read, for synchronous callers.
 
-Such programs divide the ranges among processes, and each process reads its ranges with `Cluster.read`.
+They divide the ranges among processes, and each process reads its ranges with `Cluster.read`.
 """
 
 import asyncio
@@ -34,13 +34,14 @@ class ReadRange(NamedTuple):
 def plan_ranges(
     adapter: Adapter, config: Any, topics: Sequence[str], begin: ReadLimit = Start.EARLIEST, end: ReadLimit = Start.LATEST
 ) -> list[ReadRange]:
-    """Return the ranges of these topics to read: one for each partition that has data between `begin` and `end`.
+    """Return the ranges of these topics to read: one for each partition that has messages between `begin` and `end`.
 
-    `config` is a validated `Adapter.cluster_model`. Runs its own event loop in a thread, so callers may have one running already.
-    Raises ClusterError, FATAL for a missing topic.
+    `config` is a validated `Adapter.cluster_model`. Planning runs an event loop in a thread of its own, so it also works if the
+    caller's thread runs a loop. Raises ClusterError, FATAL for a missing topic.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="mqbridge-plan") as thread:
-        return thread.submit(asyncio.run, _plan(adapter.make_cluster("plan", config), topics, begin, end)).result()
+        cluster = adapter.make_cluster("plan", config)  # `plan` is its name in logs and errors
+        return thread.submit(asyncio.run, _plan(cluster, topics, begin, end)).result()
 
 
 async def _plan(cluster: Cluster, topics: Sequence[str], begin: ReadLimit, end: ReadLimit) -> list[ReadRange]:
@@ -66,7 +67,7 @@ async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
 
 
 def _limit_position(limit: ReadLimit, name: str, bounds: Bounds, default: Position) -> Position:
-    """Return the position of this limit in the partition `name`; `default` if a mapping does not contain the partition."""
+    """Return the position of this limit in the partition `name`; `default` if `limit` is a mapping without the partition."""
     if isinstance(limit, Start):
         return bounds.first if limit is Start.EARLIEST else bounds.next
     return limit.get(name, default)

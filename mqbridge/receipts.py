@@ -16,7 +16,8 @@ PositionsOf = Callable[[Any], Sequence[Position]]
 class ReceiptAggregator:
     """Makes the receipt of `count` messages from the responses to their requests; a FATAL failure fails the whole send.
 
-    Add each request with `add_request`, then call `finish_adding` once. `failures` are those of messages that are in no request.
+    Add each request with `add_request`, then call `finish_adding` once. `failures` are those of messages that are in no request,
+    for example because they cannot be encoded. `loop` is the running loop; a caller that has it saves a system call.
     """
 
     __slots__ = ("_count", "_failures", "_fatal", "_stored", "_unfinished", "future")
@@ -32,7 +33,7 @@ class ReceiptAggregator:
         self._stored: list[tuple[Sequence[int], PositionsOf, Any]] = []
         """Indexes, positions function and response of each request that succeeded."""
         self._fatal: ClusterError | None = None
-        """A FATAL error, by which the receipt fails."""
+        """The last FATAL error; `future` fails with it after the last response."""
 
     def add_request(self, response: "asyncio.Future[Any]", indexes: Sequence[int], positions_of: PositionsOf) -> None:
         """Add a request that contains the messages at `indexes` of the share; `response` is its future."""
@@ -45,7 +46,7 @@ class ReceiptAggregator:
         return self.future
 
     def _on_response(self, indexes: Sequence[int], positions_of: PositionsOf, response: "asyncio.Future[Any]") -> None:
-        """Record the positions or the failures of a request's messages."""
+        """Record the positions or the failures of a request's messages; an error that is no ClusterError counts as FATAL."""
         error = response.exception()
         if error is None:
             self._stored.append((indexes, positions_of, response.result()))
@@ -56,7 +57,7 @@ class ReceiptAggregator:
         self._count_finished()
 
     def _count_finished(self) -> None:
-        """Resolve the receipt when the last request has its response and no more can be added."""
+        """Count down `_unfinished`; at 0, complete `future` with the receipt, or with the FATAL error."""
         self._unfinished -= 1
         if self._unfinished or self.future.done():
             return

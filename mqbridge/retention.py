@@ -11,9 +11,9 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
 
 MIN_TARGET_RETENTION_S = 24 * 3600.0
-"""A target that keeps messages for a shorter time gets a warning."""
+"""A target that keeps messages for less than this time gets a warning."""
 LATE_FRACTION = 0.5
-"""Fraction of the retention time: a group that has not read messages older than this is late."""
+"""A group is late if it has not read messages that are older than this fraction of the retention time."""
 
 
 def group_warnings(
@@ -22,16 +22,16 @@ def group_warnings(
     setting: str,
     committed: Mapping[str, Position],
     bounds: Mapping[str, Bounds],
-    half_time: Mapping[str, Position],
+    half_age_positions: Mapping[str, Position],
 ) -> list[str]:
     """Return warnings about messages that were deleted, or will be, before the group reads them. Mappings are by partition name.
 
-    `setting` is the retention setting, by the system's own name and value. The `half_time` position of a partition is that of the
-    first message that is younger than half of the retention time.
+    `setting` is the retention setting, by the system's own name and value. `half_age_positions` are those of the first
+    messages that are younger than half of the retention time.
     """
-    compared = {name: position for name, position in committed.items() if name in bounds and name in half_time}
+    compared = {name: position for name, position in committed.items() if name in bounds and name in half_age_positions}
     lost = [name for name, position in compared.items() if position < bounds[name].first]
-    at_risk = [name for name, position in compared.items() if bounds[name].first <= position < half_time[name]]
+    at_risk = [name for name, position in compared.items() if bounds[name].first <= position < half_age_positions[name]]
     warnings = []
     if lost:
         warnings.append(

@@ -1,4 +1,4 @@
-"""A secret and its source: the configuration's own text, an environment variable, a file, or a command.
+"""A secret and its source: a text in the configuration, an environment variable, a file, or a command.
 
 The source is read again each time the secret is needed (the output of a command is reused for COMMAND_CACHE_S). So a changed
 secret is used without a restart. If the source cannot be read, the last value stays in use: a file that is being replaced is
@@ -58,10 +58,13 @@ class Secret:
         self._kind, source = sources[0]
         if self._kind == "command" and isinstance(source, str):
             source = shlex.split(source)
-        self._source: tuple[str, ...] = (source,) if isinstance(source, str) else tuple(source or ())
+        self._source: tuple[str, ...]
+        """The program and its arguments for a command; else the text, path or variable name alone."""
+        self._source = (source,) if isinstance(source, str) else tuple(source or ())
         if not self._source:
             raise ValueError("command names no program")
         self._last: str | None = text
+        """The last value that was read; None before the first read. A text in the configuration needs no reading."""
         self._read_at = -math.inf
         """Time of a command's last successful run (`time.monotonic`)."""
         self._failed_at, self._failure = -math.inf, ""
@@ -74,7 +77,7 @@ class Secret:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, *, fresh: bool = False) -> str:
-        """Return the current value; with `fresh`, run a command again unless it ran within MIN_COMMAND_PAUSE_S.
+        """Return the current value; with `fresh`, run a command again unless it ran in the last MIN_COMMAND_PAUSE_S.
 
         Raises ClusterError (FATAL) if the source cannot be read and there is no earlier value.
         """
@@ -158,7 +161,10 @@ class Secret:
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Make a secret from a text, or a mapping with one of `file`, `env`, `command`. Raises ValueError."""
+        """Make a secret from a text, or a mapping with one of `file`, `env`, `command`; a Secret is returned as it is.
+
+        Raises ValueError for any other value.
+        """
         if isinstance(value, cls):
             return value
         if isinstance(value, str) and value:
@@ -174,7 +180,7 @@ class Secret:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            _validate, serialization=core_schema.plain_serializer_function_ser_schema(_shown)
+            _validate, serialization=core_schema.plain_serializer_function_ser_schema(_serialize)
         )
 
     @classmethod
@@ -203,5 +209,5 @@ def _validate(value: Any) -> Secret:
         raise PydanticCustomError("secret", "{problem}", {"problem": str(error)}) from None
 
 
-def _shown(secret: Secret) -> Any:
+def _serialize(secret: Secret) -> Any:
     return secret.shown

@@ -20,7 +20,7 @@ class Unreadable(Exception):
 
 
 def read_variable(name: str) -> str:
-    """Read an environment variable. Raises Unreadable."""
+    """Read an environment variable and remove white space at both ends. Raises Unreadable."""
     return _decode_secret(os.fsencode(os.environ.get(name, "")), "the variable is not set, or empty")
 
 
@@ -36,7 +36,7 @@ def read_file(path: str) -> str:
 
 
 async def run_command(argv: tuple[str, ...]) -> str:
-    """Run a program and return its output.
+    """Run a program and return its output without white space at both ends. A run that takes longer than COMMAND_TIMEOUT_S fails.
 
     Raises Unreadable; its text has neither the program's arguments nor its error output, because both may be secret.
     """
@@ -68,9 +68,9 @@ async def run_command(argv: tuple[str, ...]) -> str:
 
 
 async def _kill(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
-    """Kill the program and its children if it still runs, and close its output.
+    """Kill the program with its children (on Windows without them) if it has not ended, and close our end of its output.
 
-    A child that still runs keeps the output open, and asyncio treats a command as running until its output is closed.
+    A child that outlives the program keeps the output open, and asyncio treats a command as running until its output is closed.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,8 @@
-"""Finds the messages of a source that a target has stored: reads the target backward and parses the stamped origins."""
+"""Finds the messages of a source that a target has stored: reads the target backward and parses the stamped origins.
+
+`source` is a source partition. `topic`, partition names and the positions `since`, `bounds`, `begin` and `end` are those of the
+target; all other positions are source positions.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -10,7 +14,8 @@ from mqbridge.message import Partition, Position, position_of
 from mqbridge.packed_positions import PackedPositions
 
 FIRST_WINDOW_MESSAGES, WINDOW_GROWTH = 256, 32
-"""Number of messages in the first window, at the end of a partition; factor by which each further window is longer."""
+"""A partition is read backward in windows: the first one has the newest FIRST_WINDOW_MESSAGES. Each further window begins
+WINDOW_GROWTH times as many messages before the end."""
 
 
 async def last_stored(
@@ -26,9 +31,9 @@ async def last_stored(
     the source is found, down to the position `since` of the partition, or to its beginning. A partition without such a message
     is not in the result.
     """
-    bounds, floors = await cluster.bounds(topic), since or {}
+    bounds, since = await cluster.bounds(topic), since or {}
     positions = await asyncio.gather(
-        *(_last_stored_in(cluster, topic, name, bounds[name], source, floors.get(index)) for index, name in partitions.items())
+        *(_last_stored_in(cluster, topic, name, bounds[name], source, since.get(index)) for index, name in partitions.items())
     )
     return {index: position for index, position in zip(partitions, positions, strict=True) if position is not None}
 
@@ -60,9 +65,9 @@ async def stored_from(
     Messages of a source are stored in order. So reading a partition backward ends at the first window that has a message of the
     source before `first`, at the position `since` of the partition, or at its beginning. Raises ClusterError.
     """
-    bounds, floors = await cluster.bounds(topic), since or {}
+    bounds, since = await cluster.bounds(topic), since or {}
     positions = await asyncio.gather(
-        *(_stored_in(cluster, topic, name, bounds[name], source, first, floors.get(index)) for index, name in partitions.items())
+        *(_stored_in(cluster, topic, name, bounds[name], source, first, since.get(index)) for index, name in partitions.items())
     )
     return dict(zip(partitions, positions, strict=True))
 
@@ -99,10 +104,7 @@ async def _positions(
 async def _backward_windows(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, since: Position | None
 ) -> AsyncGenerator[tuple[Position, Position], None]:
-    """Yield ranges of a partition, the newest first, back to `since` or to its beginning.
-
-    Each range is WINDOW_GROWTH times as long as the previous one.
-    """
+    """Yield the begin and the end of each window of a partition, the newest first, back to `since` or to the beginning."""
     count, end = FIRST_WINDOW_MESSAGES, bounds.next
     first = bounds.first if since is None else max(bounds.first, since)
     start: Position | None = None
@@ -117,7 +119,7 @@ async def _backward_windows(
 
 
 async def _start_of_newest(cluster: Cluster, topic: str, name: str, bounds: Bounds, count: int) -> Position:
-    """Return the position of the first of the partition's newest `count` messages; its beginning if the cluster cannot tell."""
+    """Return the position of the oldest of the partition's newest `count` messages; the beginning if the cluster cannot tell."""
     if cluster.operations is None:
         return bounds.first
     return (await cluster.operations.newest(topic, count)).get(name, bounds.first)

@@ -87,7 +87,7 @@ class Counters:
     def record_stored(self, batch: Batch, now: float) -> None:
         """Record that a batch, and all batches before it, are stored; `now` is loop time."""
         self.last_stored_at = now
-        self.delivery.add(now - batch.received_at)
+        self.delivery.add(now - batch.dispatched_at)
         if (published_ms := batch.published_ms) is not None:
             self.end_to_end.add(max(0.0, time.time() - published_ms / 1000))  # 0 if the publisher's clock is ahead of ours
 

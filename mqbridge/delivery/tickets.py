@@ -103,7 +103,7 @@ class Tickets:
 
     def open(self, batch: Batch, now: float, cost: int = 0) -> Ticket:
         """Add a ticket for a batch. The caller adds a leg per send, and after the last send calls `settle` for the extra leg."""
-        batch.received_at = now
+        batch.dispatched_at = now
         ticket = Ticket(batch, now, cost)
         self._queue.append(ticket)
         return ticket

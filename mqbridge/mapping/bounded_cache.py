@@ -1,15 +1,17 @@
 """A bounded cache: a dict that is emptied when it is full.
 
 The texts in messages are either few and repeated, or so many that no cache helps. So the cache keeps no LRU order, and a hit
-costs as much as a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`.
+costs as much as a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`
+(a value that is false is then made each time).
 """
 
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, Generic, TypeVar
 
 MAX_ENTRIES = 16384
+"""Default of `max_entries`: with keys of MAX_KEY_LENGTH the keys of a cache take a few megabytes."""
 MAX_KEY_LENGTH = 256
-"""Maximum length of a cached key, in bytes or characters. Longer keys (tokens, sentences) seldom repeat."""
+"""Default of `max_length`, in bytes or characters. Longer keys (tokens, sentences) seldom repeat."""
 
 K = TypeVar("K")
 V = TypeVar("V")

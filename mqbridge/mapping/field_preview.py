@@ -3,13 +3,15 @@
 from mqbridge.errors import MappingError
 from mqbridge.message import Message, format_position
 
-_NOT_SHOWN = {"defect", "hops", "origin", "position", "properties"}
+_NOT_LISTED = {"defect", "hops", "origin", "position", "properties"}
+"""Fields that are not listed by name: properties, origin and hops follow the others; the target sets a new position."""
 
 
-def preview_fields(message: Message, origin: str | None) -> list[tuple[str, str | bytes]]:
+def preview_fields(message: Message, origin_prefix: str | None) -> list[tuple[str, str | bytes]]:
     """Return the names and values of the fields that are set, then of the properties, then origin and hops.
 
-    `origin` is the prefix of the new origin (`origin_prefix`); None keeps the origin of the message.
+    `origin_prefix` begins the new origin, see `mqbridge.message.origin_prefix`; None keeps the origin and the hops of the
+    message.
 
     Raises MappingError for a message that could not be decoded.
     """
@@ -17,10 +19,10 @@ def preview_fields(message: Message, origin: str | None) -> list[tuple[str, str 
         raise MappingError(f"it could not be decoded: {message.defect}")
     shown: list[tuple[str, str | bytes]] = []
     for name, value in message.as_dict().items():
-        if name not in _NOT_SHOWN and value not in (None, ()):
+        if name not in _NOT_LISTED and value not in (None, ()):
             shown.append((name, value if isinstance(value, bytes) else str(value)))
     shown += [(f"properties {key}", value) for key, value in message.properties]
-    stamp = message.origin if origin is None else origin + format_position(message.position)
+    stamp = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
     if stamp is not None:
-        shown += [("origin", stamp), ("hops", str(message.hops if origin is None else message.hops + 1))]
+        shown += [("origin", stamp), ("hops", str(message.hops if origin_prefix is None else message.hops + 1))]
     return shown

@@ -27,9 +27,10 @@ NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
 class FieldRule(NamedTuple):
-    """The rule of one native field (or reserved property): its message field, its fate, and the reason (`why`) in one line.
+    """The rule of one native field (or reserved property): its message field, its fate, and a reason (`why`) in one line.
 
-    `field` is None if no field of `Message` has the value.
+    `native` is the name of the native field; it is empty if the system's format has none for the message field. `field` is None
+    if no field of `Message` has the value.
 
     `own` means that the value is specific to this system: values from other systems in the same message field are not written to
     the native field.
@@ -60,12 +61,16 @@ class FieldTable(NamedTuple):
         return tuple(dict.fromkeys(field for field in carried if field is not None and field not in native))
 
     def native_names(self, *fates: Fate) -> frozenset[str]:
-        """Return the native names that have one of these fates."""
+        """Return the names of the native fields (and reserved properties) that have one of these fates."""
         return frozenset(rule.native for rule in self.rules if rule.fate in fates)
 
 
 class MappedField(NamedTuple):
-    """The mapping of one native field of a source to a target; `target` is empty if the field is not written."""
+    """The mapping of one native field of a source to a target.
+
+    `source` is the name of the native field, `field` that of the message field (None if there is none), and `target` has the
+    names of the target's native fields, joined by commas; it is empty if the field is not written.
+    """
 
     source: str
     field: str | None
@@ -80,7 +85,7 @@ def map_fields(source: FieldTable, target: FieldTable) -> list[MappedField]:
 
 
 def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
-    """Yield the mapping of one rule's field; nothing for a reserved property that carries a message field."""
+    """Yield the mapping of one rule's native field; nothing without one, or for a reserved property that has a message field."""
     if not rule.native or (rule.native.startswith("mqbridge.") and rule.field is not None):
         return  # a carried field: the rule of the message field itself covers it
     if rule.field is None or rule.fate is DROPPED:
@@ -89,5 +94,5 @@ def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
     target_rules = [target_rule for target_rule in target.rules_of(rule.field) if not target_rule.own]
     written = [target_rule for target_rule in target_rules if target_rule.fate in {NATIVE, CARRIED}]
     names = ", ".join(dict.fromkeys(target_rule.native for target_rule in written))
-    best = min(target_rules, key=lambda target_rule: list(Fate).index(target_rule.fate))  # in the order of `Fate`
+    best = min(target_rules, key=lambda target_rule: list(Fate).index(target_rule.fate))  # `Fate` has the best fate first
     yield MappedField(rule.native, rule.field, names, best.fate, rule.why if rule.why == best.why else f"{rule.why}; {best.why}")

@@ -14,8 +14,8 @@ They become fields again when the message is decoded. The names are part of the 
     mqbridge.hops                 number of gateways that the message passed through; written only if it is 2 or more
     mqbridge.u.NAME               a user property whose own name is reserved
 
-`mqbridge.v` marks other messages of a gateway; RocketMQ's mapping also uses `mqbridge.empty` and `mqbridge.order`. When a message
-is read, a reserved name with a value that no gateway writes is a user property.
+`mqbridge.v` marks a gateway's messages that have none of these; RocketMQ's mapping also uses `mqbridge.empty` and
+`mqbridge.order`. When a message is read, a reserved name with a value that no gateway writes is a user property.
 """
 
 import base64
@@ -53,7 +53,7 @@ ABSENT = frozenset({"key", "msg_type"})
 
 
 def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
-    """Return the pairs that carry these fields. A field that is None has no pair, except the payload of a tombstone."""
+    """Return the pairs that carry these fields. Fields that are None or () have no pair; a payload has one if it is None."""
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)
@@ -83,7 +83,11 @@ def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
 
 
 def _encode_field(field: str, value: Any) -> Pair:
-    """Return the pair of a field with bytes, or with several keys; bytes that are not UTF-8 text are encoded in base64."""
+    """Return the pair of a field whose value is neither text nor number.
+
+    Keys are joined, an ordering key is encoded in base64, attributes only if they are not UTF-8; other bytes (a key) get a name
+    with `.b64` too.
+    """
     name = _PREFIXED[field]
     if field == "attributes":
         try:
@@ -114,15 +118,16 @@ def escape_user_property(pair: Pair) -> Pair:
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Return True if `read_carried` reads the pair as a field; always for `mqbridge.hops`, which also needs an origin."""
+    """Return True if `read_carried` reads the pair as a field; `mqbridge.hops` always counts: its origin is in another pair."""
     return pair[0] in CARRIED_NAMES and (pair[0] == HOPS or bool(read_carried((pair,), blank=blank)[1]))
 
 
 def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
-    """Divide pairs into the user's properties and the carried fields of the message.
+    """Divide pairs into the user's properties, with their own names, and the carried fields of the message.
 
     `blank` is True if the stored payload is the one of a tombstone; only then `mqbridge.null` is read as a field. The fields of a
-    tombstone contain `payload`, those of a message with an origin contain `hops`.
+    tombstone contain `payload`, those of a message with an origin contain `hops` (1 if there is no pair for it). Without an
+    origin `mqbridge.hops` is a user property.
     """
     user_properties: list[Pair] = []
     fields: dict[str, Any] = {}
@@ -160,7 +165,7 @@ def _decode_field(name: str, text: str) -> dict[str, Any]:
         case "event_time" | "deliver_at":
             return {name: read_number(text)}
         case "hops":
-            if not 2 <= (hops := read_number(text)) < _INT64[-1]:  # the next gateway writes one more
+            if not 2 <= (hops := read_number(text)) < _INT64[-1]:  # below the maximum, because the next gateway writes one more
                 raise ValueError(text)
             return {name: hops}
         case "null":

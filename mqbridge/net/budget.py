@@ -20,7 +20,7 @@ class Budget:
         """Callers of `reserve` that wait for free bytes, first come, first served: a future and the requested bytes."""
 
     def try_reserve(self, size: int) -> bool:
-        """Reserve `size` bytes if they are free and no other caller waits; return whether they were reserved."""
+        """Reserve `size` bytes if they are free and no other caller waits; return True if they were reserved."""
         if self._waiters or not self._fits(size):
             return False
         self.used += size
@@ -41,7 +41,7 @@ class Budget:
             else:
                 with contextlib.suppress(ValueError):
                     self._waiters.remove(waiter)
-                self._admit_waiters()
+                self._admit_waiters()  # a smaller request behind this one may fit
             raise
 
     def reserve_beyond_limit(self, size: int) -> None:
@@ -54,6 +54,7 @@ class Budget:
         self._admit_waiters()
 
     def _admit_waiters(self) -> None:
+        """Reserve the bytes of the first waiters, as long as they fit, and wake them."""
         while self._waiters and self._fits(self._waiters[0][1]):
             future, size = self._waiters.popleft()
             if not future.cancelled():

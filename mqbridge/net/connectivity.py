@@ -3,7 +3,8 @@
 A server is missing after a connection to it fails, or is closed because the server is silent. It is reachable again when it
 responds over another connection. A lost connection alone is no outage: clients may reconnect at once, or not need it any more.
 The bootstrap servers of a client (name servers, Masters, service addresses) replace each other, so they are missing only while
-none of them is reachable. A server that no client has tried to reach for FORGET_S is not needed any more, and is forgotten.
+the last connection to each of them has failed. A server that no client has tried to reach for FORGET_S is not needed any more,
+and is forgotten.
 
               connecting failed, silent                 responded
     reachable  ------------------>  missing  ------------------>  reachable
@@ -50,22 +51,24 @@ class Connectivity:
         self.credentials_accepted = False
         """True if the cluster has ever accepted our credentials; a later rejection may then be transient."""
         self.missing: dict[str, str] = {}
-        """Error text of each unreachable server, by address. Bootstrap servers count only while none of them is reachable."""
+        """Error text of each missing server, by address; see the module for the bootstrap servers."""
         self._bootstrap_servers = [address_of(host, port) for host, port in bootstrap_servers]
         self._errors: dict[str, str] = {}
-        """Last error text of each server whose last connection failed, by address; a response removes it."""
+        """Error text of each server whose last connection failed, by address; a response removes it, and so does `_forget`."""
         self._last_failed_at: dict[str, float] = {}
         """Time of the last failed connection, by address (`time.monotonic`)."""
         self._open_connections: dict[str, int] = {}
         """Number of open connections that have received bytes, by address; 0 after all of them have ended."""
         self._outage_began_at: float | None = None
-        """Time at which the first server became missing (`time.monotonic`); None while none is missing."""
+        """Time at which a server became missing while no other was (`time.monotonic`); None while none is missing."""
         self._forget_timer: asyncio.TimerHandle | None = None
+        """Runs `_forget` while `_errors` has entries."""
         self._closed = False
+        """True while no client is open; failures are then not recorded."""
 
     @property
     def unreachable_s(self) -> float | None:
-        """Seconds since a server became unreachable; None while none is missing."""
+        """Duration of the outage in seconds, since its first server became missing; None while none is missing."""
         return None if self._outage_began_at is None else time.monotonic() - self._outage_began_at
 
     @property
@@ -74,7 +77,7 @@ class Connectivity:
         return "; ".join(self.missing.values()) or None
 
     def retry_log_level(self, error: Exception, level: int) -> int:
-        """Return DEBUG during an outage of this cluster, which may have caused the error; else as the module's function."""
+        """Return DEBUG during an outage of this cluster: it may be the cause. Else see the function `retry_log_level`."""
         return logging.DEBUG if self.missing else retry_log_level(error, level)
 
     # --- reported by connections ------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ class Connectivity:
         self.failures += 1
         self._errors[address] = str(error)
         self._last_failed_at[address] = time.monotonic()
-        self._update_missing("")
+        self._update_missing("")  # no text: a failure ends no outage
         self._schedule_forgetting()
 
     def close(self) -> None:
@@ -116,7 +119,7 @@ class Connectivity:
     # --- state ------------------------------------------------------------------------------------------------------
 
     def _update_missing(self, ending: str) -> None:
-        """Compute `missing` anew, and log the start or the end of an outage; `ending` tells in the log how it ended."""
+        """Compute `missing` anew, and log the start or the end of an outage; `ending` is the log's text for how it ended."""
         is_bootstrap_reachable = any(address not in self._errors for address in self._bootstrap_servers)
         self.missing = {
             address: reason
@@ -133,11 +136,12 @@ class Connectivity:
             self._outage_began_at = None
 
     def _schedule_forgetting(self) -> None:
+        """Start the timer of `_forget`, unless it runs already."""
         if self._forget_timer is None:
             self._forget_timer = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
 
     def _forget(self) -> None:
-        """Forget servers that no client has tried for FORGET_S: the topic moved, or the server left the cluster."""
+        """Forget servers that no client has tried for FORGET_S: their topics moved, or they left the cluster."""
         forget_before = time.monotonic() - FORGET_S
         for address in [address for address in self._errors if self._last_failed_at[address] <= forget_before]:
             del self._errors[address]
@@ -156,7 +160,7 @@ class Link:
         self._has_received = False
 
     def count_retries(self, sends: int) -> None:
-        """Count sends that are retried over this connection because an earlier connection was lost."""
+        """Count `sends` sends that are retried over this connection because an earlier connection was lost."""
         self._connectivity.retries += sends
 
     @property

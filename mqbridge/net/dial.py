@@ -20,7 +20,8 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
 
     Raises ValueError if the host is empty, the port is not a number from 1 to 65535, or the address contains a user.
     """
-    host, _, port = address.rpartition(":") if ":" in address.rsplit("]", 1)[-1] else (address, "", "")
+    has_port = ":" in address.rsplit("]", 1)[-1]  # the colons of an IPv6 address are inside its brackets
+    host, _, port = address.rpartition(":") if has_port else (address, "", "")
     if "@" in address:  # not shown: it may be a password
         raise ValueError("an address must not contain a user or a password: give credentials as `auth`")
     number = default_port if not port else int(port) if port.isdecimal() else 0
@@ -38,15 +39,16 @@ async def dial(
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect, within `timeout` seconds, and return the endpoint that `make_endpoint` made; it reports its state to `link`.
+    """Connect, within `timeout` seconds, and return the endpoint that `make_endpoint` made.
 
+    The endpoint reports its state to `link`; a failure to connect is reported there too.
     Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
     files that `tls` needs are unusable.
     """
     try:
         return await _connect(host, port, make_endpoint, tls, timeout, link)
     except Unreachable as error:
-        if link is not None and error.failure is not Failure.FATAL:  # nobody retries after a FATAL failure, so it is no outage
+        if link is not None and error.failure is not Failure.FATAL:  # a FATAL failure is not retried, so it is no outage
             link.record_failure(error)
         raise
 
@@ -61,11 +63,11 @@ async def _connect(
         return endpoint
 
     context = None if tls is None else await tls.context()
-    name = None if tls is None else tls.server_name(host)
+    certificate_name = None if tls is None else tls.server_name(host)
     try:
         async with asyncio.timeout(timeout):
             transport, endpoint = await asyncio.get_running_loop().create_connection(
-                make_protocol, host, port, ssl=context, server_hostname=name
+                make_protocol, host, port, ssl=context, server_hostname=certificate_name
             )
     except TimeoutError as error:
         with_tls = "" if tls is None else " by TLS"
@@ -75,7 +77,7 @@ async def _connect(
         raise Unreachable(f"{host}:{port} cannot be reached: the host name is invalid: {error}") from error
     except OSError as error:
         if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
-            why = explain_tls(error, tls.settings, name or host)
+            why = explain_tls(error, tls.settings, certificate_name or host)
             failure = refusal_failure(link) if is_permanent(error) else Failure.RETRY
             raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", failure) from error
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
@@ -85,9 +87,10 @@ async def _connect(
 
 
 def refusal_failure(link: Link | None) -> Failure:
-    """Return the failure of an error by which a server rejects our credentials.
+    """Return the `Failure` of an error by which a server rejects our credentials.
 
-    It is FATAL if the cluster has never accepted them; else RETRY, because a new certificate or token may help.
+    It is FATAL if the cluster has never accepted any credentials; else RETRY, because the error may be transient, or a new
+    certificate or token may help.
     """
     return Failure.RETRY if link is not None and link.credentials_accepted else Failure.FATAL
 
@@ -96,9 +99,9 @@ def refusal_failure(link: Link | None) -> Failure:
 def detect_wrong_port(protocol: str, addresses: str, *more_errors: type[ClusterError]) -> Iterator[None]:
     """Wrap the first requests to a cluster: an unexpected response may mean that the port belongs to another kind of server.
 
-    Replaces ConnectionLost, RequestTimeout, RemoteProtocolError and `more_errors` by Unreachable with that hint. FATAL errors of
-    the connection (rejected credentials) are raised unchanged, unless a RemoteProtocolError caused them. `protocol` names the
-    expected server in the error, such as `a Pulsar broker`.
+    Replaces ConnectionLost, RequestTimeout, RemoteProtocolError, `more_errors`, and errors that a RemoteProtocolError caused, by
+    Unreachable with this hint. Other FATAL errors of the connection (rejected credentials) are raised unchanged. In the error,
+    `protocol` is the expected server, such as `a Pulsar broker`, and `addresses` are those of the cluster.
     """
     try:
         yield

@@ -30,9 +30,10 @@ JOIN_BELOW_BYTES = 4096
 """Queued buffers that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
 BATCHING_TRANSPORT = ("uvloop.loop", "TCPTransport")
 """Module and name of the transport that collects writes itself; not imported, as uvloop does not exist on every platform."""
-QUIET_CHECK_S = 0.02
-QUIET_CHECKS = 2
-"""A closing TLS connection has delivered its bytes when this many checks, QUIET_CHECK_S apart, find none undelivered."""
+DELIVERY_CHECK_S = 0.02
+DELIVERY_CHECKS = 2
+"""A closing TLS connection has delivered its bytes when DELIVERY_CHECKS checks in a row, DELIVERY_CHECK_S apart, find none
+undelivered; a single check may run while bytes are between the transport's buffers and the kernel."""
 
 
 class Endpoint(asyncio.Protocol):
@@ -54,8 +55,9 @@ class Endpoint(asyncio.Protocol):
         self._error: Exception | None = None
         """The first error, by which the connection ended or will end."""
         self._closed = asyncio.Event()
+        """Set when the connection has ended."""
         self._closing = False
-        """True if we ended the connection on purpose."""
+        """True if we have begun to end the connection because we do not need it any more."""
         self.has_received = False
         """True if the peer has sent any bytes."""
         self.link: Link | None = None
@@ -69,7 +71,7 @@ class Endpoint(asyncio.Protocol):
         self.received_at = 0.0
         """Loop time at which bytes last arrived, for keep-alive."""
         self.is_writable = True
-        """True while the peer keeps up with the sends."""
+        """False from when the transport's write buffer exceeds its high mark until it is down to its low mark."""
         self._written_bytes = 0
         """Number of bytes that were passed to the transport."""
         self._transport_batches_writes = False
@@ -81,7 +83,7 @@ class Endpoint(asyncio.Protocol):
         """Store the peer's address and set the write limits."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
-        self.alive = self._error is None
+        self.alive = self._error is None  # it is set if `abort` was called before the connection was made
         self._transport_batches_writes = (type(transport).__module__, type(transport).__name__) == BATCHING_TRANSPORT
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
@@ -142,7 +144,10 @@ class Endpoint(asyncio.Protocol):
 
     @property
     def delivered_bytes(self) -> int:
-        """Number of bytes that the peer's kernel has acknowledged; that left our buffers, if the platform cannot tell."""
+        """Number of bytes that the peer's kernel has acknowledged; after the end of the connection, of all written bytes.
+
+        If the platform does not report unacknowledged bytes, those that have left our own buffers count as acknowledged.
+        """
         transport = self._transport
         if transport is None:
             return self._written_bytes
@@ -161,7 +166,10 @@ class Endpoint(asyncio.Protocol):
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(self, *pieces: bytes) -> None:
-        """Queue bytes for the write of this loop iteration. Raises ConnectionLost if the connection has ended."""
+        """Send the bytes of all pieces; they are written at the end of this loop iteration, or earlier.
+
+        Raises ConnectionLost if the connection has ended.
+        """
         if not self.alive:
             raise self._closed_error()
         if self._transport_batches_writes and (transport := self._transport) is not None:
@@ -207,7 +215,7 @@ class Endpoint(asyncio.Protocol):
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def abort(self, error: Exception, *, intended: bool = False, discard: bool = False) -> None:
-        """End the connection at once with this error; `intended` means that we do not need it any more, so it did not fail.
+        """End the connection at once with this error; `intended` means that we do not need it any more, so its end is no failure.
 
         With `discard`, the kernel drops the bytes that it has not delivered yet.
         """
@@ -221,7 +229,7 @@ class Endpoint(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, timeout: float = 2.0) -> None:
-        """Write the queued bytes and close; bytes that are still in our buffers after `timeout` seconds are dropped."""
+        """Write the queued bytes and close. Bytes that are still in our own buffers after `timeout` seconds are dropped."""
         self._closing = True
         self._flush()
         if self._transport is None:
@@ -240,6 +248,6 @@ class Endpoint(asyncio.Protocol):
         The transport would wait for the peer's TLS close message, which servers written in Java never send.
         """
         checks = 0
-        while not self._closed.is_set() and checks < QUIET_CHECKS:
-            await asyncio.sleep(QUIET_CHECK_S)
+        while not self._closed.is_set() and checks < DELIVERY_CHECKS:
+            await asyncio.sleep(DELIVERY_CHECK_S)
             checks = checks + 1 if self.delivered_bytes == self._written_bytes else 0

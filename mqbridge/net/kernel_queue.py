@@ -1,8 +1,8 @@
 """The kernel's send buffer: bytes that left our own buffers, but that the kernel has not delivered yet.
 
 On a slow link the kernel may buffer megabytes, and takes minutes to send them. A silence timeout must see that sending makes
-progress, and a resend must be sure that the first copy is not sent later. If the platform does not report the kernel's bytes,
-only our own buffers count.
+progress, and a resend over a new connection must be sure that the kernel does not deliver the first copy after all. If the
+platform does not report the kernel's bytes, only our own buffers count.
 """
 
 import contextlib
@@ -48,4 +48,4 @@ def discard_when_closed(transport: HasExtraInfo) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # linger for 0 s

@@ -25,6 +25,7 @@ class Pending(Generic[K, V]):
         self._requests: dict[K, tuple[asyncio.Future[V], float, str]] = {}
         """Future, deadline (loop time) and name of each request, by id."""
         self._timer: asyncio.TimerHandle | None = None
+        """The timer of the next sweep; None without requests."""
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class Pending(Generic[K, V]):
         return True
 
     def fail_all(self, error: Exception) -> None:
-        """Fail every pending request, when the connection has ended."""
+        """Fail every pending request with the error that ended the connection."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

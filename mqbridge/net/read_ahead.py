@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ReadAheadAccount:
-    """The bytes that one lane has reserved. Once `revoked`, the event of the lane, is set, `reserve` does not wait any more."""
+    """The bytes that one lane has reserved. `reserve` stops waiting when `revoked`, the lane's own event, is set."""
 
     def __init__(self, budget: Budget, revoked: asyncio.Event) -> None:
         self.held_bytes = 0
@@ -26,7 +26,7 @@ class ReadAheadAccount:
 
     @property
     def limit(self) -> int:
-        """The limit that all lanes share, in bytes."""
+        """The limit that all lanes of the inbound share, in bytes."""
         return self._budget.limit
 
     async def receive(self, receive_batch: Coroutine[Any, Any, T]) -> T:
@@ -42,7 +42,7 @@ class ReadAheadAccount:
             raise
 
     async def reserve(self, size: int) -> None:
-        """Wait until `size` more bytes are free and reserve them; reserve none if the lane is revoked meanwhile."""
+        """Wait until `size` more bytes are free and reserve them. If the lane is revoked first, return without them."""
         if self._budget.try_reserve(size):
             self.held_bytes += size
             return
@@ -56,12 +56,12 @@ class ReadAheadAccount:
             await cancel(reserving, revoked)
 
     def record_batch(self, size: int, end: tuple[int, ...]) -> None:
-        """Record that the lane returns a batch of `size` bytes that ends at `end`; bytes reserved beyond `size` are released."""
+        """Record that the lane returns a batch of `size` bytes, with `end` as `Batch.next`; release what was reserved beyond."""
         self._budget.release(self.held_bytes - size)
         self.held_bytes, self._batch_end = size, end
 
     def release_batch(self, end: tuple[int, ...]) -> None:
-        """Release the bytes of the last batch, which is acknowledged or rejected; do nothing if another batch ends at `end`."""
+        """Release the bytes of the acknowledged or rejected batch whose `Batch.next` is `end`, if it was returned last."""
         if end == self._batch_end:
             self.release()
 

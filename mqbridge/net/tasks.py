@@ -20,6 +20,7 @@ def spawn(coroutine: Coroutine[Any, Any, Any], name: str, *, log_errors: bool = 
 
 
 def _on_done(task: asyncio.Task[Any]) -> None:
+    """Forget the task, and log the error that ended it."""
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("task %s ended by %s: %s", task.get_name(), type(error).__name__, error, exc_info=error)

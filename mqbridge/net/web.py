@@ -1,6 +1,6 @@
 """HTTP connections to web services. A new httpx client replaces the old one when the TLS files change.
 
-The old client is closed after its last call.
+The old client is closed when its running calls have ended.
 """
 
 import ssl
@@ -14,12 +14,14 @@ from mqbridge.net.tls.explain import explain_tls
 from mqbridge.net.tls.tls import Tls
 
 _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
+"""Exceptions that a failed TLS handshake may raise; some servers reject a certificate by closing the connection."""
 
 
 class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
-    With a `transport`, requests use it instead of sockets. With `trust_env`, the proxy in the environment variables is used.
+    With a `transport`, requests use it instead of sockets. With `trust_env`, httpx obeys its environment
+    variables, such as HTTPS_PROXY.
     """
 
     def __init__(
@@ -32,8 +34,10 @@ class HttpConnections:
     ) -> None:
         self._settings: dict[str, Any] = {"timeout": timeout, "transport": transport, "trust_env": trust_env}
         self._tls = tls
-        self._context: ssl.SSLContext | None = None
         self._current: _Client | None = None
+        """The client for new calls; None before the first call."""
+        self._context: ssl.SSLContext | None = None
+        """The TLS context of `_current`; None without TLS settings, and until the first call by HTTPS."""
 
     async def request(self, method: str, url: httpx.URL, **arguments: Any) -> httpx.Response:
         """Make one request, without following redirects; `arguments` are those of httpx: headers, auth, json, data.
@@ -52,7 +56,7 @@ class HttpConnections:
     @asynccontextmanager
     async def _borrow_client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
         """Provide a client with the current TLS context for one call."""
-        context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
+        context = self._context if self._tls is None or scheme != "https" else await self._tls.context()  # HTTP needs no change
         client = self._current
         if client is None or context is not self._context:
             old_client, self._context = client, context
@@ -76,7 +80,7 @@ class HttpConnections:
         return explain_tls(cause, self._tls.settings, self._tls.server_name(host))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the current client; replaced clients close when their running calls have ended."""
         if self._current is not None:
             await self._current.http.aclose()
             self._current = None

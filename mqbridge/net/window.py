@@ -17,6 +17,7 @@ class SendWindow:
     def __init__(self, max_sends: int, max_bytes: int) -> None:
         self._max_sends, self._max_bytes = max_sends, max_bytes
         self._sends = self._bytes = 0
+        """Number of requests in flight, and their bytes together."""
         self._waiters: deque[Callable[[], None]] = deque()
         """The `wake` callbacks of callers that got no room, the first caller first."""
         self._woken: Callable[[], None] | None = None
@@ -29,7 +30,7 @@ class SendWindow:
 
     def reserve(self, size: int, wake: Callable[[], None]) -> bool:
         """Reserve room for a request of `size` bytes; if there is none, return False, and call `wake` once there may be room."""
-        must_queue = self._waiters and wake != self._woken
+        must_queue = self._waiters and wake != self._woken  # others wait already, and it is not this caller's turn
         if self._sends and (must_queue or self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
             if wake not in self._waiters:
                 self._waiters.append(wake)
@@ -39,7 +40,7 @@ class SendWindow:
         return True
 
     def release(self, size: int, sends: int = 1) -> None:
-        """Free the room of `sends` requests with `size` bytes together, answered or abandoned, and wake waiters."""
+        """Free the room of `sends` answered or abandoned requests, which have `size` bytes together, and wake waiters."""
         self._sends -= sends
         self._bytes -= size
         previous_woken = self._woken  # not None if a running `wake` called this method, to abandon a request

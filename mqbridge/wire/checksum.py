@@ -8,14 +8,15 @@ import zlib
 from collections.abc import Callable
 
 
-def _fastest() -> Callable[[bytes], int]:
+def _import_crc32() -> Callable[[bytes], int]:
+    """Return ISA-L's function if it is installed, else zlib's."""
     try:
-        from isal.isal_zlib import crc32  # noqa: PLC0415 - may be absent
+        from isal.isal_zlib import crc32 as isal_crc32  # noqa: PLC0415 - may be absent
     except ImportError:
         return zlib.crc32
-    fastest: Callable[[bytes], int] = crc32
-    return fastest
+    function: Callable[[bytes], int] = isal_crc32  # with a type: isal has none
+    return function
 
 
-crc32 = _fastest()
+crc32 = _import_crc32()
 """CRC-32 of bytes, the same value as `zlib.crc32`."""

@@ -9,11 +9,10 @@ from collections.abc import Callable
 Measure = Callable[[bytes, int], int]
 """A function that gets bytes and the offset at which a frame starts. It returns the number of bytes needed from that offset.
 
-This is the length of the frame, if the bytes contain enough of its header to tell; else the number of bytes after which it is
-worth asking again. So the frame is complete when that many bytes are present. Raises RemoteProtocolError for bytes that cannot
-be a frame, and for a frame that is too long.
+This is the length of the frame, if the bytes contain enough of its header to tell. Else it is more than the bytes present: the
+number of bytes with which the function should be called again. So the frame is complete if that many bytes are present. Raises
+RemoteProtocolError for bytes that cannot be a frame, and for a frame that is too long.
 """
-
 
 FrameSpan = tuple[bytes, int, int]
 """A frame inside a buffer: the buffer, start and end offset."""
@@ -29,6 +28,7 @@ class FrameCutter:
         self._chunks: list[bytes] = []
         """Received chunks of the incomplete frame."""
         self._buffered = 0
+        """Number of bytes in `_chunks`."""
         self._need = 1
         """Number of buffered bytes below which `measure` need not be called."""
 
@@ -56,7 +56,7 @@ class FrameCutter:
             if need > end - at:
                 break
             frames.append((data, at, at := at + need))
-            need = 1
+            need = 1  # if no bytes are left, any next byte belongs to a new frame
         self._need = need
         tail = data[at:] if at else data
         self._chunks = [tail] if tail else []

@@ -5,6 +5,7 @@ from operator import mul
 
 _M32 = 0xFFFFFFFF
 _UTF16 = f"utf-16-{sys.byteorder[0]}e"
+"""UTF-16 in this machine's byte order, in which `memoryview.cast` reads code units."""
 BLOCK = 64
 """Code units per step: blocks take less than half of the time of single units. A key may be as long as a message."""
 _WEIGHTS = [pow(31, power, 1 << 32) for power in range(BLOCK)][::-1]

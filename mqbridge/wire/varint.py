@@ -10,6 +10,7 @@ MAX_VARINT_BYTES = 10
 
 
 def _encode(value: int) -> bytes:
+    """Encode an unsigned value, without the table."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

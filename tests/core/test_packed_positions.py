@@ -20,9 +20,9 @@ def test_a_range_returns_the_added_positions_within_it(added: list[Position], fi
     assert list(positions) == added
     assert len(positions) == len(added)
     assert positions.between(first, last) == {position for position in added if first <= position <= last}
-    assert positions.last == max(added, default=())
+    assert positions.highest == max(added, default=())
     if added:
-        assert positions.first == min(added)
+        assert positions.lowest == min(added)
 
 
 def test_positions_beyond_64_bits_are_ignored() -> None:

@@ -80,9 +80,9 @@ class LogOperations:
         setting = f"retention={format_duration(retention_s)}"
         if group is None:
             return target_warnings(topic, setting, retention_s)
-        half_time = await self.position_at(topic, now_ms() - round(retention_s * LATE_FRACTION * 1000))
+        half_age_positions = await self.position_at(topic, now_ms() - round(retention_s * LATE_FRACTION * 1000))
         committed, bounds = await self._cluster.committed(topic, group), await self._cluster.bounds(topic)
-        return group_warnings(topic, group, setting, committed, bounds, half_time)
+        return group_warnings(topic, group, setting, committed, bounds, half_age_positions)
 
 
 def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list[Member]:

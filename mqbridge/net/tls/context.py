@@ -6,13 +6,13 @@ from pathlib import Path
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tls.settings import TlsSettings
 
-_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_TLS_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 async def make_context(settings: TlsSettings) -> ssl.SSLContext:
     """Make a context for connections to servers. Raises ClusterError (FATAL) that names the option if a file is unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = _VERSIONS[settings.minimum_version]
+    context.minimum_version = _TLS_VERSIONS[settings.minimum_version]
     context.check_hostname = settings.verify == "full"
     context.verify_mode = ssl.CERT_NONE if settings.verify == "none" else ssl.CERT_REQUIRED
     if settings.verify != "none":
@@ -25,6 +25,7 @@ async def make_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _load_authorities(context: ssl.SSLContext, path: Path | None) -> None:
+    """Load the authorities from a file or a folder; those of the platform if `path` is None."""
     try:
         if path is None:
             context.load_default_certs()
@@ -50,7 +51,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pas
 
 
 def _is_encrypted(key: Path) -> bool:
-    """Return True if the key file contains `ENCRYPTED`. OpenSSL reports a wrong password and a wrong file with the same error."""
+    """Return True if the key file contains `ENCRYPTED`; OpenSSL's error is the same for a wrong password and for a wrong file."""
     try:
         return b"ENCRYPTED" in key.read_bytes()
     except OSError:
@@ -58,7 +59,7 @@ def _is_encrypted(key: Path) -> bool:
 
 
 def _unusable_file_error(option: str, path: Path | None, error: Exception, expected: str) -> ClusterError:
-    """Make the error about an unusable file. OpenSSL's own text is not shown, because it names OpenSSL's source files."""
+    """Make the error about the unusable file of an option. It omits OpenSSL's own text, which names OpenSSL's source files."""
     is_system_error = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     why = getattr(error, "strerror", None) if is_system_error else "its content is of another kind"
     return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {expected}", Failure.FATAL)

@@ -24,11 +24,16 @@ _EXPLANATIONS = (
     ("HTTP_REQUEST", "it does not speak TLS but HTTP: is this the port of a web interface?"),
     ("RECORD_LAYER_FAILURE", "it does not speak TLS: is this its port without TLS?"),
 )
-"""Parts of OpenSSL's error texts (TLS alerts of the server, and errors of our side) with their explanations; the first wins."""
+"""Parts of OpenSSL's error texts (TLS alerts of the server, and errors of our side) with their explanations.
+
+The first part that occurs in an error text decides."""
 
 
 def is_permanent(error: Exception) -> bool:
-    """Return True if a retry cannot help. A connection that just ends may come from a load balancer that has no servers yet."""
+    """Return True if a retry cannot help, as after a TLS alert.
+
+    A retry can help after a connection that just ended: a load balancer may have had no servers yet.
+    """
     return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 

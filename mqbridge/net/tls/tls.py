@@ -41,7 +41,9 @@ class Tls:
         self._name = name
         self._context: ssl.SSLContext | None = None
         self._stamps: _FileStamps = ()
+        """The stamps of the files from which `_context` was made."""
         self._expiries: dict[str, float] = {}
+        """See `expiries`; the server certificate that was recorded first comes first."""
         if self.settings.verify != "full":
             log.warning("cluster %s: %s", name, _WEAK_CHECK_WARNINGS[self.settings.verify])
 
@@ -64,7 +66,7 @@ class Tls:
             log.info("cluster %s: the TLS files changed, new connections use them", self._name)
         self._context, self._stamps = context, stamps
         if self.settings.certificate is not None:
-            with contextlib.suppress(OSError, ValueError):  # the file is being written: it is read again after its next change
+            with contextlib.suppress(OSError, ValueError):  # the file is being replaced: the next changed stamp reads it again
                 self._expiries[OWN_CERTIFICATE] = _expiry_of(self.settings.certificate)
         return context
 
@@ -100,7 +102,7 @@ _WEAK_CHECK_WARNINGS = {
 
 
 def _file_stamps(paths: tuple[Path, ...]) -> _FileStamps:
-    """Return values that change when a file changes; that of a folder changes when a file is added or removed."""
+    """Return a stamp per path, which changes when the file changes; that of a folder when a file is added or removed."""
 
     def file_stamp(path: Path) -> tuple[int, int, int] | None:
         try:

@@ -55,7 +55,7 @@ class StoredPositions:
     @property
     def highest(self) -> Position:
         """The highest position that is stored or dead-lettered; () if there is none."""
-        return max((*self.last.values(), *(stored.last for stored in self.stored), *self.dead_lettered), default=())
+        return max((*self.last.values(), *(stored.highest for stored in self.stored), *self.dead_lettered), default=())
 
     def finished_between(self, first: Position, last: Position) -> set[Position]:
         """Return the positions from `first` to `last`, both included, that are stored or dead-lettered."""
@@ -93,7 +93,7 @@ async def find_stored(
     floors = since or {}
     stored = await stored_from(cluster, topic, names, source, first, since)
     # A job that was started again under its old name, but without its checkpoint, may have stored messages before `since`.
-    if incomplete := {index: names[index] for index in names if index in floors and stored[index].last < last[index]}:
+    if incomplete := {index: names[index] for index in names if index in floors and stored[index].highest < last[index]}:
         stored |= await stored_from(cluster, topic, incomplete, source, first)
     bounds = await cluster.bounds(topic)
     complete_after: dict[int, Position] = {}
@@ -102,8 +102,8 @@ async def find_stored(
         # True if the search from the beginning found nothing, or if the partition now begins after `since`.
         may_have_deleted = not stored[index] if floor is None else bounds[name].first > floor
         if may_have_deleted:
-            complete_after[index] = stored[index].first if stored[index] else last[index]
-        elif stored[index].last < last[index]:
+            complete_after[index] = stored[index].lowest if stored[index] else last[index]
+        elif stored[index].highest < last[index]:
             accepted = f"messages of {source} up to {format_position(last[index])}"
             raise ClusterError(f"{cluster.name}/{topic} has accepted {accepted}, and has not stored them yet", Failure.RETRY)
     return StoredPositions(last, list(stored.values()), complete_after=complete_after)
