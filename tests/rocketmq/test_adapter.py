@@ -213,7 +213,7 @@ async def test_messages_sent_back_arrive_in_a_lane_of_their_topic(ends: Ends) ->
     ends.push_async_callback(client.close)
     back = SendBack(client, name)
     for topic, number in ((first, 0), (second, 1), (foreign, 2), (first, 2)):
-        await back.later(*await stored(client, topic, number), level=1)
+        await back.redeliver(*await stored(client, topic, number), level=1)
     seen: dict[str, list[bytes | None]] = {first: [], second: []}
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while sum(map(len, seen.values())) < 3:

@@ -17,7 +17,7 @@ from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client import queue_state
 from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.queue_state import QueueState
-from mqbridge.rocketmq.client.unpacked_size import max_unpacked_bytes
+from mqbridge.rocketmq.client.unpacked_size import max_unpacked_record_bytes
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -93,7 +93,7 @@ def test_the_parts_contain_all_messages_once(made: tuple[list[bytes], int], begi
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_upper_bound_of_the_decompressed_size_holds(codec: int) -> None:
     for size in (0, 1, 1000, 1 << 20):
-        assert size <= max_unpacked_bytes(len(compress(codec, bytes(size))), SysFlag.COMPRESSED | codec)
+        assert size <= max_unpacked_record_bytes(len(compress(codec, bytes(size))), SysFlag.COMPRESSED | codec)
 
 
 def test_a_queue_delivers_the_parts_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

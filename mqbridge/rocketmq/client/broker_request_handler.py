@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 
 _handlers_by_client: "WeakKeyDictionary[BaseClient, BrokerRequestHandler]" = WeakKeyDictionary()
+"""For `BrokerRequestHandler.of`."""
 
 
 class ServedConsumer(Protocol):
@@ -36,6 +37,7 @@ class ServedConsumer(Protocol):
     membership: Membership
     held: HeldQueues
     gaps: dict[Queue, int]
+    """Queues that were released at a gap, with the offset of the gap."""
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
         """Continue at `offset` in a queue that stopped, or was released, at a gap."""
@@ -51,7 +53,7 @@ class BrokerRequestHandler:
         self._consumers: dict[str, ServedConsumer] = {}
         client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._on_members_changed)
         client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset)
-        client.on(Code.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        client.on(Code.GET_CONSUMER_RUNNING_INFO, self._report_running_info)
         client.on(Code.CONSUME_MESSAGE_DIRECTLY, self._decline_to_consume)
 
     @classmethod
@@ -62,13 +64,13 @@ class BrokerRequestHandler:
             handler = _handlers_by_client[client] = cls(client)
         return handler
 
-    def admit(self, group: str, consumer: ServedConsumer) -> None:
+    def register(self, group: str, consumer: ServedConsumer) -> None:
         """Register a consumer. Raises LocalProtocolError if the client has a member of the group already."""
         if group in self._consumers:
             raise LocalProtocolError(f"this client has a member of group {group} already; another member needs its own client")
         self._consumers[group] = consumer
 
-    def dismiss(self, group: str, consumer: ServedConsumer) -> bool:
+    def unregister(self, group: str, consumer: ServedConsumer) -> bool:
         """Unregister a consumer; return False if it was not registered."""
         if self._consumers.get(group) is not consumer:
             return False
@@ -83,7 +85,10 @@ class BrokerRequestHandler:
             consumer.request_rebalance()
 
     def _on_reset(self, address: str, request: Command) -> None:
-        """Continue at the offsets of an administrator's reset, in the queues that our consumer has or has released at a gap."""
+        """Continue at the offsets of an administrator's reset, in the queues that our consumer has or has released at a gap.
+
+        A queue that rests at a gap is started anew by a rebalance, see `leave_gap`; any other queue moves.
+        """
         header = ResetOffsetHeader.decode(request.ext)
         consumer = self._consumers.get(header.group)
         if consumer is None:
@@ -98,7 +103,8 @@ class BrokerRequestHandler:
             elif assigned is not None or queue in consumer.gaps:
                 spawn(consumer.leave_gap(queue, offset), f"rocketmq reset of {queue}")
 
-    def _running_info(self, _address: str, request: Command) -> Command:
+    def _report_running_info(self, _address: str, request: Command) -> Command:
+        """Return the consumer's settings, subscriptions and queues, for the tools of administrators."""
         consumer = self._consumers.get(RunningInfoHeader.decode(request.ext).consumer_group)
         if consumer is None:
             return self._unknown_group(request)
@@ -127,7 +133,10 @@ class BrokerRequestHandler:
 
 
 def _process_queue_info(assigned: AssignedQueue) -> Mapping[str, Any]:
-    """Return a queue's figures, as Java's ProcessQueueInfo. Waiting messages are counted by offsets."""
+    """Return a queue's figures, under the names of Java's ProcessQueueInfo (`droped` is spelt so there).
+
+    Cached are the messages that were pulled and not yet acknowledged, counted by offsets. Figures that we do not record are 0.
+    """
     return {
         "cachedMsgCount": assigned.position - assigned.committed,
         "cachedMsgMaxOffset": max(assigned.position - 1, 0),

@@ -30,8 +30,8 @@ class Brokers:
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
         """Return the address to pull from, and True if it is the master's.
 
-        That is the master, or without a master the slave with the lowest id. Raises ClusterError (REFRESH) if the route has no
-        address of this broker.
+        It is the master's address, or without a master that of the slave with the lowest id. Raises ClusterError (REFRESH) if the
+        route has no address of this broker.
         """
         if (reader := self.cached_reader(topic, broker)) is not None:
             return reader

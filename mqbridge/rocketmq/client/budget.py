@@ -1,8 +1,9 @@
 """Memory budget of a consumer: the bytes that all its queues together may hold, and how they share it.
 
-A queue holds the bytes of its responses until the consumer takes them, or, with `holds_budget`, releases them. A pull reserves
-bytes before it is sent, its charge: it requests as many messages as fit into the queue's part, estimated by the size of earlier
-messages. If the response is larger, its real size counts, and nothing is lent until everything fits into the limit again.
+A queue holds the bytes of its responses until the consumer takes them, or, with `holds_budget`, releases them. Before a pull is
+sent, it reserves bytes: its charge. It requests as many messages as fit into the queue's part, estimated by the size of earlier
+messages. If the response is larger than the charge, its real size counts, and nothing is lent until everything fits into the
+limit again.
 
 Each queue has an equal share of the limit. A fourth of the share is reserved for the queue, its part: a pull for which the part
 has room never waits for another queue. So a queue whose messages are taken continues, whatever the other queues hold. Everything
@@ -49,9 +50,9 @@ class Account:
         self.borrowed = 0
         """Held and requested bytes beyond the queue's part."""
         self.overtook = False
-        """True if it borrowed them while another queue was the first in the line."""
+        """True if the queue borrowed these bytes while another queue was the first in the line."""
         self.waiter: Waiter | None = None
-        """Its pending reservation, if any."""
+        """The queue's pending reservation, if any."""
 
 
 class Charge:
@@ -85,10 +86,11 @@ class Budget:
         self.expected = 0
         """Bytes reserved by pulls in flight."""
         self._borrowed = self._overtaking = 0
-        """Borrowed bytes of all queues, and those of them that were borrowed by overtaking."""
+        """Bytes that all queues have borrowed, and the part of these bytes that queues borrowed by overtaking others."""
         self._message_bytes = FIRST_MESSAGE_BYTES
         """Average size of recent messages of all queues."""
         self._line: deque[Waiter] = deque()
+        """Queues that wait until they can borrow, the oldest first."""
         self._active: set[Account] = set()
         """Accounts that hold or have requested something."""
 
@@ -117,8 +119,9 @@ class Budget:
         `idle`: the queue was read to its end.
         """
         if not self._line:  # nobody waits: the same decision as in `_grant_or_enqueue` and `_grant_line`, without a future
-            charge = self._charge(account, idle=idle)
+            charge = self._next_charge(account, idle=idle)
             used, part = account.held + account.requested + charge.size, self._part
+            # What this queue has borrowed so far is contained in `used`.
             free = self._max_bytes - part * self._queues - self._borrowed + account.borrowed
             if used <= part or ((not account.held or used <= self._share) and used - part <= free):
                 self._grant(account, charge, overtakes=False)
@@ -145,22 +148,22 @@ class Budget:
 
     def record_response(self, account: Account, charge: Charge, size: int, messages: int) -> None:
         """Replace the charge by the bytes that the pull returned: `size` bytes with this number of messages."""
-        average, expected = size // max(1, messages), self._message_bytes
+        average, previous_average = size // max(1, messages), self._message_bytes
         account.message_bytes = max(average, (account.message_bytes + 3 * average) // 4, 1)
-        self._message_bytes = max(average, (expected + 3 * average) // 4, 1)
+        self._message_bytes = max(average, (previous_average + 3 * average) // 4, 1)
         account.held += size
         self.held += size
         self.expected -= charge.size
         account.requested -= charge.size
         charge.size = 0
         self._update_borrowed(account)
-        if self._message_bytes < expected:
-            for waiter in [one for one in self._line if not one.account.message_bytes]:
+        if self._message_bytes < previous_average:  # the charges of queues without an average of their own get smaller
+            for waiter in [waiter for waiter in self._line if not waiter.account.message_bytes]:
                 self._grant_or_enqueue(waiter)
         self._grant_line()
 
     def release(self, account: Account, size: int) -> None:
-        """Release bytes that the queue no longer holds."""
+        """Release `size` bytes that the queue no longer holds."""
         account.held -= size
         self.held -= size
         self._update_borrowed(account)
@@ -168,7 +171,7 @@ class Budget:
             self._grant_or_enqueue(account.waiter)
         self._grant_line()
 
-    def _charge(self, account: Account, *, idle: bool) -> Charge:
+    def _next_charge(self, account: Account, *, idle: bool) -> Charge:
         """Return the charge of the queue's next pull: as many messages as probably fit into its part, at least one."""
         part, message = self._part, account.message_bytes or self._message_bytes
         messages = max(1, part // message)
@@ -184,7 +187,7 @@ class Budget:
         """
         if waiter.granted.done():
             return
-        account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
+        account, charge = waiter.account, self._next_charge(waiter.account, idle=waiter.idle)
         used = account.held + account.requested + charge.size
         if used <= self._part:
             self._grant(account, charge, overtakes=False)
@@ -195,7 +198,10 @@ class Budget:
             self._grant_line()
 
     def _grant_line(self) -> None:
-        """Grant what is free to the queues in the line, in order; later ones may overtake the first within a limit."""
+        """Grant charges of the queues in the line, in order, from the free bytes.
+
+        Queues may overtake the first one within a limit.
+        """
         if not self._line:
             return
         part, max_overtaking = self._part, self._max_bytes // OVERTAKING_DIVISOR
@@ -205,7 +211,7 @@ class Budget:
             waiter = self._line.popleft()
             if waiter.granted.done():
                 continue
-            account, charge = waiter.account, self._charge(waiter.account, idle=waiter.idle)
+            account, charge = waiter.account, self._next_charge(waiter.account, idle=waiter.idle)
             to_borrow = account.held + account.requested + charge.size - part
             if to_borrow <= 0 or (
                 to_borrow - account.borrowed <= free and (not still_waiting or self._overtaking + to_borrow <= max_overtaking)
@@ -216,7 +222,7 @@ class Budget:
                 continue
             still_waiting.append(waiter)
             if len(still_waiting) > 1 and to_borrow <= max_overtaking:
-                break  # this one will overtake as soon as there is room; the ones before it are too large to overtake
+                break  # this queue overtakes first as soon as there is room; the ones before it need too much to overtake
         self._line.extendleft(reversed(still_waiting))
 
     def _grant(self, account: Account, charge: Charge, *, overtakes: bool) -> None:

@@ -14,6 +14,7 @@ class CleanupPolicies:
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
         self._compacted: dict[str, bool] = {}
+        """True or False for each topic whose policy was queried."""
 
     async def is_compacted(self, queue: Queue) -> bool:
         """Return True if the topic keeps only the newest message per key, so that missing offsets are normal.

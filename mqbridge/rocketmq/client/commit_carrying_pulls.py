@@ -1,7 +1,8 @@
-"""Keeps the last commit of a queue behind the pulls that carry a commit.
+"""Lets the last commit of a queue wait for earlier pulls that carry a commit.
 
 Brokers handle requests concurrently, so the commit in a pull that is still in flight could overwrite a later commit. So a task
-whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the last commit waits for that.
+whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the last commit is sent after the
+task has ended.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from mqbridge.net.tasks import cancel
 from mqbridge.rocketmq.client import pull_request
 
 COMMIT_STORED_S = 0.5
-"""After this time, a broker has stored the commit of a pull that it may hold: it does so before it holds the pull."""
+"""After this time, a broker has stored the commit of a pull that it may hold: it stores the commit first, then holds the pull."""
 
 
 class CommitCarryingPulls:
@@ -36,7 +37,7 @@ class CommitCarryingPulls:
             self._current_task = None
         self._ending.pop(task, None)
 
-    def end(self, task: asyncio.Task[None]) -> None:
+    def cancel_unless_committing(self, task: asyncio.Task[None]) -> None:
         """Cancel this task, unless its commit may be in flight; then the task ends by itself after the response."""
         if not self.mark_ending(task):
             task.cancel()
@@ -53,7 +54,10 @@ class CommitCarryingPulls:
         return True
 
     async def wait(self, max_s: float) -> None:
-        """Wait up to `max_s` seconds until no commit is in flight that could overwrite the next one; then cancel the rest."""
+        """Wait up to `max_s` seconds until no commit is in flight that could overwrite the next one.
+
+        Tasks that have no response by then are cancelled.
+        """
         if self._ending:
             remaining_s = max(self._ending.values()) - self._loop.time()
             await asyncio.wait(self._ending, timeout=max(0.0, min(remaining_s, max_s)))

@@ -15,10 +15,15 @@ from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, O
 from mqbridge.rocketmq.client.credentials import Credentials
 
 Greet = Callable[[Connection], Awaitable[None]]
+"""Sends the first heartbeat over a new connection, if it needs one. If this fails, the connection is closed."""
 
 
 class ConnectionPool:
-    """The connections of one client, to name servers and brokers."""
+    """The connections of one client, to name servers and brokers.
+
+    `on_request` gets the requests of brokers. `on_lost` is called when a connection is lost that `get` would have returned: not
+    a retired one, and not after `close`.
+    """
 
     def __init__(
         self,
@@ -36,7 +41,9 @@ class ConnectionPool:
         self._tls, self._credentials, self._connect_timeout_s = tls, credentials, connect_timeout_s
         self._connections: dict[str, Connection] = {}
         self._retired: set[Connection] = set()
+        """Connections that get no new requests, and are open until their broker closes them."""
         self._dialing: dict[str, asyncio.Task[Connection]] = {}
+        """Attempts to connect that are in progress, by address."""
         self._closed = False
 
     @property
@@ -45,7 +52,7 @@ class ConnectionPool:
         return self._tls is not None or self._credentials is not None
 
     async def read_credentials(self) -> None:
-        """Read the credentials again. Raises ClusterError (FATAL) if they cannot be read and never were."""
+        """Read the credentials again. Raises ClusterError (FATAL) if they cannot be read now and were never read before."""
         if self._credentials is not None:
             await self._credentials.read()
 
@@ -77,7 +84,7 @@ class ConnectionPool:
             raise
 
     def retire(self, connection: Connection) -> None:
-        """Stop using this connection for new requests: its broker shuts down, and closes it after the last pending response."""
+        """Stop using this connection for new requests: its broker is shutting down, and closes it after the last response."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             self._retired.add(connection)
@@ -126,9 +133,8 @@ class ConnectionPool:
             del self._connections[connection.address]
             if not self._closed:
                 self._on_lost(connection, error)
-                if (
-                    connection.endpoint.has_received
-                ):  # reconnect: name servers drop a dead broker's routes, so no request would retry
+                if connection.endpoint.has_received:
+                    # Reconnect now: name servers drop the routes of a dead broker, so perhaps no request will try to connect.
                     self._start_dialing(connection.address)
 
     async def close(self) -> None:

@@ -30,11 +30,14 @@ UNREGISTER_TIMEOUT_S = 3.0
 
 
 class Heartbeats:
-    """Sends the heartbeats of one client, and unregisters its groups. `timeout_s` limits the wait for each response."""
+    """Sends the heartbeats of one client every `interval_s`, and unregisters its groups.
 
-    def __init__(self, pool: ConnectionPool, routes: RouteTable, timeout_s: float, every_s: float = HEARTBEAT_S) -> None:
+    `timeout_s` limits the wait for each response.
+    """
+
+    def __init__(self, pool: ConnectionPool, routes: RouteTable, timeout_s: float, interval_s: float = HEARTBEAT_S) -> None:
         self._pool, self._routes = pool, routes
-        self._timeout_s, self._every_s = timeout_s, every_s
+        self._timeout_s, self._interval_s = timeout_s, interval_s
         self._producers: Counter[str] = Counter()
         """Number of producers by group."""
         self.consumers: dict[str, ConsumerData] = {}
@@ -42,6 +45,7 @@ class Heartbeats:
         self.broker_versions: dict[str, int] = {}
         """Version number in the last response to a heartbeat, by broker address."""
         self._client_id = ""
+        """Empty before `start`."""
         self._order = PerBrokerOrder()
         self._new_group = asyncio.Event()
         """Set when a producer group was added that the brokers do not know yet."""
@@ -100,9 +104,9 @@ class Heartbeats:
         """
         if not (self._client_id and (self._producers or self.consumers or self._pool.may_be_refused)):
             return
-        sent = await self._order.run(connection.address, partial(self._send, connection))
-        announced = [("producerGroup", group) for group in sent.producers]
-        announced += [("consumerGroup", consumer.group) for consumer in sent.consumers]
+        heartbeat = await self._order.run(connection.address, partial(self._send, connection))
+        announced = [("producerGroup", group) for group in heartbeat.producers]
+        announced += [("consumerGroup", consumer.group) for consumer in heartbeat.consumers]
         while (removed := next((item for item in announced if not self._has_group(*item)), None)) is not None:
             announced.remove(removed)
             field, group = removed
@@ -132,13 +136,14 @@ class Heartbeats:
         if response.code == Status.GO_AWAY:
             self._pool.retire(connection)
         elif response.code != Status.SUCCESS:
-            log.warning("%s", refusal_error(f"a heartbeat at {connection.address}", response.code, response.remark))
+            error = refusal_error("it", response.code, response.remark)
+            log.warning("heartbeat to broker %s failed, the next one is sent as usual: %s", connection.address, error)
         return heartbeat
 
     async def _heartbeat_loop(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every_s):
+                async with asyncio.timeout(self._interval_s):
                     await self._new_group.wait()
             self._new_group.clear()
             await self._pool.read_credentials()

@@ -49,7 +49,7 @@ class HeldQueues(dict[Queue, AssignedQueue]):
     # --- locks ------------------------------------------------------------------------------------------------------
 
     async def lock(self, queues: Collection[Queue]) -> list[Queue]:
-        """Lock queues before reading them; return those whose lock we hold now."""
+        """Lock queues before reading them; return those whose lock we hold now, none unless the group is orderly."""
         if self._locks is None or not queues:
             return []
         self.unused_locks.update(queues)
@@ -95,7 +95,7 @@ class HeldQueues(dict[Queue, AssignedQueue]):
             await self.commit()
 
     async def commit(self) -> None:
-        """Send offsets acknowledged since the last commit to the store, without waiting for responses.
+        """Send offsets acknowledged since the last commit to the store, without waiting for responses of brokers.
 
         An offset that could not be sent is sent again by the next call.
         """

@@ -18,13 +18,17 @@ from mqbridge.rocketmq.wire.tags import SQL92
 log = logging.getLogger(__name__)
 
 JOIN_TRIES = 10
-"""How often we send heartbeats until the brokers list us. One is enough unless a broker is overloaded or a heartbeat is lost."""
+"""How many heartbeats we send at most until a broker lists us. One is enough unless a broker is overloaded or the heartbeat is
+lost."""
 JOIN_PAUSE_S = 0.5
 """Pause between these heartbeats."""
 
 
 class Membership:
-    """One member of one group. `topics` are those that it reads: of its subscriptions and, with `retries`, the retry topic."""
+    """One member of one group.
+
+    `topics` are the topics that it reads: those of its subscriptions and, with the setting `retries`, the group's retry topic.
+    """
 
     def __init__(self, brokers: Brokers, settings: ConsumerSettings) -> None:
         self.version = time.time_ns() // 1_000_000

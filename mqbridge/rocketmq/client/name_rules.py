@@ -5,6 +5,7 @@ import re
 from mqbridge.errors import ClusterError, Failure
 
 MAX_TOPIC_CHARS = 127
+"""Limit of the brokers."""
 MAX_GROUP_CHARS = 255
 """Limit for groups created by an administrator; 5.x brokers allow 120 characters for groups that they create automatically."""
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")

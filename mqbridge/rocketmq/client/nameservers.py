@@ -29,6 +29,7 @@ class NameServers:
         self.addresses = tuple(addresses)
         self._pool, self._timeout_s = pool, timeout_s
         self._index = 0
+        """Number of switches so far; modulo the number of servers it is the index of the current one."""
 
     @property
     def connectivity(self) -> Connectivity:

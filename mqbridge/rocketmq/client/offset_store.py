@@ -42,7 +42,8 @@ class OffsetStore(Protocol):
 class GroupOffsets:
     """The brokers store the offsets of the group, each broker those of its own queues.
 
-    `start` is where queues without an offset start. With EARLIEST it does not matter if a 4.x broker returns 0 for "no offset".
+    `start` is where queues without an offset start. With EARLIEST it does not matter if a 4.x broker returns 0 for "no offset",
+    because such a queue starts at its beginning anyway.
     """
 
     piggyback = True
@@ -50,6 +51,7 @@ class GroupOffsets:
     def __init__(self, brokers: Brokers, group: str, start: StartOffset) -> None:
         self._brokers, self._group = brokers, group
         self._exact = start is not StartOffset.EARLIEST
+        """True if `load` must tell a committed 0 from no offset."""
         self._positions = Positions(brokers.client)
 
     async def load(self, queue: Queue) -> int | None:
@@ -129,7 +131,7 @@ class NoOffsets:
 
 
 async def resolve_start(positions: Positions, queue: Queue, start: StartOffset, start_ms: int) -> int:
-    """Return the number of the offset that `start` means in this queue; `start_ms` counts with TIMESTAMP. Raises ClusterError."""
+    """Return the offset that `start` stands for in this queue; `start_ms` is used by TIMESTAMP only. Raises ClusterError."""
     if start is StartOffset.LATEST:
         return await positions.next(queue)
     if start is StartOffset.TIMESTAMP:

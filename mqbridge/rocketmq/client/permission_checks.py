@@ -5,7 +5,7 @@ message to a queue number that no topic has, an unlock of locks that are not hel
 versions of RocketMQ's access control check permissions with different requests, so requests for both are sent:
 
     permission           2.0 (from 5.3 on)              1.0 (4.x)
-    produce to a topic   SEND_MESSAGE_V2                SEND_MESSAGE_V2, but not SEND_BATCH_MESSAGE
+    produce to a topic   SEND_MESSAGE_V2                SEND_MESSAGE_V2 (SEND_BATCH_MESSAGE is not checked)
     consume a topic      UNLOCK_BATCH_MQ                QUERY_MESSAGE
     consume as a group   UNLOCK_BATCH_MQ                GET_CONSUMER_LIST_BY_GROUP
     query a topic        GET_MAX_OFFSET                 (always allowed)
@@ -37,6 +37,7 @@ async def check_may_produce(client: BaseClient, group: str, route: TopicRoute) -
 
     Raises AccessRefused (FATAL) with the missing permission, another ClusterError if a broker is unreachable.
     """
+    # The topic itself as `default_topic` keeps a broker from creating the topic.
     header = SendHeader(group, route.topic, NO_QUEUE, born_timestamp=0, default_topic=route.topic)
     await asyncio.gather(*(_try(client, address, Code.SEND_MESSAGE_V2, header.encode(), b"?") for address in route.masters()))
 
@@ -50,7 +51,8 @@ async def _check_consume_at(client: BaseClient, group: str, topic: str, address:
     locks = LockRequest(NO_CLIENT, group, (Queue(topic, "", NO_QUEUE),), only_this_broker=True)
     await _try(client, address, Code.UNLOCK_BATCH_MQ, {}, locks.encode())
     await _try(client, address, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group).encode())
-    await _try(client, address, Code.QUERY_MESSAGE, QueryHeader(topic, NO_CLIENT, 1, 0, 1).encode())
+    query = QueryHeader(topic, NO_CLIENT, max_num=1, begin_timestamp=0, end_timestamp=1)
+    await _try(client, address, Code.QUERY_MESSAGE, query.encode())
     await _try(client, address, Code.GET_MAX_OFFSET, QueueHeader(topic, 0).encode())
 
 

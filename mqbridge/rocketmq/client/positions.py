@@ -47,7 +47,7 @@ class Positions:
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
         """Return the offset of the first message stored at `timestamp` (ms since the epoch) or later; if none, that of `next`.
 
-        With `upper`, return the offset of the last message stored at `timestamp` or earlier.
+        With `upper`, return the offset of the last message stored at `timestamp` or earlier; if none, that of `first`.
         """
         header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
         address = await self.master(queue)
@@ -60,7 +60,8 @@ class Positions:
     async def committed(self, queue: Queue, group: str, *, exact: bool = True) -> int | None:
         """Return the group's committed offset; None if there is none.
 
-        A 4.x broker may return 0 for "none". With `exact`, a 0 is checked by another request; without, it is returned.
+        A 4.x broker may return 0 although there is none. With `exact`, a 0 of such a broker is checked by another request;
+        otherwise it is returned.
         """
         header = QueryOffsetHeader(group, queue.topic, queue.id, set_zero_if_not_found=False)
         address = await self.master(queue)
@@ -74,7 +75,7 @@ class Positions:
         return offset
 
     async def commit(self, queue: Queue, group: str, offset: int) -> None:
-        """Commit `offset`, which may be lower than the present one. Raises FATAL if the broker does not know the group."""
+        """Commit `offset`, which may be lower than the present one. Raises ClusterError (FATAL) if the group does not exist."""
         header = UpdateOffsetHeader(group, queue.topic, queue.id, offset)
         await self._client.request(await self.master(queue), Code.UPDATE_CONSUMER_OFFSET, header.encode())
 

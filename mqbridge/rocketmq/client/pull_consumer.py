@@ -37,11 +37,12 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 log = logging.getLogger(__name__)
 
 REBALANCE_INTERVAL_S = 20.0
-"""As in the Java clients (rocketmq.client.rebalance.waitInterval)."""
+"""Time until the next rebalance, as in the Java clients (rocketmq.client.rebalance.waitInterval)."""
 UNBALANCED_INTERVAL_S = 1.0
 """Time until the next rebalance if the last one could not start all queues, or could not query the members."""
 HANDOVER_S = 0.5
-"""Pause before loading the offset of a queue that another member may be releasing. It commits once it learns that we joined."""
+"""Pause before loading the offset of a queue that another member may be releasing: that member commits its last offset once it
+learns that we joined."""
 
 
 async def join(client: BaseClient, settings: ConsumerSettings) -> "PullConsumer":
@@ -67,8 +68,8 @@ class PullConsumer:
         self.name = f"group {settings.group}" if settings.group else "a reader"
         self.budget = Budget(settings.max_bytes)
         self.gaps: dict[Queue, int] = {}
-        """Queues that were released at a gap (missing messages), with its offset. A rebalance starts such a queue again only when
-        the group's offset there has changed."""
+        """Queues that were released at a gap (missing messages), each with the offset of the gap. A rebalance starts such a queue
+        again only when the group's offset in it has changed."""
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, settings)
@@ -83,6 +84,7 @@ class PullConsumer:
         """For `assigned_queues`: new queues, errors to raise, and None after `close`."""
         self._rebalance_requested = asyncio.Event()
         self._unwatch: list[Callable[[], None]] = []
+        """Functions that stop watching the routes."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
         self._reported_difference = ""
@@ -94,7 +96,7 @@ class PullConsumer:
         await self._assignment.record_initial_queues(self.name)
         self._unwatch = [self._client.routes.watch(topic, self._on_route_change) for topic in self.membership.topics]
         if self._is_member:
-            BrokerRequestHandler.of(self._client).admit(self.settings.group, self)
+            BrokerRequestHandler.of(self._client).register(self.settings.group, self)
             # Before our first heartbeat, which replaces the subscriptions of the other members at the brokers.
             await self._consistency.check()
             await self.membership.join()
@@ -132,11 +134,11 @@ class PullConsumer:
         await cancel(*self._tasks)
         # For a queue that is already being released, this waits for the release in progress.
         await asyncio.gather(*(assigned.release(deadline) for assigned in list(self.held.values())))
-        member = self._is_member and BrokerRequestHandler.of(self._client).dismiss(self.settings.group, self)
+        was_registered = self._is_member and BrokerRequestHandler.of(self._client).unregister(self.settings.group, self)
         try:
             async with asyncio.timeout_at(deadline):
                 await self.held.unlock_unused(self.held.unused_locks)
-                if member:
+                if was_registered:
                     await self.membership.leave()
         except TimeoutError:
             log.warning("%s was closed at its deadline, before it was unregistered at every broker", self.name)
@@ -239,7 +241,7 @@ class PullConsumer:
     async def _check_subscriptions(self) -> bool:
         """Report inconsistent subscriptions of the group's members to our caller, once per difference; always return True.
 
-        They do not make the rebalance incomplete.
+        True, because inconsistent subscriptions are no reason for an early next rebalance.
         """
         try:
             if self._is_member:
@@ -277,17 +279,17 @@ class PullConsumer:
     async def _start_queues(self, queues: list[Queue], *, alone: bool) -> bool:
         """Lock these queues if the group is orderly, and start them; return True if all could be started.
 
-        `alone`: no other member may be reading them.
+        `alone`: no other member can be reading them.
         """
         locked_at = None
-        wanted = len(queues)
+        queue_count = len(queues)
         if self.held.needs_locks:
             locked_at = self._loop.time()
             queues = await self.held.lock(queues)
         elif queues and not alone:
             await asyncio.sleep(HANDOVER_S)
         started = await asyncio.gather(*(self._start_queue(queue, locked_at) for queue in queues))
-        return sum(started) == wanted
+        return sum(started) == queue_count
 
     async def _start_queue(self, queue: Queue, locked_at: float | None) -> bool:
         """Start reading a queue; return False if it must be tried again. `locked_at`: when its lock was requested.
@@ -302,6 +304,7 @@ class PullConsumer:
                 self.budget.queues -= 1
 
     async def _load_offset_and_start(self, queue: Queue, locked_at: float | None) -> bool:
+        """Start reading a queue at its offset; return False after an error, which is logged. A queue at its gap stays stopped."""
         try:
             offset, first_start = await self._assignment.start_offset(queue)
         except (ClusterError, ProtocolError) as error:

@@ -146,14 +146,14 @@ class PullLoop:
         """Stop pulling; a response that still arrives is ignored."""
         self._stop_current()
         for task in self._older_tasks - {asyncio.current_task()}:
-            self.carrying_pulls.end(task)
+            self.carrying_pulls.cancel_unless_committing(task)
 
     def _stop_current(self) -> None:
         """Stop the task of the current run, unless it is the caller (in `on_reset` or a move): it ends when its run has ended."""
         self.settle_budget()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
-            self.carrying_pulls.end(task)
+            self.carrying_pulls.cancel_unless_committing(task)
 
     def settle_budget(self) -> None:
         """Release bytes from the budget that are no longer buffered, except those that the user of the queue keeps on it."""

@@ -2,8 +2,8 @@
 
 The broker limits a response, whatever is requested: by default to 32 messages or 256 KiB, and to 8 messages or 64 KiB if it
 estimates that they must be read from disk. Its settings maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory,
-maxTransferCountOnMessageInDisk and maxTransferBytesOnMessageInDisk change these limits at runtime. With 1024 to 4096 messages and
-2 to 4 MiB, a message costs the broker and the client half as much. Clients cannot read responses above 16 MiB.
+maxTransferCountOnMessageInDisk and maxTransferBytesOnMessageInDisk change these limits at runtime. With limits of 1024 to 4096
+messages and 2 to 4 MiB, a message costs the broker and the client half as much. Clients cannot read responses above 16 MiB.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,15 @@ from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
 
 SUSPEND_MS = 15_000
-"""How long the broker holds a pull that finds nothing; as it checks every 5 s, that may become 20 s."""
+"""How long the broker holds a pull that finds nothing. As it checks the time every 5 s, it may hold a pull for 20 s."""
 RESPONSE_TIMEOUT_S = 30.0
 """Timeout of one response, as in the Java clients. A pull may be held for 20 s."""
 
 FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
-MAX_OFFSET = (1 << 63) - 1
+"""Response codes of a pull; see `PullResponse.code`."""
 EXPECTED_CODES = frozenset({FOUND, NOTHING, FILTERED, MOVED})
+MAX_OFFSET = (1 << 63) - 1
+"""The largest offset: Java's long has 64 bits."""
 
 RESET = "OFFSET_RESET"
 """Remark of a MOVED response: an administrator has reset the group's offset."""
@@ -35,17 +37,18 @@ FOUND_NULL = "OFFSET_FOUND_NULL"
 
 
 class PullResponse:
-    """The response to a pull. `code` is FOUND, NOTHING, FILTERED (no message passed the filter) or MOVED.
+    """The response to a pull.
 
-    `next` is the offset at which to continue. `first` and `end` are the queue's first offset and the offset after its last
-    message.
+    `code` is FOUND, NOTHING (the queue has no message at the offset), FILTERED (no message passed the filter), or MOVED (the
+    offset is outside of the queue, or was reset). `next` is the offset at which to continue. `first` and `end` are the queue's
+    first offset and the offset after its last message.
     """
 
     __slots__ = ("body", "code", "end", "first", "next", "remark")
 
-    def __init__(self, answer: Command) -> None:
-        self.code, self.body, self.remark = answer.code, answer.body, answer.remark or ""
-        self.next, self.first, self.end = read_offsets(answer.ext)
+    def __init__(self, response: Command) -> None:
+        self.code, self.body, self.remark = response.code, response.body, response.remark or ""
+        self.next, self.first, self.end = read_offsets(response.ext)
 
     @property
     def is_reset(self) -> bool:
@@ -68,8 +71,8 @@ def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
 class Puller:
     """Pulls one queue for one consumer.
 
-    For a group, brokers filter by the subscription in its heartbeats, which has this `version`. Readers without a group send no
-    heartbeats for it, so their pulls contain the subscription.
+    For a group, brokers filter by the subscription in the heartbeats of its members, which has this `version`. A reader of given
+    queues (ASSIGNED) sends no heartbeats, so its pulls are "lite": they contain the subscription.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Puller:
         return PullResponse(await self._request(address, ext))
 
     async def _request(self, address: str, ext: dict[str, str]) -> Command:
+        """Send the pull, as PULL_MESSAGE if the broker does not support LITE_PULL_MESSAGE."""
         request_at, topic, timeout_s = self._brokers.request_at, self._queue.topic, RESPONSE_TIMEOUT_S
         try:
             return await request_at(address, topic, self._code, ext, timeout=timeout_s, accept=EXPECTED_CODES)

@@ -4,7 +4,7 @@ from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client.unpacked_size import max_unpacked_bytes_of, split_points
+from mqbridge.rocketmq.client.unpacked_size import max_unpacked_body_bytes, split_points
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
@@ -28,9 +28,10 @@ class PulledRecords:
     """Consecutive messages of one queue that pass the filter; there may be none.
 
     `first` is the requested offset, `next` the offset at which to continue. `body` contains the records as the broker returned
-    them. `records` are those of them that lie in the range from `first` up to, but not including, `next`, and whose tag is one of
-    `tags`. (A broker returns an inner batch, which is one record with several messages, as a whole, and it compares tags by their
-    hash only.) Decoded records are not kept, because they take several times the memory of their bytes.
+    them. `records` are the messages in `body` with offsets from `first` up to, but not including, `next`, and with one of `tags`
+    (without `tags`: with any tag or none). Others are there because a broker returns an inner batch (one record with several
+    messages) as a whole, and compares tags by their hash only. Decoded records are not kept, because they take several times the
+    memory of their bytes.
     """
 
     __slots__ = (
@@ -56,10 +57,14 @@ class PulledRecords:
         self.has_inner_batches = bool(flags & SysFlag.INNER_BATCH)
         self.stored: int = next_ - first if self.has_inner_batches else record_count
         """The number of messages before the filter by tags. With inner batches, the number of offsets from `first` to `next`."""
-        self.max_unpacked_bytes = max_unpacked_bytes_of(body) if flags & (SysFlag.COMPRESSED | SysFlag.INNER_BATCH) else self.size
+        self.max_unpacked_bytes = (
+            max_unpacked_body_bytes(body) if flags & (SysFlag.COMPRESSED | SysFlag.INNER_BATCH) else self.size
+        )
         """Upper bound of the memory of all messages when decompressed, in bytes."""
         self._count = -1
+        """The result of `count` with `tags`; -1 before its first use."""
         self._first_record = first
+        """The result of `first_record` with `tags`, set together with `_count`."""
         self._records: list[Record] | None = None
         """Records that `count` has decoded, until `records` returns them."""
 
@@ -74,8 +79,8 @@ class PulledRecords:
         if records and (records[0].queue_offset < self.first or records[-1].queue_offset >= self.next):
             records = [record for record in records if self.first <= record.queue_offset < self.next]
         if self.tags:
-            wanted = {tag.encode() for tag in self.tags}
-            records = [record for record in records if tag_of(record) in wanted]
+            encoded_tags = {tag.encode() for tag in self.tags}
+            records = [record for record in records if tag_of(record) in encoded_tags]
         return records
 
     @property
@@ -103,7 +108,7 @@ class PulledRecords:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory, kept records included."""
+        """Bytes in memory: `body`, and the records that `count` has decoded and keeps."""
         return self.size if self._records is None else self.size + RECORD_BYTES * len(self._records)
 
     @property
@@ -182,7 +187,7 @@ def _count_stored(body: bytes) -> tuple[int, int]:
     while at < end:
         size, sys_flag = read(body, at) if end - at >= MIN_RECORD_BYTES else (0, 0)
         if size < MIN_RECORD_BYTES or at + size > end:
-            raise RemoteProtocolError(f"record {count} of an answer of {end} bytes has {size} bytes where {end - at} are left")
+            raise RemoteProtocolError(f"record {count} of a response of {end} bytes has {size} bytes where {end - at} are left")
         flags |= sys_flag
         at += size
         count += 1

@@ -17,7 +17,7 @@ from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 RETRY_TOPIC_S = 60.0
-"""For this time after joining, a retry topic without a route makes the consumer rebalance every second, later every 20 s."""
+"""While a retry topic has no route, the consumer rebalances every second for this time after joining, after that every 20 s."""
 
 
 class QueueAssignment:
@@ -29,6 +29,7 @@ class QueueAssignment:
         self._initial_queues: dict[str, frozenset[Queue]] = {}
         """The queues of each topic when we joined."""
         self._joined_at = 0.0
+        """Loop time of `mark_joined`."""
         self._loop = asyncio.get_running_loop()
 
     async def record_initial_queues(self, consumer_name: str) -> None:
@@ -47,14 +48,15 @@ class QueueAssignment:
     def may_stay_missing(self, topic: str) -> bool:
         """Return True if a topic without a route needs no rebalance before the regular one.
 
-        That is the retry topic some time after joining: no broker has created it until then, and probably none will soon.
+        Only a retry topic may stay missing, RETRY_TOPIC_S after joining: no broker has created it by then, and probably none will
+        soon.
         """
         return topic not in self._initial_queues and self._loop.time() - self._joined_at > RETRY_TOPIC_S
 
     async def own_queues(self, topic: str) -> tuple[list[Queue] | None, bool]:
-        """Return our queues of a topic, and True if no other member may be reading them. Raises ClusterError.
+        """Return our queues of a topic, and True if no other member can be reading them. Raises ClusterError.
 
-        Returns None as the queues if the route or the members are unknown now: then we keep the queues that we have.
+        Returns None as the queues if the route or the members are unknown now. The caller then keeps the queues that it has.
         """
         if self._settings.model is MessageModel.ASSIGNED:
             return [queue for queue in self._settings.queues if queue.topic == topic], True
@@ -71,13 +73,13 @@ class QueueAssignment:
         return divide(self._settings.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
 
     async def start_offset(self, queue: Queue) -> tuple[int, bool]:
-        """Return the offset at which to start a queue, and True if this is the first start: no offset was set or stored.
+        """Return the offset at which to start a queue, and True if this is the group's first start.
 
-        Raises ClusterError.
+        It is the first start if the settings contain no offset for the queue, and none is stored. Raises ClusterError.
         """
-        set_offset = self._settings.offsets.get(queue)
-        if set_offset is not None:
-            return set_offset, False
+        configured_offset = self._settings.offsets.get(queue)
+        if configured_offset is not None:
+            return configured_offset, False
         stored_offset = await self._store.load(queue)
         if stored_offset is not None:
             return stored_offset, False

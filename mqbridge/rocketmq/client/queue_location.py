@@ -22,6 +22,7 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):
         routes.invalidate_and_switch_server(topic)
+    # After an error with RETRY, for example of a busy broker, the route is still right.
     elif isinstance(error, ConnectionLost) or (isinstance(error, ClusterError) and error.failure is not Failure.RETRY):
         routes.invalidate(topic)
     missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST

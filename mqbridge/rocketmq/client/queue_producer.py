@@ -101,7 +101,8 @@ class QueueProducer:
     ) -> "asyncio.Future[SendResult]":
         """Send a message with these encoded properties, after all earlier sends to this queue.
 
-        `born` is the born timestamp, ms since the epoch; None: now. The other arguments and the errors are those of `send_batch`.
+        `born` is the born timestamp, ms since the epoch; None: now. `flag` (the application's) and `sys_flag` (bits of
+        SysFlag) are stored with the message. `movable` and the errors are those of `send_batch`.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
         request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable)
@@ -112,6 +113,7 @@ class QueueProducer:
     ) -> None:
         """Write a message to the connection without requesting a response, so nobody learns whether it was stored.
 
+        The arguments are those of `send_single`.
         Raises ClusterError: REFUSED or FATAL if the message cannot be sent at all, REFRESH if the queue's broker has no master
         now, another one if the broker cannot be reached.
         """
@@ -134,6 +136,7 @@ class QueueProducer:
         return SendHeader(self.group, self.topic, queue.id, born, text, sys_flag, flag, default_topic=self.topic)
 
     def _add(self, queue: Queue, request: SendRequest, count: int) -> "asyncio.Future[SendResult]":
+        """Send a request of `count` messages, or let it fail if it cannot succeed; return its future."""
         problem = self._problem(request, count)
         if problem is not None:
             request.fail(problem)
@@ -162,9 +165,9 @@ class QueueProducer:
         return None
 
     def withdraw(self, queue: Queue, sends: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Cancel those of these sends to a queue that wait: they fail with RETRY. Other sends to the queue continue.
+        """Cancel the given sends to a queue as far as they wait: they fail with RETRY. Other sends to the queue continue.
 
-        A send in flight gets the result of its response; if that is no success, it is not sent again but fails.
+        A given send in flight gets the result of its response; after an error response or none it is not sent again but fails.
         """
         if (send_queue := self._send_queues.get(queue)) is not None:
             send_queue.withdraw(sends)
@@ -236,7 +239,7 @@ class QueueProducer:
         for queue in self._route.write_queues() if self._route is not None else ():
             send_queue = self._send_queues.get(queue)
             if queue.broker != avoid and (send_queue is None or send_queue.healthy):
-                self._add(queue, request, 1)
+                self._add(queue, request, 1)  # the number of messages is only for errors, and the size was checked before
                 return True
         return False
 
@@ -256,7 +259,10 @@ class QueueProducer:
             send_queue.on_route(route)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait up to `timeout` seconds for the results of pending sends; then the others fail with ConnectionLost (FATAL)."""
+        """Wait up to `timeout` seconds for the results of pending sends; those without a result then fail.
+
+        Their error is ConnectionLost (FATAL).
+        """
         if self.closing:
             return
         if self.pending:

@@ -87,7 +87,7 @@ class QueueRelease:
             run = self._state.run
             if self._state.state is State.RELEASING:
                 await self._commits.save()
-            await self._commits.cancel_pulls()  # those that `save` did not wait for, or that began since
+            await self._commits.cancel_pulls()  # without `save`, nothing has waited for them or ended them
             if self._state.state is State.RELEASING:  # not if the lock was lost meanwhile
                 await self._unlock()
 

@@ -32,6 +32,7 @@ class TopicRoute:
         self._read = tuple(sorted(read, key=_queue_order))
         self._write = tuple(sorted(write, key=_queue_order))
         self._writable = frozenset(write)
+        """The queues of `_write`, for `is_writable`."""
 
     def read_queues(self) -> Sequence[Queue]:
         """Return the readable queues, sorted by broker name (in Java's order) and queue id."""
@@ -83,40 +84,40 @@ def queue_label(queue: Queue) -> str:
 def read_route(topic: str, body: bytes) -> TopicRoute:
     """Decode a name server's response. Raises RemoteProtocolError if it is invalid, ClusterError (FATAL) for a static topic."""
     route = Route.decode(body)
-    if route.is_static or any(one.broker.startswith(LOGICAL_BROKER_PREFIX) for one in route.queues):
+    if route.is_static or any(data.broker.startswith(LOGICAL_BROKER_PREFIX) for data in route.queues):
         problem = f"{topic} is a static topic: its queues are logical ones, spread over brokers by a map, which is not supported"
         raise ClusterError(f"{problem}; use a topic with queues of its own", Failure.FATAL)
     brokers = {broker.name: dict(broker.addresses) for broker in route.brokers}
     for addresses in brokers.values():
-        for number, address in addresses.items():
-            _check_address(number, address)
+        for broker_id, address in addresses.items():
+            _check_address(broker_id, address)
     for data in route.queues:
         if not (0 <= data.read_queues <= MAX_QUEUES and 0 <= data.write_queues <= MAX_QUEUES):
             problem = f"{data.read_queues} readable and {data.write_queues} writable queues at broker {data.broker}"
             raise RemoteProtocolError(f"the route of topic {topic} contains {problem}, at most {MAX_QUEUES} are possible")
     read = [queue for data in route.queues if data.perm & Perm.READ for queue in _queues(topic, data.broker, data.read_queues)]
-    write = [queue for data in _writable(route) for queue in _queues(topic, data.broker, data.write_queues)]
+    write = [queue for data in _writable_queue_data(route) for queue in _queues(topic, data.broker, data.write_queues)]
     return TopicRoute(topic, brokers, read, [queue for queue in write if MASTER in brokers.get(queue.broker, {})])
 
 
-def _check_address(number: int, address: str) -> None:
+def _check_address(broker_id: int, address: str) -> None:
     try:
         split_address(address, 0)
     except ValueError as error:
         raise RemoteProtocolError(f"invalid address of a broker: {error}") from error
-    if number < MASTER:
-        raise RemoteProtocolError(f"a route contains a broker with the negative id {number} at {address}")
+    if broker_id < MASTER:
+        raise RemoteProtocolError(f"a route contains a broker with the negative id {broker_id} at {address}")
 
 
 def _queues(topic: str, broker: str, count: int) -> list[Queue]:
-    return [Queue(topic, broker, number) for number in range(count)]
+    return [Queue(topic, broker, queue_id) for queue_id in range(count)]
 
 
-def _writable(route: Route) -> list[QueueData]:
-    """Return the numbers of writable queues, by broker.
+def _writable_queue_data(route: Route) -> list[QueueData]:
+    """Return the brokers that accept messages of the topic, each with its number of writable queues.
 
-    If the route contains an order configuration like `broker-a:4;broker-b:4`, its numbers count instead of those of the brokers,
-    as in Java.
+    If the route contains an order configuration like `broker-a:4;broker-b:4`, this names the brokers and numbers, whatever the
+    brokers' permissions and numbers are, as in Java.
     """
     if not route.order_conf:
         return [data for data in route.queues if data.perm & Perm.WRITE]

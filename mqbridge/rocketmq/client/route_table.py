@@ -29,6 +29,7 @@ DROP_UNUSED_S = 120.0
 
 
 Watcher = Callable[[TopicRoute], None]
+"""Gets each changed route of a topic; see `RouteTable.watch`."""
 
 
 class RouteTable:
@@ -41,6 +42,7 @@ class RouteTable:
         self._queried_at: dict[str, float] = {}
         """Loop time of the last response, by topic."""
         self._used_at: dict[str, float] = {}
+        """Loop time of the last use, by topic."""
         self._failed_at: dict[str, float] = {}
         """Loop time of the last query of `get_or_last_known` without a result, by topic with a last known route."""
         self._stale: set[str] = set()
@@ -143,9 +145,9 @@ class RouteTable:
 
     def _store(self, topic: str, route: TopicRoute | None) -> None:
         """Put the result of a query into the cache, and call the watchers if the route has changed."""
-        before = self._routes.get(topic)
+        previous = self._routes.get(topic)
         if route is None:
-            if before is not None and self._watchers.get(topic):
+            if previous is not None and self._watchers.get(topic):
                 if topic not in self._missing:
                     level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
                     log.log(level, "no name server knows topic %s any more; keeping its last route", topic)
@@ -156,7 +158,7 @@ class RouteTable:
             return
         self._routes[topic] = route
         self._missing.discard(topic)
-        if before is None or before != route:
+        if previous is None or previous != route:
             for watcher in list(self._watchers.get(topic, ())):
                 watcher(route)
 

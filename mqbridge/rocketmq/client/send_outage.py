@@ -32,11 +32,13 @@ class SendOutage:
         self._since: float | None = None
         """Loop time of the first failure, or of the first one after `restart_time`; None without an outage."""
         self._avoid_until = 0.0
+        """Loop time until which `is_recent` is true."""
         self._warned = False
+        """True once an error of this outage was logged as a warning (or at the level that `Connectivity` chose)."""
 
     @property
     def is_recent(self) -> bool:
-        """True if a send failed in the last seconds and none was stored since."""
+        """True if a send failed in the last AVOID_S seconds and none was stored since."""
         return self._avoid_until > self._time()
 
     def record_failure(self) -> bool:
@@ -48,7 +50,7 @@ class SendOutage:
         return self._max_elapsed_s is not None and now - self._since >= self._max_elapsed_s
 
     def restart_time(self) -> None:
-        """Start `max_elapsed_s` again at the next failure: all waiting sends have failed, and later ones get the whole time."""
+        """Start `max_elapsed_s` again at the next failure: all waiting sends have failed, and new sends get the whole time."""
         self._since = None
 
     def record_success(self) -> None:
@@ -60,8 +62,8 @@ class SendOutage:
     async def wait(self, error: MqbridgeError) -> None:
         """Log the error and pause before the next retry.
 
-        Only the first error of an outage is a warning, and none if the broker is busy, or the cluster has an outage that
-        `Connectivity` logs.
+        Only the first error of an outage is a warning. There is none while the broker is only busy, or while the cluster has an
+        outage that `Connectivity` logs.
         """
         level = logging.DEBUG if self._warned or is_busy(error) else self._connectivity.retry_log_level(error, logging.WARNING)
         self._warned |= level > logging.DEBUG

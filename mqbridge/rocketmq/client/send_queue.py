@@ -40,7 +40,7 @@ the broker will never accept this request. `_recover_loop` finds out by a new ro
 
 
 class PartitionSendQueue:
-    """The pending sends to one queue: those that wait, in order, and those in flight."""
+    """The pending sends to one queue: those that wait, in order, and those in flight (written, without a response)."""
 
     def __init__(self, context: SenderContext, queue: Queue) -> None:
         self.queue = queue
@@ -50,12 +50,12 @@ class PartitionSendQueue:
         self._rejecting_with: MqbridgeError | None = None
         """The error with which new sends fail at once; see `_reject_new_sends`."""
         self._address: str | None = None
-        """Address of the queue's master; None until it is located."""
+        """Address of the queue's master; None until it is located, and while the route has none or the queue is not writable."""
         self._recovery: asyncio.Task[None] | None = None
         """The task that locates the master after a failure; until it ends, nothing is sent."""
         self._outage = SendOutage(queue_label(queue), context.max_elapsed_s, context.client.connectivity)
         self._ambiguous: list[tuple[SendRequest, ServerRefused]] = []
-        """Waiting requests that got an AMBIGUOUS response, with the error of that."""
+        """Waiting requests that got an AMBIGUOUS response, each with the error of its response."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -77,7 +77,7 @@ class PartitionSendQueue:
         self.pump()
 
     def withdraw(self, futures: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Fail those of these sends that wait, and do not repeat those in flight. Other sends keep their order."""
+        """Fail the given sends that wait; given sends in flight are not repeated. Other sends keep their order."""
         for request in self._in_flight:
             request.withdrawn = request.withdrawn or request.future in futures
         withdrawn = {request for request in self._waiting if request.future in futures}
@@ -236,9 +236,10 @@ class PartitionSendQueue:
                 await self._client.pool.get(address)
             except ClusterError as new_error:
                 error = new_error
-                time_is_over, removed = self._outage.record_failure(), isinstance(new_error, QueueRemoved)
+                timed_out, removed = self._outage.record_failure(), isinstance(new_error, QueueRemoved)
+                # If only the queue was removed, other queues of its broker will do.
                 self._move_to_other_queues(None if removed else self.queue.broker)
-                if time_is_over or removed or new_error.failure in (Failure.FATAL, Failure.REFUSED):
+                if timed_out or removed or new_error.failure in (Failure.FATAL, Failure.REFUSED):
                     self._fail_all(new_error)
             else:
                 self._address = address

@@ -22,12 +22,12 @@ MAX_SAFE_DIGITS = 18
 
 
 class SendResult(NamedTuple):
-    """Where a send was stored: the queue, the offset of its first message, and `address`, the broker's.
+    """Where a send was stored: the queue, the offset of its first message, and the `address` of the broker.
 
-    `message_id` is the broker's id of the message (not its UNIQ_KEY); for a batch, those of all messages, joined by commas. The
-    broker first stores a delayed message, or the half message of a transaction, in another topic: then `offset` and `message_id`
-    are those of that copy. `status` is SUCCESS, or one of FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT: the
-    message is stored, but not yet on disk or at a slave.
+    `message_id` is the broker's id of the message (not its UNIQ_KEY); for a batch, the ids of all messages, joined by commas. The
+    broker first stores a delayed message, or the half message of a transaction, in another topic; `offset` and `message_id` then
+    belong to the message in that topic. `transaction_id` matters only for half messages. `status` is SUCCESS, or one of
+    FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT: the message is stored, but not yet on disk or at a slave.
     """
 
     queue: Queue
@@ -41,8 +41,8 @@ class SendResult(NamedTuple):
 class SendRequest:
     """A pending send; its body and header are the same for every attempt, except for the queue id.
 
-    A `movable` request may go to any queue. A request that was `withdrawn` while in flight is not sent again: it fails unless its
-    response reports a success. `size` is that of body and properties, in bytes.
+    `code` is the request code. A `movable` request may go to any queue. A request that was `withdrawn` while in flight is not
+    sent again: it fails unless its response reports a success. `size` is the size of body and properties, in bytes.
     """
 
     __slots__ = ("body", "code", "future", "header", "movable", "size", "withdrawn")
@@ -88,8 +88,9 @@ def _parse_fast(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
         queue_id, offset, message_ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
     except KeyError:
         return None
-    are_numbers = queue_id.isdecimal() and offset.isdecimal() and len(queue_id) <= MAX_SAFE_DIGITS >= len(offset)
-    return (int(queue_id), int(offset), message_ids) if are_numbers else None
+    are_numbers = queue_id.isdecimal() and offset.isdecimal()
+    are_safe = len(queue_id) <= MAX_SAFE_DIGITS and len(offset) <= MAX_SAFE_DIGITS
+    return (int(queue_id), int(offset), message_ids) if are_numbers and are_safe else None
 
 
 def _invalid_response(queue: Queue, address: str, reason: str) -> RemoteProtocolError:

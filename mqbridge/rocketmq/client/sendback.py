@@ -25,22 +25,23 @@ from mqbridge.rocketmq.wire.record import Record, SysFlag
 
 log = logging.getLogger(__name__)
 
-MAX_TIMES = 16
+MAX_REDELIVERIES = 16
 """Number of redeliveries after which a message becomes a dead letter (the Java clients' default)."""
 BROKER_CHOOSES = 0
 """Delay level: the broker chooses the delay, 10 s for the first redelivery, and longer for each later one."""
 DEAD_LETTER = -1
 """Delay level: the message goes to the dead letter topic."""
+# Properties of the copy that we set ourselves, or that would change how the broker handles it.
 _NEVER_COPIED = frozenset({Name.TRAN_MSG, Name.DELAY, Name.RETRY_TOPIC, Name.RECONSUME_TIME, Name.MAX_RECONSUME_TIMES})
 
 
 class SendBack:
-    """Sends messages back for one group. After `max_times` redeliveries a message becomes a dead letter."""
+    """Sends messages back for one group. After `max_redeliveries` redeliveries a message becomes a dead letter."""
 
-    def __init__(self, client: BaseClient, group: str, *, max_times: int = MAX_TIMES) -> None:
-        self._brokers, self._group, self._max_times = Brokers(client), group, max_times
+    def __init__(self, client: BaseClient, group: str, *, max_redeliveries: int = MAX_REDELIVERIES) -> None:
+        self._brokers, self._group, self._max_redeliveries = Brokers(client), group, max_redeliveries
 
-    async def later(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
+    async def redeliver(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
         """Redeliver `record` of `queue` after the delay of `level` (1 to 18, or BROKER_CHOOSES). Raises ClusterError."""
         ext = SendBackHeader(
             record.physical_offset,
@@ -48,7 +49,7 @@ class SendBack:
             level,
             origin_msg_id=ids.offset_id(record.store_host, record.physical_offset),
             origin_topic=queue.topic,
-            max_reconsume_times=self._max_times,
+            max_reconsume_times=self._max_redeliveries,
         ).encode()
         try:
             await self._brokers.request(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
@@ -61,13 +62,17 @@ class SendBack:
             )
             await self._send_copy(queue, record, level)
 
-    async def dead(self, queue: Queue, record: Record) -> None:
+    async def move_to_dead_letters(self, queue: Queue, record: Record) -> None:
         """Move `record` of `queue` to the group's dead letter topic. Raises ClusterError."""
-        await self.later(queue, record, DEAD_LETTER)
+        await self.redeliver(queue, record, DEAD_LETTER)
 
     async def _send_copy(self, queue: Queue, record: Record, level: int) -> None:
+        """Send a copy of the record to the retry topic.
+
+        A broker moves a copy with more redeliveries (`reconsume_times`) than the maximum to the dead letter topic.
+        """
         topic = retry_topic(self._group)
-        times = self._max_times + 1 if level == DEAD_LETTER else record.reconsume_times + 1
+        times = self._max_redeliveries + 1 if level == DEAD_LETTER else record.reconsume_times + 1
         target = await self._random_queue(topic)
         ext = SendHeader(
             producer_group=self._group,  # access control checks the permission of the consumer group
@@ -79,11 +84,12 @@ class SendBack:
             sys_flag=record.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),
             flag=record.flag,
             reconsume_times=times,
-            max_reconsume_times=self._max_times,
+            max_reconsume_times=self._max_redeliveries,
         ).encode()
         await self._brokers.request(target, Code.SEND_MESSAGE_V2, ext, record.body, accept=STORED)
 
     async def _random_queue(self, topic: str) -> Queue:
+        """Return any writable queue of the topic. Raises ClusterError (REFRESH) if there is none."""
         route = await self._brokers.client.routes.get(topic)
         queues = route.write_queues() if route is not None else ()
         if not queues:
@@ -92,7 +98,7 @@ class SendBack:
 
 
 def _copy_properties(queue: Queue, record: Record, level: int) -> bytes:
-    """Return the properties of the copy: those of the record, its original topic and id, and the delay level."""
+    """Return the properties of the copy: those of the record, its original topic and id, and, unless DEAD_LETTER, the delay."""
     try:
         pairs = properties.decode(record.properties)
     except ProtocolError:  # properties that cannot be decoded cannot be sent either

@@ -18,7 +18,7 @@ class SenderContext(Protocol):
     """True once the producer accepts no sends any more."""
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
-        """Return the topic's route. `missing`: a broker reports that the topic does not exist. Raises ClusterError."""
+        """Return the topic's route; see `QueueProducer.route`. `missing`: a broker reports that the topic does not exist."""
 
     def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
         """Send a movable request to another queue, not at the broker `avoid`; return False if there is none."""

@@ -14,13 +14,15 @@ from mqbridge.rocketmq.wire.tags import ALL, SEPARATOR, SQL92, TAG, split_expres
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+"""Prefixes of a group's retry topic and dead letter topic; the group's name follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """A group's subscription to one topic; create it by `everything`, `tagged`, `parse_tags` or `sql92`.
 
-    `expression_type` is TAG or SQL92. The consumer filters by `tags` again; if they are empty, it does not.
+    `expression` is the filter for the broker, `expression_type` its language: TAG or SQL92. The consumer filters by `tags` again;
+    if they are empty, it does not.
     """
 
     topic: str
@@ -43,14 +45,14 @@ def tagged(topic: str, tags: Iterable[str]) -> Subscription:
 
     Raises LocalProtocolError if there are no tags, or for a tag that an expression cannot contain.
     """
-    wanted = frozenset(tags)
-    for tag in wanted:
+    distinct_tags = frozenset(tags)
+    for tag in distinct_tags:
         if not tag or tag != tag.strip() or SEPARATOR in tag or tag == ALL:
             problem = "a tag must not be empty or '*', and not contain '||', or whitespace at its ends"
             raise LocalProtocolError(f"invalid tag {tag!r} in the subscription to {topic}: {problem}")
-    if not wanted:
+    if not distinct_tags:
         raise LocalProtocolError(f"the subscription to {topic} has no tags; use everything({topic!r}) for all messages")
-    return Subscription(topic, f" {SEPARATOR} ".join(sorted(wanted)), TAG, wanted)
+    return Subscription(topic, f" {SEPARATOR} ".join(sorted(distinct_tags)), TAG, distinct_tags)
 
 
 def parse_tags(topic: str, expression: str) -> Subscription:

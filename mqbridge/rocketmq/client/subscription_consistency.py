@@ -60,7 +60,7 @@ class SubscriptionConsistency:
         reports = await self._query_all()
         if stale_reports := self._stale_reports(reports):
             log.info(
-                "group %s: replacing the subscriptions of a member that has left by ours: %s",
+                "group %s: a member that has left had other subscriptions, which the brokers still use; announcing ours: %s",
                 self._group,
                 _format(self._own_filters),
             )
@@ -70,7 +70,7 @@ class SubscriptionConsistency:
             self._check_report(report)
 
     async def _query_all(self) -> list[ConsumerConnections]:
-        """Query every master of our topics for the group's members and subscriptions; return those reports that arrive."""
+        """Query every master of our topics for the group's members and subscriptions; return the reports that arrive."""
         routes = self._brokers.client.routes
         own_routes = [route for topic in self._own_filters if (route := routes.last_known(topic)) is not None]
         addresses = dict.fromkeys(address for route in own_routes for address in route.masters())
@@ -78,6 +78,7 @@ class SubscriptionConsistency:
         return [report for report in reports if report is not None]
 
     async def _query(self, address: str) -> ConsumerConnections | None:
+        """Return the report of one broker; None if it knows no member of the group, or the query fails."""
         ext = GroupHeader(self._group).encode()
         code, accept = Code.GET_CONSUMER_CONNECTION_LIST, CONNECTION_LIST_RESPONSES
         try:
@@ -88,7 +89,7 @@ class SubscriptionConsistency:
             return None
 
     def _stale_reports(self, reports: Collection[ConsumerConnections]) -> list[ConsumerConnections]:
-        """Return the reports whose subscriptions differ from ours, if no report contains a member besides us; else nothing."""
+        """Return the reports whose subscriptions differ from ours, if we are the only member in all reports; else none."""
         members = {connection.client_id for report in reports for connection in report.connections}
         if members != {self._brokers.client.client_id}:
             return []

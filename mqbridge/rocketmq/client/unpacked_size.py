@@ -11,10 +11,10 @@ from mqbridge.rocketmq.wire.compression import MAX_PLAIN_BYTES
 from mqbridge.rocketmq.wire.record import MAX_INNER_MESSAGES, OBJECT_BYTES, SysFlag
 
 _SIZE_AND_SYS_FLAG = Struct(">i32xi")
-"""The size of a record, and its sysFlag."""
-_ZLIB, _LZ4 = 1032, 255
+"""The size of a record, which is its first field, and its sysFlag."""
+_ZLIB_RATIO, _LZ4_RATIO = 1032, 255
 """How many times larger than its compressed form a body can be at most."""
-_RATIOS = {0: _ZLIB, 0x300: _ZLIB, 0x100: _LZ4}
+_RATIOS = {0: _ZLIB_RATIO, 0x300: _ZLIB_RATIO, 0x100: _LZ4_RATIO}
 """The maximum ratio by the codec's bits in sysFlag (0: old clients, which always use zlib).
 
 Zstandard, which is missing here, has no maximum. `decompress` returns at most MAX_PLAIN_BYTES with every codec.
@@ -23,9 +23,9 @@ _MIN_INNER_BYTES = 22
 """Size of the smallest message in an inner batch (a record that contains several messages)."""
 
 
-def max_unpacked_bytes(size: int, sys_flag: int) -> int:
+def max_unpacked_record_bytes(size: int, sys_flag: int) -> int:
     """Return the upper bound, in bytes, for one record with this stored size and sysFlag."""
-    bound = size + OBJECT_BYTES
+    bound = size + OBJECT_BYTES  # of the Python object
     if sys_flag & SysFlag.COMPRESSED:
         ratio = _RATIOS.get(sys_flag & SysFlag.COMPRESSION)
         bound = OBJECT_BYTES + (MAX_PLAIN_BYTES if ratio is None else min(MAX_PLAIN_BYTES, ratio * size))
@@ -34,7 +34,7 @@ def max_unpacked_bytes(size: int, sys_flag: int) -> int:
     return bound
 
 
-def max_unpacked_bytes_of(body: bytes) -> int:
+def max_unpacked_body_bytes(body: bytes) -> int:
     """Return the upper bound, in bytes, for all records in `body`."""
     return sum(bound for _, bound in _ends_and_bounds(body))
 
@@ -42,7 +42,7 @@ def max_unpacked_bytes_of(body: bytes) -> int:
 def split_points(body: bytes, limit: int) -> Iterator[int]:
     """Yield the indexes in `body` at which parts end; the last one is the end of the last record.
 
-    A part consists of whole records whose bounds add up to at most `limit` bytes, or of a single larger record.
+    A part consists of whole records whose bounds add up to at most `limit` bytes, or of one record with a bound above it.
     """
     part_bound = part_begin = part_end = 0
     for record_end, record_bound in _ends_and_bounds(body):
@@ -59,4 +59,4 @@ def _ends_and_bounds(body: bytes) -> Iterator[tuple[int, int]]:
     while at < len(body):
         size, sys_flag = _SIZE_AND_SYS_FLAG.unpack_from(body, at)
         at += size
-        yield at, max_unpacked_bytes(size, sys_flag)
+        yield at, max_unpacked_record_bytes(size, sys_flag)

@@ -33,7 +33,7 @@ from mqbridge.rocketmq.client.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT, join_address
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.queue_producer import ORDERED
-from mqbridge.rocketmq.client.sendback import MAX_TIMES
+from mqbridge.rocketmq.client.sendback import MAX_REDELIVERIES
 from mqbridge.rocketmq.client.subscription import everything
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.encoding import Compression
@@ -189,7 +189,7 @@ class RocketMQClient:
         mode: Mode = "clustering",
         orderly: bool = False,
         retries: bool = True,
-        max_redeliveries: int = MAX_TIMES,
+        max_redeliveries: int = MAX_REDELIVERIES,
         strategy: Strategy = "averagely",
         max_bytes: int = MAX_BYTES,
         offsets: BroadcastOffsets | None = None,
@@ -259,12 +259,12 @@ class RocketMQClient:
             settings = ConsumerSettings(
                 "", (everything(topic),), MessageModel.ASSIGNED, start_offset, start_ms, queues=queues, max_bytes=max_bytes
             )
-            return await self._open_consumer(settings, MAX_TIMES, None)
+            return await self._open_consumer(settings, MAX_REDELIVERIES, None)
 
         return Opening(open_reader)
 
     def pull_consumer(
-        self, settings: ConsumerSettings, *, max_redeliveries: int = MAX_TIMES, instance: str | None = None
+        self, settings: ConsumerSettings, *, max_redeliveries: int = MAX_REDELIVERIES, instance: str | None = None
     ) -> Opening[GroupMember]:
         """Open a member of a group, or a reader of given queues, that gives access to the pulls. Raises ClusterError.
 

@@ -164,7 +164,7 @@ class Consumer:
             return False
         is_stored = False
         try:
-            await self._member.send_back.dead(pull.acknowledger.assigned.queue, record)
+            await self._member.send_back.move_to_dead_letters(pull.acknowledger.assigned.queue, record)
             is_stored = True
         finally:
             pull.acknowledger.end_send_back(pull, offset, is_stored=is_stored)
@@ -184,7 +184,7 @@ class Consumer:
             record = pull.find_record(offset)
             if record is not None:
                 level = max(1, level_of(delay_s))  # with level 0, the broker would choose a delay of at least 10 s
-                await self._member.send_back.later(acknowledger.assigned.queue, record, level)
+                await self._member.send_back.redeliver(acknowledger.assigned.queue, record, level)
                 is_stored = True
         except (ClusterError, ProtocolError) as error:
             log.warning(

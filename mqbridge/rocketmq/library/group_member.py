@@ -12,7 +12,7 @@ from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, StartOffset
 from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
-from mqbridge.rocketmq.client.sendback import MAX_TIMES, SendBack
+from mqbridge.rocketmq.client.sendback import MAX_REDELIVERIES, SendBack
 
 Mode = Literal["clustering", "broadcasting"]
 """With `clustering`, the members of a group divide the queues; with `broadcasting`, every member reads all queues."""
@@ -29,7 +29,7 @@ class GroupMember:
 
     def __init__(self, client: ClusterClient, consumer: PullConsumer, max_redeliveries: int) -> None:
         self.settings, self.name = consumer.settings, consumer.name
-        self.send_back = SendBack(client, consumer.settings.group, max_times=max_redeliveries)
+        self.send_back = SendBack(client, consumer.settings.group, max_redeliveries=max_redeliveries)
         """Sends records back to the group's retry topic, or to its dead letter topic."""
         self._client, self._consumer = client, consumer
         self._close_task: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class GroupMember:
 
 
 async def join_group(
-    make_client: Callable[[], ClusterClient], settings: ConsumerSettings, *, max_redeliveries: int = MAX_TIMES
+    make_client: Callable[[], ClusterClient], settings: ConsumerSettings, *, max_redeliveries: int = MAX_REDELIVERIES
 ) -> GroupMember:
     """Connect the client that `make_client` returns, and join the group with it. Raises ClusterError."""
     client = make_client()

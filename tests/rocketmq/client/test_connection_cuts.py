@@ -172,7 +172,7 @@ def consume_all(*, orderly: bool) -> Callable[[Cutting], Awaitable[None]]:
                 pulled = assigned.take()
                 for record in pulled.records if pulled is not None else ():
                     if record.body == b"0 5" and record.body not in read[assigned.queue]:
-                        await retry_temporary_errors(lambda queue=assigned.queue, record=record: back.later(queue, record))
+                        await retry_temporary_errors(lambda queue=assigned.queue, record=record: back.redeliver(queue, record))
                     read[assigned.queue].append(record.body)
                 if pulled is not None:
                     assigned.commit(pulled.next)

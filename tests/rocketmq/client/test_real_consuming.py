@@ -335,7 +335,7 @@ async def test_a_message_sent_back_is_redelivered_through_the_retry_topic(new_en
     assigned = await stream_of(consumer, env.queue())
     pulled = await receive(assigned)
     back = SendBack(await env.client(), env.group)
-    await back.later(env.queue(), pulled.records[0], 1)
+    await back.redeliver(env.queue(), pulled.records[0], 1)
     assigned.commit(pulled.next)
     retries = Queue(f"%RETRY%{env.group}", BROKER, 0)
     (record,) = (await receive(await stream_of(consumer, retries))).records
@@ -344,7 +344,7 @@ async def test_a_message_sent_back_is_redelivered_through_the_retry_topic(new_en
     assert (stored["RETRY_TOPIC"], stored["KEYS"]) == (env.topic, "k")
     # A second time by a copy of our own: the broker does not find what is sent back.
     record.physical_offset += 1
-    await back.later(retries, record, 1)
+    await back.redeliver(retries, record, 1)
     (again,) = (await receive(consumer.held[retries])).records
     assert (again.body, again.reconsume_times) == (b"try again", 2)
     stored = dict(properties.decode(again.properties))
@@ -360,7 +360,7 @@ async def test_a_dead_letter_is_stored_in_the_groups_dead_letter_topic(new_envir
     (record,) = (await receive(assigned)).records
     await stream_of(consumer, Queue(f"%RETRY%{env.group}", BROKER, 0))
     record.physical_offset += broken
-    await SendBack(await env.client(), env.group).dead(env.queue(), record)
+    await SendBack(await env.client(), env.group).move_to_dead_letters(env.queue(), record)
     client = await env.client()
     topic = f"%DLQ%{env.group}"
     async with asyncio.timeout(SERVER_PATIENCE_S):

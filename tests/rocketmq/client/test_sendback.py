@@ -35,7 +35,7 @@ async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
 
 async def test_the_broker_makes_the_copy(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
-    await SendBack(client, "G", max_times=5).later(QUEUE, record(), 4)
+    await SendBack(client, "G", max_redeliveries=5).redeliver(QUEUE, record(), 4)
     (command,) = cluster.requests_to["a:10911"]
     header = SendBackHeader.decode(command.ext)
     assert (header.offset, header.group, header.delay_level, header.max_reconsume_times, header.origin_topic) == (
@@ -50,14 +50,14 @@ async def test_the_broker_makes_the_copy(cluster: Cluster, client: ClusterClient
 
 async def test_a_dead_letter_has_a_level_of_its_own(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = success
-    await SendBack(client, "G").dead(QUEUE, record())
+    await SendBack(client, "G").move_to_dead_letters(QUEUE, record())
     assert SendBackHeader.decode(cluster.requests[Code.CONSUMER_SEND_MSG_BACK][0].ext).delay_level == -1
 
 
 @pytest.mark.parametrize("answer", [refuses(Status.SYSTEM_ERROR), refuses(Status.NO_PERMISSION), hangs_up])
 async def test_otherwise_a_copy_is_sent_to_the_retry_topic(cluster: Cluster, client: ClusterClient, answer: Any) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = answer
-    await SendBack(client, "G").later(QUEUE, record(reconsume_times=2))
+    await SendBack(client, "G").redeliver(QUEUE, record(reconsume_times=2))
     (header,) = cluster.headers(Code.SEND_MESSAGE_V2)
     assert (header.topic, header.reconsume_times, header.max_reconsume_times, header.flag) == ("%RETRY%G", 3, 16, 3)
     ((body, stored),) = cluster.stored["b:10911", 0]
@@ -69,14 +69,14 @@ async def test_a_copy_of_a_copy_keeps_where_it_came_from(cluster: Cluster, clien
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
     again = record()
     again.properties = properties.encode([("RETRY_TOPIC", "first"), ("ORIGIN_MESSAGE_ID", "O1")])
-    await SendBack(client, "G").later(Queue("%RETRY%G", "broker-a", 0), again, 7)
+    await SendBack(client, "G").redeliver(Queue("%RETRY%G", "broker-a", 0), again, 7)
     ((_, stored),) = cluster.stored["b:10911", 0]
     assert dict(properties.decode(stored.encode())) == {"RETRY_TOPIC": "first", "ORIGIN_MESSAGE_ID": "O1", "DELAY": "7"}
 
 
 async def test_a_dead_copy_has_been_delivered_too_often(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
-    await SendBack(client, "G", max_times=3).dead(QUEUE, record())
+    await SendBack(client, "G", max_redeliveries=3).move_to_dead_letters(QUEUE, record())
     (header,) = cluster.headers(Code.SEND_MESSAGE_V2)
     assert (header.reconsume_times, header.max_reconsume_times) == (4, 3)
     assert "DELAY" not in dict(properties.decode(header.properties.encode()))
@@ -85,4 +85,4 @@ async def test_a_dead_copy_has_been_delivered_too_often(cluster: Cluster, client
 async def test_without_a_retry_topic_it_fails(cluster: Cluster, client: ClusterClient) -> None:
     cluster.on[Code.CONSUMER_SEND_MSG_BACK] = refuses(Status.SYSTEM_ERROR)
     with pytest.raises(ClusterError, match="%RETRY%H"):
-        await SendBack(client, "H").later(QUEUE, record())
+        await SendBack(client, "H").redeliver(QUEUE, record())

@@ -176,7 +176,7 @@ async def read_on(client: ClusterClient, assigned: AssignedQueue, read: list[byt
         return error
     for record in pulled.records:
         if record.body == b"5":
-            await SendBack(client, "G").later(assigned.queue, record)
+            await SendBack(client, "G").redeliver(assigned.queue, record)
         read.append(record.body)
     assigned.commit(pulled.next)
     return None
@@ -201,7 +201,7 @@ async def test_sending_back_handles_every_response_code(short_pauses: pytest.Mon
         cluster.topics["%RETRY%G"] = {"broker-a": 1}
         client = new_client(cluster)
         await client.connect()
-        await SendBack(client, "G").later(QUEUE, Record("T", b"x", store_host=bytes(8)))
+        await SendBack(client, "G").redeliver(QUEUE, Record("T", b"x", store_host=bytes(8)))
         # SUCCESS is accepted; after GO_AWAY the broker is asked a second time.
         assert len(cluster.stored[A, 0]) == (status not in {Status.SUCCESS, Status.GO_AWAY})
         await client.close()
