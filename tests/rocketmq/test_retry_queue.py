@@ -93,7 +93,7 @@ async def test_a_gap_is_skipped_only_after_the_messages_before_it_are_stored(sce
     offset_moved(6, 6, 10, "OFFSET_TOO_SMALL")(*scene.groups.held.pop())
     await until(lambda: assigned.state.gap_at == 2)
     await asyncio.sleep(0.01)
-    assert (assigned.state.gap_at, assigned.committed) == (2, 0)
+    assert (assigned.state.gap_at, assigned.acknowledged) == (2, 0)
     lane.acknowledge(batch)
     assert (await asyncio.wait_for(lane.receive(), PATIENCE_S)).first == (6,)
     await retries.queue.release()
@@ -110,9 +110,9 @@ async def test_acknowledgements_from_before_a_reset_commit_nothing(scene: Scene)
     again = await asyncio.wait_for(lane.receive(), 5)
     assert (old.next, again.first, again.next) == ((3,), (0,), (3,))
     lane.acknowledge(old)
-    assert assigned.committed == 0
+    assert assigned.acknowledged == 0
     lane.acknowledge(again)
-    assert assigned.committed == 3
+    assert assigned.acknowledged == 3
     await retries.queue.release()
 
 

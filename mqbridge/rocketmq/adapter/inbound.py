@@ -57,7 +57,7 @@ class RocketMQInbound:
                     self._new_lanes.put_nowait(RocketMQLane(partition, assigned))
                 else:
                     # The other assigned queues are those of the retry topic.
-                    send_back = partial(self._send_back.later, assigned.queue)
+                    send_back = partial(self._send_back.redeliver, assigned.queue)
                     self._retry_queues = [queue for queue in self._retry_queues if not queue.assigned.revoked]
                     self._retry_queues.append(
                         RetryQueue(assigned, self._cluster, self._topics, self._new_lanes.put_nowait, send_back)

@@ -87,8 +87,8 @@ class AssignedQueue:
         return self.state.position
 
     @property
-    def committed(self) -> int:
-        """The acknowledged offset: all messages below it are acknowledged."""
+    def acknowledged(self) -> int:
+        """The offset below which all messages are acknowledged; it may not be committed yet."""
         return self.state.acknowledged
 
     @property
@@ -108,7 +108,7 @@ class AssignedQueue:
 
     @property
     def answered_ms(self) -> int:
-        """Time of the last response to a pull, ms since the epoch."""
+        """Time of the last response to a pull, ms since the epoch; 0 before the first."""
         return self._pulls.answered_ms
 
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
@@ -165,6 +165,7 @@ class AssignedQueue:
                     await self._wait()
 
     async def _wait(self) -> None:
+        """Wait for the next change."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -194,7 +195,7 @@ class AssignedQueue:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
-        """Continue at `offset`, and commit it unless it is the offset of a delivered message that is not committed."""
+        """Continue at `offset`, and commit it unless it is the offset of a delivered message that is not acknowledged."""
         if not self.rewind(offset):
             await self._move(offset)
 
@@ -263,7 +264,7 @@ class AssignedQueue:
         await self._release.run(None)
 
     def _leave(self, event: Event, why: str) -> bool:
-        """Stop pulling and delivering; return False if the event is not allowed now. `why` is the error that `receive` raises."""
+        """Stop pulling and delivering; return False if the event is not allowed now. `why` is the text of `receive`'s error."""
         if not self.state.leave(event):
             return False
         if not self.ended.is_set():  # LOSE_LOCK may follow REVOKE or RELEASE
@@ -277,5 +278,6 @@ class AssignedQueue:
         return True
 
     async def _unlock(self) -> None:
+        """Unlock the queue at its broker, if it has a lock."""
         if self.state.locked_at is not None:
             await self._context.unlock(self.queue)

@@ -138,11 +138,11 @@ def _process_queue_info(assigned: AssignedQueue) -> Mapping[str, Any]:
     Cached are the messages that were pulled and not yet acknowledged, counted by offsets. Figures that we do not record are 0.
     """
     return {
-        "cachedMsgCount": assigned.position - assigned.committed,
+        "cachedMsgCount": assigned.position - assigned.acknowledged,
         "cachedMsgMaxOffset": max(assigned.position - 1, 0),
-        "cachedMsgMinOffset": assigned.committed,
+        "cachedMsgMinOffset": assigned.acknowledged,
         "cachedMsgSizeInMiB": assigned.held_bytes >> 20,
-        "commitOffset": assigned.committed,
+        "commitOffset": assigned.acknowledged,
         "droped": assigned.revoked,
         "lastConsumeTimestamp": 0,
         "lastLockTimestamp": 0,

@@ -172,6 +172,7 @@ class Connection:
             self._pending.resolve(response.opaque, response)
 
     def _reject(self, opaque: int, request: SignedRequest, denial: AccessDenial) -> None:
+        """Let a signed request fail whose access was denied."""
         if not denial.of_credentials:  # only a permission is missing, so the signature was right
             self.record_credentials_accepted()
         failure, access_key = refusal_failure(self.endpoint.link), request.keys.access_key

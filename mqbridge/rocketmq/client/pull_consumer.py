@@ -232,7 +232,7 @@ class PullConsumer:
         except (ClusterError, ProtocolError) as error:
             log.debug("loading the offset of %s, which is stopped at a gap, failed: %s", assigned, error)
             return
-        if offset is not None and offset != assigned.committed and assigned.state.rests_at_gap:
+        if offset is not None and offset != assigned.acknowledged and assigned.state.rests_at_gap:
             log.warning(
                 "%s: leaving the gap and continuing at offset %d, because the group's offset was changed", assigned, offset
             )

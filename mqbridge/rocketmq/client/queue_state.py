@@ -5,7 +5,7 @@ to the store, and "saved" when the store has confirmed it.
 
 Invariant: acknowledged <= handed_out <= position. All three are exclusive ends: messages below them are acknowledged, handed out,
 or pulled. So `position` is also the offset of the next pull. Records between `handed_out` and `position` are buffered.
-`acknowledged` is committed as the group's offset: all messages below it are consumed, or were removed by a filter. Only `move` and
+`acknowledged` is committed as the group's offset: messages below it are consumed, or were removed by a filter. Only `move` and
 `reset` can decrease it.
 
 Runs are numbered periods of reading without a jump. `start` begins the first run; `move`, `rewind` and `reset` begin a new one.

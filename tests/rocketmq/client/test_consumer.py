@@ -161,7 +161,7 @@ async def test_a_new_group_starts_at_the_configured_offset_and_commits_it(
     scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
     consumer = await scene.join(start=start, start_ms=start_ms)
     (assigned,) = consumer.held.values()
-    assert assigned.committed == offset
+    assert assigned.acknowledged == offset
     await until(lambda: scene.groups.committed("G") == offset)
 
 

@@ -351,7 +351,9 @@ class GroupLife(RuleBasedStateMachine):
             certain = assigned.state.state is State.RELEASED and assigned.state.lock_holds(self.loop.time())
             if certain and (GROUP, assigned.queue) not in groups.resets:
                 committed = groups.committed(GROUP, *assigned.queue) or 0
-                assert committed >= assigned.committed, f"{assigned}: acknowledged {assigned.committed}, committed {committed}"
+                assert committed >= assigned.acknowledged, (
+                    f"{assigned}: acknowledged {assigned.acknowledged}, committed {committed}"
+                )
             if certain:
                 assert groups.locks.get((GROUP, assigned.queue)) != member.client.client_id, f"{assigned} is still locked"
         assert member.client.client_id not in [one for one, link in groups.members[GROUP].items() if link.open]

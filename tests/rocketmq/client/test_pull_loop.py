@@ -127,7 +127,7 @@ async def test_filtered_offsets_are_committed_when_no_message_is_unacknowledged(
     assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
     await until(lambda: scene.groups.held)
     assert assigned.caught_up
-    assert assigned.committed == 900
+    assert assigned.acknowledged == 900
     assert scene.groups.committed("G") == 900
 
 
@@ -140,9 +140,9 @@ async def test_filtered_offsets_are_not_committed_before_earlier_unacknowledged_
     link, request = scene.groups.held.pop()
     pull_response(Status.PULL_RETRY_IMMEDIATELY, 2, 0, 2)(link, request)
     await until(lambda: scene.groups.held)
-    assert assigned.committed == 0
+    assert assigned.acknowledged == 0
     assigned.commit(pulled.next)
-    assert assigned.committed == 2
+    assert assigned.acknowledged == 2
 
 
 async def test_pulls_continue_after_responses_without_progress(scene: Scene) -> None:
@@ -229,7 +229,7 @@ async def test_a_reset_at_the_broker_is_followed_and_committed(scene: Scene, cap
     assert (again.first, again.next, scene.groups.committed("G")) == (4, 10, 4)
     assert "continuing at offset 4 instead of 10" in caplog.text
     assigned.commit(pulled.next)
-    assert assigned.committed == 10  # the messages were delivered again meanwhile
+    assert assigned.acknowledged == 10  # the messages were delivered again meanwhile
 
 
 async def test_a_hole_in_the_pulled_messages_is_a_gap(scene: Scene) -> None:
@@ -332,7 +332,7 @@ async def test_commits_are_sent_with_pulls_and_never_go_back(scene: Scene) -> No
     one, two = await assigned.receive(), await assigned.receive()
     assigned.commit(two.next)
     assigned.commit(one.next)
-    assert assigned.committed == 4
+    assert assigned.acknowledged == 4
     scene.groups.append(b"x")
     await assigned.receive()
     await until(lambda: scene.groups.committed("G") == 4)
@@ -343,7 +343,7 @@ async def test_undelivered_messages_cannot_be_committed(scene: Scene) -> None:
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     assigned.commit(4)
-    assert assigned.committed == 0
+    assert assigned.acknowledged == 0
 
 
 async def test_the_commit_timer_sends_each_offset_once(scene: Scene) -> None:
@@ -393,7 +393,7 @@ async def test_a_seek_backwards_is_committed_and_redelivers(scene: Scene) -> Non
     pulled = await assigned.receive()
     assigned.commit(pulled.next)
     await assigned.seek(1)
-    assert (assigned.committed, scene.groups.committed("G")) == (1, 1)
+    assert (assigned.acknowledged, scene.groups.committed("G")) == (1, 1)
     assert bodies_of(await assigned.receive()) == [b"1", b"2", b"3"]
 
 
@@ -404,12 +404,12 @@ async def test_a_seek_to_an_unacknowledged_offset_keeps_the_committed_offset(sce
     one, two = await assigned.receive(), await assigned.receive()
     assert (one.next, two.next) == (2, 4)
     await assigned.seek(2)
-    assert assigned.committed == 0
+    assert assigned.acknowledged == 0
     assigned.commit(two.next)  # delivered before the seek, so this commit is ignored
-    assert assigned.committed == 0
+    assert assigned.acknowledged == 0
     assert (await assigned.receive()).first == 2
     assigned.commit(4)
-    assert assigned.committed == 4
+    assert assigned.acknowledged == 4
 
 
 async def test_a_seek_drops_waiting_messages_and_the_pull_in_flight(scene: Scene) -> None:

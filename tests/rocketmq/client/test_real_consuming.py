@@ -264,7 +264,7 @@ async def test_messages_are_filtered_by_tag(new_environment: NewEnvironment) -> 
     assigned = await env.assigned(subscriptions=(tagged(env.topic, ["Aa", "x"]),))
     got: list[bytes] = []
     stored = 0
-    while not (assigned.caught_up and assigned.committed == 41):
+    while not (assigned.caught_up and assigned.acknowledged == 41):
         pulled = assigned.take()
         if pulled is None:
             await assigned.wait_for_change(0.1)
