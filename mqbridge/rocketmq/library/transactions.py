@@ -205,7 +205,7 @@ class TransactionProducer:
             commit_log_offset=_physical_offset(half),
             commit_or_rollback=state.value,
             msg_id=transaction_id,
-            transaction_id=half.transaction_id or transaction_id,  # the broker's id for it, if the response had one
+            transaction_id=half.transaction_id or transaction_id,  # brokers normally return the same id
         )
         await self._send_end_transaction(half.address, header, remark)
 

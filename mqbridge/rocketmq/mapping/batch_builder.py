@@ -34,7 +34,8 @@ class BatchBuilder:
 
         The born timestamp of a batch is `born` of its first message.
         """
-        size = OVERHEAD_BYTES + len(element[1]) + len(element[2])
+        _, body, properties = element
+        size = OVERHEAD_BYTES + len(body) + len(properties)
         if not self._elements or size > self._free_bytes or len(self._elements) >= self._max_messages:
             self.close()
             self._first_index, self._born = index, born
@@ -42,7 +43,7 @@ class BatchBuilder:
         self._free_bytes -= size
 
     def close(self) -> None:
-        """Finish the current batch: pass it to `on_full`, unless it is empty."""
+        """Finish the current batch: pass it to `on_full`, unless it is empty. The next message begins a new batch."""
         if self._elements:
             self._on_full(self._elements, self._first_index, self._born)
             self._elements = []

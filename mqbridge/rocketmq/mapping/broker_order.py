@@ -19,7 +19,7 @@ def write_order(names: Sequence[str]) -> str:
 
 
 def read_order(text: str) -> list[int] | None:
-    """Parse the value to indexes; return None if it is not a valid order, so that no gateway wrote it."""
+    """Parse the value to indexes; return None if it is not a valid order, which means that no gateway wrote it."""
     try:
         order = [] if text == "-" else [read_number(index) for index in text.split(",")]
     except ValueError:
@@ -28,7 +28,7 @@ def read_order(text: str) -> list[int] | None:
 
 
 def restore_order(text: str, names: Sequence[str], pairs: list[Pair]) -> list[Pair]:
-    """Return the pairs in the order that `text`, a value of `mqbridge.order`, describes.
+    """Return the pairs in the order that `text`, a valid value of `mqbridge.order`, describes.
 
     `names` are the names of the pairs as they are stored, that is, escaped. If there is one pair more than in the original
     message, a UNIQ_KEY is removed, because the broker or the gateway added it. If the number still differs, another client

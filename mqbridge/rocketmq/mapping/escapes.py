@@ -20,10 +20,11 @@ _EMPTY = "%"
 
 def _is_unescaped_name(name: str) -> bool:
     """Return True if a property with this name needs no escaping because of its name."""
-    return is_plain(name) and why_invalid(name, "value") is None
+    return is_plain(name) and why_invalid(name, "any value") is None
 
 
 _unescaped_names = BoundedCache(_is_unescaped_name)
+"""The results for recent names. `get` does not call the function, but is faster for a name that is in the cache."""
 
 
 def escape(pairs: Sequence[Pair]) -> list[Pair]:

@@ -53,7 +53,8 @@ class Limits:
             )
         if not self._levels:
             return Name.TIMER_DELIVER_MS, str(deliver_at)
-        return Name.DELAY, str(self._levels[bisect_left(self._levels, (wait_ms, 0))][1])
+        index = bisect_left(self._levels, (wait_ms, 0))  # of the first level whose delay is at least `wait_ms`
+        return Name.DELAY, str(self._levels[index][1])
 
 
 def too_many_bytes(block: bytes) -> str:

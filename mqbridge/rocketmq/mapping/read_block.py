@@ -105,7 +105,8 @@ def _synthetic_properties(
 class _Kind(Enum):
     """The kind of a stored property, which its name determines.
 
-    UNIQUE is a UNIQ_KEY; FIELD, a system property that is a message field; RESERVED, a name that begins with `mqbridge.`.
+    USER is a user's property; UNIQUE, a UNIQ_KEY; FIELD, a system property that is a message field; IGNORED, one that is neither
+    read nor copied; RESERVED, a name that begins with `mqbridge.`.
     """
 
     USER, UNIQUE, FIELD, IGNORED, RESERVED = range(5)
@@ -147,7 +148,7 @@ class _SplitBlock:
         self.has_reserved = False
         self._names: list[str] = []
         """The names of the user's pairs as they are stored, that is, escaped."""
-        unique_index = -1  # of the first UNIQ_KEY in `user_pairs`; further ones are ignored
+        unique_index = -1  # of the first UNIQ_KEY in `user_pairs`, -1 before it; further ones are ignored
         is_unique_added = False  # True if this UNIQ_KEY follows a gateway's pair: the broker or the gateway added it
         add, add_name, cached_kind = self.user_pairs.append, self._names.append, _kinds.get
         for pair in decode(block):
@@ -164,7 +165,7 @@ class _SplitBlock:
                 unique_index, is_unique_added = len(self.user_pairs), bool(self.carried_pairs or self.markers)
                 add(pair)
                 add_name(name)
-        if ORDER in self.markers:
+        if ORDER in self.markers:  # `restore_order` also removes an added UNIQ_KEY
             self.user_pairs = restore_order(self.markers[ORDER], self._names, self.user_pairs)
         elif is_unique_added:
             del self.user_pairs[unique_index]

@@ -32,7 +32,7 @@ _ID_PREFIX = name_prefix(Name.UNIQ_KEY)
 """The bytes before the value of UNIQ_KEY, if it is the first property."""
 _ID_END = VALUE_END.encode()
 _LATER_ID_PREFIX = _ID_END + _ID_PREFIX
-"""The same if there are properties before it."""
+"""The bytes before the value of UNIQ_KEY, if there are properties before it."""
 
 
 class EncodedRequest:
@@ -40,7 +40,8 @@ class EncodedRequest:
 
     `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the born timestamp (ms) of the
     request. A broker stores a `delayed` message in another topic first, so the offset in the response is not an offset of the
-    target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`.
+    target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`. `sys_flag` consists
+    of the bits of `record.SysFlag`.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -72,9 +73,9 @@ def encode(
     """Encode messages, in order, to batches and single sends; return a failure for each message that RocketMQ cannot store.
 
     `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps. A message
-    whose `deliver_at` is after `now` (ms) is sent alone, with a timer. `reserve_ids` makes the UNIQ_KEY of messages without one,
-    because only with it, Java consumers see the same message id on every delivery. The new id follows the gateway's own pairs, so
-    `read_block` drops it like an id that a broker added.
+    whose `deliver_at` is after `now` (ms) is sent alone, with a timer or a delay level. `reserve_ids` makes the UNIQ_KEY of
+    messages without one, because only with it, Java consumers see the same message id on every delivery. The new id follows the
+    gateway's own pairs, so `read_block` drops it like an id that a broker added.
     """
     if compiled is not None:
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
@@ -83,7 +84,7 @@ def encode(
             if compiled_messages is None
             else compiled.rocketmq_encode(compiled_messages, origin, limits.compiled_arguments, now, reserve_ids)
         )
-        if encoded is not None:
+        if encoded is not None:  # None: only the plain encoder can encode these messages
             requests, refused = encoded
             return (
                 [_request_of(*fields) for fields in requests],
@@ -159,7 +160,7 @@ class _RequestBuilder:
         """Return the property string with a UNIQ_KEY, added only if it has none, because Java reads the last of several."""
         if self._id_entries is None:
             return block
-        # For most blocks, the first search is the only one.
+        # The first search also finds longer names that end with UNIQ_KEY. In most blocks it finds nothing, so it is the only one.
         if block.find(_ID_PREFIX) >= 0 and (block.startswith(_ID_PREFIX) or _LATER_ID_PREFIX in block):
             return block
         return block + next(self._id_entries)

@@ -29,7 +29,7 @@ def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
     """Decode consecutive pulls. Raises RemoteProtocolError for damaged bytes."""
     if compiled is not None:
         messages: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
-        if messages is not None:
+        if messages is not None:  # None: only the plain decoder can decode these pulls
             return messages
     return decode_plain(pulls)
 
@@ -50,7 +50,7 @@ def decode_record(record: Record) -> Message:
     if record.defect is not None:
         return Message(record.body, publish_time=record.store_timestamp, position=position, defect=record.defect)
     properties, fields, from_gateway = read_block(record.properties, flag=record.flag, blank=record.body == PLACEHOLDER)
-    if not from_gateway:
+    if not from_gateway:  # a gateway writes the event time as a property if there is one
         fields.setdefault("event_time", record.born_timestamp)
     return Message(
         fields.pop("payload", record.body),

@@ -1,6 +1,6 @@
 """Field table: the rule for each field of a RocketMQ record, each system property and each reserved property of gateways.
 
-The sets of property names that the mapping uses are computed from this table.
+The sets of property names that the mapping uses are computed from this table. `FieldRule` explains the fates and `own`.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
@@ -14,6 +14,7 @@ ESCAPE_PREFIX = "mqbridge.x."
 EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"
 """Names of reserved properties, see their rules below."""
 
+# Reasons that several rules have.
 _TIMER = "state of a delay that has passed; with it, the broker would delay the copy again"
 _TRANSACTION = "only committed messages are delivered, and a copy is sent outside of any transaction"
 _REQUEST = "written escaped, for consumers to read: nobody may reply to a copy, because the requester waits in the source cluster"
@@ -187,7 +188,6 @@ RESERVED_PROPERTIES = (
     ),
     FieldRule("", "defect", DROPPED, "a message that cannot be decoded is never sent"),
 )
-
 """The rules of the properties that only gateways write."""
 
 TABLE = FieldTable("rocketmq", "RocketMQ", (*RECORD_FIELDS, *SYSTEM_PROPERTIES, *RESERVED_PROPERTIES))

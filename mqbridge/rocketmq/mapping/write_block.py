@@ -2,7 +2,8 @@
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
-A block contains at least one pair that only gateways write. All pairs of this kind follow the user's pairs.
+Carried fields are those that no system property can hold; a reserved property, with a name of the gateway's own, holds each. A
+block contains at least one pair that only gateways write. All pairs of this kind follow the user's pairs.
 """
 
 from collections.abc import Sequence
@@ -106,7 +107,7 @@ def _is_writable(text: str | bytes | None) -> TypeGuard[str]:
 def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
     """Return the system properties, and the names of the fields that these cannot hold exactly.
 
-    One of these is `deliver_at` with a delay level, which is not an exact time.
+    One of these is `deliver_at`, if there is no `delay` (the time has passed), or if `delay` is a level, which is not exact.
     """
     pairs = [] if delay is None else [delay]
     not_in_system: list[str] = []
@@ -119,7 +120,7 @@ def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tup
         joined = " ".join(keys)
         if is_writable := _is_writable(joined):
             pairs.append((Name.KEYS, joined))
-        if not is_writable or tuple(joined.split(" ")) != keys:
+        if not is_writable or tuple(joined.split(" ")) != keys:  # KEYS cannot hold the text, or a key contains a blank
             not_in_system.append("keys")
     if sharded or not _is_key_derived(message):
         if _is_writable(key):
@@ -140,6 +141,6 @@ def _write_carried(message: Message, not_in_system: Sequence[str]) -> list[Pair]
         pairs += carry_fields(message, not_in_system)
     if message.payload == b"":
         pairs.append((EMPTY, "1"))
-    if message.key is None and "key" in not_in_system:
+    if message.key is None and "key" in not_in_system:  # otherwise the first index key would be read as the key
         pairs.append((WITHOUT, "key"))
     return pairs
