@@ -48,7 +48,7 @@ class AccessDenial(NamedTuple):
     """A denied request.
 
     `version` is the version of the broker's access control, 1 or 2. `resource` is the name of the topic, group or cluster for
-    which a permission is missing; empty if the remark does not name it, and for other reasons.
+    which a permission is missing; empty if the remark does not name it, and for other reasons. Then `resource_type` is CLUSTER.
     """
 
     reason: DenialReason

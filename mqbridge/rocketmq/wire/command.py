@@ -227,8 +227,10 @@ def _int32_member(members: dict[str, Any], name: str) -> int:
     if type(value) is int and _INT32_MIN <= value <= _INT32_MAX:
         return value
     if type(value) is not int:
+        if value is None:
+            return 0
         try:
-            value = int(value) if isinstance(value, str) else 0 if value is None else None
+            value = int(value) if isinstance(value, str) else None
         except ValueError:
             value = None
     if value is None or not _INT32_MIN <= value <= _INT32_MAX:

@@ -51,7 +51,8 @@ def compress(codec: int, data: bytes) -> bytes:
             return _lz4_frame(data)
         case 0x200:  # ZSTD
             return bytes(cramjam.zstd.compress(data, LEVEL))
-    raise LocalProtocolError(f"codec {codec:#x} is unknown; the known codecs are {', '.join(NAMES)}")
+    names = ", ".join(f"{number:#x} ({name})" for name, number in NAMES.items())
+    raise LocalProtocolError(f"codec {codec:#x} is unknown; the known codecs are {names}")
 
 
 def _lz4_frame(data: bytes) -> bytes:
@@ -93,14 +94,14 @@ def _inflate(data: bytes, limit: int) -> bytes:
     return plain
 
 
-def _decompress_into(decompress_into: Callable[[bytes, bytearray], int], data: bytes, limit: int) -> bytes:
-    """Decompress with a function of cramjam, first into a small buffer, then into one of `limit` bytes."""
+def _decompress_into(cramjam_function: Callable[[bytes, bytearray], int], data: bytes, limit: int) -> bytes:
+    """Decompress with a `decompress_into` of cramjam, into a small buffer, or into one of `limit` bytes if that is too small."""
     size = min(max(len(data) * _FIRST_BUFFER_RATIO, _MIN_FIRST_BUFFER_BYTES), limit)
     out = bytearray(size)
     try:
-        return bytes(memoryview(out)[: decompress_into(data, out)])
+        return bytes(memoryview(out)[: cramjam_function(data, out)])
     except cramjam.DecompressionError:
         if size == limit:
             raise
     out = bytearray(limit)
-    return bytes(memoryview(out)[: decompress_into(data, out)])
+    return bytes(memoryview(out)[: cramjam_function(data, out)])

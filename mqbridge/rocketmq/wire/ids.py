@@ -97,6 +97,6 @@ class UniqueIds:
 
 
 MAX_RESERVED = 1 << 16
-"""Most ids per reservation: the number of values of the counter."""
+"""Maximum number of ids per reservation: the number of values of the counter."""
 _NEW_MONTH_MS = 27 * 86_400_000
 """If `ms_of_month` decreases by more than this, a new month has begun; the shortest month has 28 days."""

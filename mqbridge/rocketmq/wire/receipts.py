@@ -3,11 +3,13 @@
 startOffsetInfo   R Q start;...              the first offset that was popped from each queue
 msgOffsetInfo     R Q offset,offset,...;...  all offsets that were popped from each queue
 orderCountInfo    R Q count;... or R qoQ%offset count;...    number of deliveries to an orderly group, by queue or by message
+                                                             (`qo` and `%` are literal text)
 
 receipt           start popTime invisibleTime reviveQueue R broker Q offset     (separated by blanks)
 
-Q is the id of a queue. R says which topic it belongs to: 0 the topic itself, 1 and 2 the group's retry topic of that topic, whose
-name has an old form (1) and a new form (2). The broker keeps its records of unacknowledged messages in the revive queue.
+Q is the id of a queue. R says which topic the queue belongs to: 0 the topic itself, 1 and 2 the group's retry topic of that
+topic, whose name has an old form (1) and a new form (2). The broker keeps its records of unacknowledged messages in the revive
+queue.
 """
 
 from typing import NamedTuple

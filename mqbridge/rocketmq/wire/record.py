@@ -48,7 +48,7 @@ MAX_TOPIC_BYTES = 255
 """Brokers create no topics with longer names."""
 
 MAX_INNER_MESSAGES = 0x7FFF
-"""The most messages of an inner batch: the broker's index counts them with a signed 16-bit number."""
+"""Maximum number of messages in an inner batch: the broker's index counts them with a signed 16-bit number."""
 MAX_UNPACKED_BYTES = 256 << 20
 """Limit, per response, of the size of all compressed bodies and inner batches after they were unpacked.
 
@@ -65,6 +65,7 @@ class SysFlag:
     COMPRESSED = 1
     """The body is compressed; the bits COMPRESSION name the codec."""
     MULTI_TAGS = 2
+    """Defined by RocketMQ; mqbridge does not use it."""
     PREPARED = 4
     """A half message: the first phase of a transaction."""
     COMMIT = 8
@@ -178,8 +179,9 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
     A broker returns an inner batch as a whole, so if a pull starts inside of one, the records include messages before the
     requested offset: the caller must drop these.
     """
-    # The hot path: one unpack assigns the attributes of a record, and the checks use local variables. Most records have the topic
-    # of the record before, so a topic is decoded only if its bytes differ.
+    # The hot path: one unpack assigns the attributes of a record, and the checks use local variables and literals: 88 is the size
+    # of `_FIXED`, 0x7FFFFFFF is CHECKSUM_MASK. Most records have the topic of the record before, so a topic is decoded only if
+    # its bytes differ.
     records: list[Record] = []
     append, new, unpack, checksum = records.append, Record.__new__, _unpack_fixed, crc32
     at, end = 0, len(body)

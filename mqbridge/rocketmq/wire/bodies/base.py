@@ -147,6 +147,7 @@ _KEY_CODECS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     int: (str, int),
     Queue: (queue_key, queue_of_key),
 }
+"""For each type of a mapping's keys, the functions that write a key and read it back."""
 
 
 def codec_of(value_type: Any) -> Codec:

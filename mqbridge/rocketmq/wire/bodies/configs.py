@@ -48,7 +48,8 @@ class GroupConfig(Body):
     """The configuration of a consumer group at one broker.
 
     It is the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, and of the response to GET_SUBSCRIPTIONGROUP_CONFIG. The defaults are
-    the broker's own. If a consumer reads slowly, the broker suggests `slow_broker_id` to it for further pulls.
+    the broker's own. For further pulls, the broker suggests `broker_id` (0: the master) to a consumer, or `slow_broker_id` if the
+    consumer reads slowly. With `notify_changes`, members are told when another one joins or leaves.
     """
 
     name: str = member("groupName")

@@ -8,7 +8,7 @@ from mqbridge.rocketmq.wire.bodies.groups import CLUSTERING, FROM_LAST, PASSIVEL
 
 @dataclass(frozen=True, slots=True)
 class Connection(Body):
-    """A client's connection to a broker."""
+    """A client's connection to a broker. `version` is the version number that the client announces, like `codes.VERSION`."""
 
     client_id: str
     address: str = member("clientAddr")
@@ -18,7 +18,10 @@ class Connection(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnections(Body):
-    """Response to GET_CONSUMER_CONNECTION_LIST: the members of a consumer group, and its subscriptions."""
+    """Response to GET_CONSUMER_CONNECTION_LIST: the members of a consumer group, and its subscriptions.
+
+    `groups` lists the values of the other fields.
+    """
 
     connections: tuple[Connection, ...] = member("connectionSet")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionTable", (), codec=table_codec(SubscriptionData, "topic"))

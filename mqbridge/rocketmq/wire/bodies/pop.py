@@ -10,7 +10,7 @@ from mqbridge.rocketmq.wire.fastjson import as_text
 PULL, POP = "PULL", "POP"
 """Values of `mode`: how a consumer reads an assigned queue."""
 MAX_ACK_BITS = 4096
-"""The most offsets that one BatchAck may span. A pop returns at most 32 messages, but their offsets may have gaps."""
+"""Maximum number of offsets that one BatchAck may span. A pop returns at most 32 messages, but their offsets may have gaps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def queue_of(value: Any) -> Queue:
     """Return the queue of a JSON object."""
     members = as_members(value)
     if "topic" not in value:
-        raise TypeError(f"{str(value)[:80]} is not a queue")
+        raise TypeError(f"{str(value)[:80]} is not a queue, because it has no topic")
     return Queue(as_text(members.get("topic", "")), as_text(members.get("brokerName", "")), as_int64(members.get("queueId", 0)))
 
 

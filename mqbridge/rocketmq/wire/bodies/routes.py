@@ -23,6 +23,7 @@ class Perm:
     READ = 4
     READ_WRITE = 6
     PRIORITY = 8
+    """Defined by RocketMQ; mqbridge does not use it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,10 @@ class RunningInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeDirectlyResult(Body):
-    """Response to CONSUME_MESSAGE_DIRECTLY: the result of consuming one message; `spent_ms` is the time it took."""
+    """Response to CONSUME_MESSAGE_DIRECTLY: the result of consuming one message; `spent_ms` is the time it took.
+
+    `order` is True for an orderly consumer.
+    """
 
     result: str = member("consumeResult")
     spent_ms: int = member("spentTimeMills", 0)

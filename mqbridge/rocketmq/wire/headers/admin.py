@@ -49,7 +49,10 @@ class KvResult(Header):
 
 @dataclass(slots=True)
 class BrokerHeader(Header):
-    """REGISTER_BROKER, UNREGISTER_BROKER, BROKER_HEARTBEAT and QUERY_DATA_VERSION. Broker id 0 is a master."""
+    """REGISTER_BROKER, UNREGISTER_BROKER, BROKER_HEARTBEAT and QUERY_DATA_VERSION. Broker id 0 is a master.
+
+    `ha_server_addr` is the address from which slaves copy; `compressed` and `body_crc32` describe the body of REGISTER_BROKER.
+    """
 
     broker_name: str
     broker_addr: str
@@ -63,7 +66,7 @@ class BrokerHeader(Header):
 
 @dataclass(slots=True)
 class RegisterBrokerResult(Header):
-    """Response to REGISTER_BROKER."""
+    """Response to REGISTER_BROKER: the addresses of the broker's master, for a slave."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

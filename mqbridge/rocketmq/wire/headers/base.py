@@ -79,7 +79,7 @@ class Header:
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Parse extFields; unknown names are ignored, and an invalid blank value of an optional field counts as missing.
+        """Parse extFields; unknown names are ignored. A blank text for an optional number counts as missing.
 
         Raises RemoteProtocolError if a required field is missing, or a number is invalid.
         """
@@ -94,8 +94,8 @@ class Header:
                     by_lower_name = {key.lower(): text for key, text in ext.items()}
                 text = by_lower_name.get(name.lower())
                 if text is None:
-                    fields = ", ".join(ext) or "none"
-                    raise RemoteProtocolError(f"{cls.__name__}: the required field {name} is missing; the fields are: {fields}")
+                    names = ", ".join(ext) or "none"
+                    raise RemoteProtocolError(f"{cls.__name__}: the required field {name} is missing; the fields are: {names}")
             try:
                 values[attribute] = _parse(value_type, text)
             except ValueError as error:

@@ -69,7 +69,8 @@ class ConsumeDirectlyHeader(Header):
 class ResetOffsetHeader(Header):
     """RESET_CONSUMER_CLIENT_OFFSET and INVOKE_BROKER_TO_RESET_OFFSET.
 
-    `timestamp` is the store time (ms) to continue from; -1 means the end of the queue.
+    `timestamp` is the store time (ms) to continue from; -1 means the end of the queue. `queue_id` -1 means all queues of the
+    topic. `offset` replaces `timestamp` if `queue_id` names one queue. Without `is_force`, offsets only move backward.
     """
 
     group: str

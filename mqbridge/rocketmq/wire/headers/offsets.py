@@ -7,7 +7,10 @@ from mqbridge.rocketmq.wire.headers.base import Header
 
 @dataclass(slots=True)
 class QueueHeader(Header):
-    """A queue, for GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME."""
+    """A queue, for GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME.
+
+    Only GET_MAX_OFFSET uses `committed`, whose default is True: it limits the answer to messages that consumers can read.
+    """
 
     topic: str
     queue_id: int

@@ -1,7 +1,7 @@
 """Headers of POP: the broker, not the clients, distributes the messages of a queue among the consumers of a group.
 
 The commands must be encoded as JSON, because their codes exceed 16 bits. Times are in ms. `extra_info` is the receipt of a
-message.
+message. `attempt_id` identifies an orderly request that a client sends again, so the broker does not block it.
 """
 
 from dataclasses import dataclass

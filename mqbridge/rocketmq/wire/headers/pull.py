@@ -25,7 +25,8 @@ class PullHeader(Header):
     """PULL_MESSAGE and LITE_PULL_MESSAGE.
 
     `sys_flag` consists of the bits of PullFlag. `suspend_timeout_millis` is how long the broker may hold the request; some Go
-    clients write it in ns. `subscription`, `sub_version` and `expression_type` are the filter.
+    clients write it in ns. `subscription`, `sub_version` (ms, see `SubscriptionData.version`) and `expression_type` are the
+    filter.
     """
 
     consumer_group: str
@@ -45,10 +46,11 @@ class PullHeader(Header):
 
 @dataclass(slots=True)
 class PullResult(Header):
-    """Response to a pull with code 0, 19, 20 or 21, which always has the first four fields.
+    """Response to a pull with code 0 (SUCCESS) or 19 to 21 (PULL_...), which always has the first four fields.
 
     suggest_which_broker_id    the id of the broker (0: the master) to send the next pull to
     next_begin_offset          the offset of the next pull
+    min_offset, max_offset     the offsets in the queue, from the first one to before `max_offset`
     forbidden_type             with NO_PERMISSION, what forbids it: 1 broker, 2 group, 3 topic, 4 broadcasting, 5 subscription
     """
 

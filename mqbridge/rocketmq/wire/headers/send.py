@@ -16,7 +16,8 @@ class SendHeader(Header):
 
     A broker that creates the topic automatically copies the settings of `default_topic`, with `default_topic_queue_nums` queues
     at most. `born_timestamp` is in ms, `sys_flag` consists of the bits of `record.SysFlag`, and `properties` is a property
-    string.
+    string. For a message sent to a retry topic, `reconsume_times` is the number of its redeliveries; after
+    `max_reconsume_times`, the broker stores it in the dead letter topic instead.
     """
 
     producer_group: str
@@ -90,7 +91,8 @@ _V1_NAMES_BY_V2_NAME = {
 class SendResult(Header):
     """Response to a send of a message, of a batch or of a reply.
 
-    For a batch, `msg_id` has the ids of all messages, joined by commas, and `queue_offset` is the offset of the first message.
+    `msg_id` is the offset id of the message (see `ids`), `transaction_id` its UNIQ_KEY. For a batch, `msg_id` has the ids of all
+    messages, joined by commas, and `queue_offset` is the offset of the first message; only an inner batch has a `batch_uniq_id`.
     """
 
     msg_id: str

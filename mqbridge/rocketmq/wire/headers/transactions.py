@@ -3,7 +3,9 @@
 A transaction begins with a half message, which is an ordinary send with `SysFlag.PREPARED` and is not delivered before the
 producer commits it. The broker asks the producer for the state of a half message that was neither committed nor rolled back.
 
-`tran_state_table_offset` is the queue offset of the half message, `commit_log_offset` its physical offset.
+`tran_state_table_offset` is the queue offset of the half message, `commit_log_offset` its physical offset. `msg_id` is its
+UNIQ_KEY, `offset_msg_id` its offset id (see `ids`), and `transaction_id` what the response to its send contained, normally the
+UNIQ_KEY too.
 """
 
 from dataclasses import dataclass
