@@ -20,7 +20,7 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 ACK_DELAY_S = 0.1
-"""Maximum time between an acknowledgement and its command."""
+"""Maximum time between an acknowledgement and its command, in seconds, while there is a connection."""
 MAX_UNSENT_ACKS = 1000
 """Number of collected acknowledgements that are sent without waiting for ACK_DELAY_S."""
 
@@ -101,7 +101,10 @@ class Acknowledger:
         self._schedule_flush()
 
     def acknowledge_undelivered(self, entries: Iterable[EntryId]) -> None:
-        """Acknowledge entries that will never be delivered to the application."""
+        """Acknowledge entries that will not be delivered to the application, or not again.
+
+        Unlike `acknowledge`, this does not count as an acknowledgement by the application.
+        """
         for entry in entries:
             self._acks.add_entry(entry)
             self._schedule_flush()
@@ -122,14 +125,14 @@ class Acknowledger:
         if connection is None or not connection.alive:
             return
         if (ack_id := self._take_cumulative()) is not None:
-            connection.endpoint.send(commands.ack(self._id, True, [ack_id]))
+            connection.endpoint.send(commands.ack(self._id, cumulative=True, message_ids=[ack_id]))
         for group in self._acks.take_individual():
-            connection.endpoint.send(commands.ack(self._id, False, group))
+            connection.endpoint.send(commands.ack(self._id, cumulative=False, message_ids=group))
 
     def _take_cumulative(self, *, again: bool = False) -> pb.MessageIdData | None:
-        """Return the cumulative acknowledgement to send now; None if there is none.
+        """Take the cumulative acknowledgement to send now, and record it as sent; None if there is none.
 
-        With `again`, return the last one that was sent if there is no new one.
+        If there is no new one, return the last one that was sent, provided that it may be lost or `again` is True.
         """
         state = self._state
         ack_id = self._acks.take_cumulative()
@@ -146,13 +149,13 @@ class Acknowledger:
         acknowledgements without a receipt will then be sent again.
         """
         ack_id = self._take_cumulative(again=True)
-        requests = [] if ack_id is None else [self._send_and_confirm(connection, True, [ack_id])]
-        requests += [self._send_and_confirm(connection, False, group) for group in self._acks.take_individual()]
+        requests = [] if ack_id is None else [self._send_and_confirm(connection, [ack_id], cumulative=True)]
+        requests += [self._send_and_confirm(connection, group, cumulative=False) for group in self._acks.take_individual()]
         for result in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
 
-    async def _send_and_confirm(self, connection: Connection, cumulative: bool, group: list[pb.MessageIdData]) -> None:
+    async def _send_and_confirm(self, connection: Connection, group: list[pb.MessageIdData], *, cumulative: bool) -> None:
         """Send one ACK command and wait for its receipt; without a receipt, individual acknowledgements are pending again."""
         generation, confirmed = self._state.generation, False
         try:
@@ -179,7 +182,7 @@ class Acknowledger:
         self._start_timer(entry, self._ack_timeout_s)
 
     def negative_acknowledge(self, entry: EntryId, delay_s: float) -> None:
-        """Request the redelivery of an entry after a delay."""
+        """Request the redelivery of an entry after `delay_s` seconds."""
         self._start_timer(entry, delay_s)
 
     def _start_timer(self, entry: EntryId, delay_s: float) -> None:
@@ -204,7 +207,7 @@ class Acknowledger:
         if (at := self._redeliveries.next_at()) is not None:
             self._schedule_wakeup(at)
 
-    # --- reset ------------------------------------------------------------------------------------------------------
+    # --- disconnection, reset and redelivery commands ---------------------------------------------------------------
 
     def on_disconnected(self, *, skips_delivered: bool) -> None:
         """Process the loss of the connection: the broker redelivers unacknowledged entries to this consumer or to another one.
@@ -250,7 +253,7 @@ class Acknowledger:
         self.partial.release(with_chunks)
         for start in range(0, len(with_chunks), MAX_IDS_PER_COMMAND):
             group = [ids.message_id(*entry) for entry in with_chunks[start : start + MAX_IDS_PER_COMMAND]]
-            connection.endpoint.send(commands.redeliver(self._id, group, None))
+            connection.endpoint.send(commands.redeliver(self._id, group, epoch=None))
 
     def stop(self) -> None:
         """Cancel the timers of acknowledgements and redeliveries."""

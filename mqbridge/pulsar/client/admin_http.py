@@ -106,7 +106,7 @@ class AdminHttp:
         `idempotent` is True for a call that may be executed twice, which always holds for GET.
         """
         idempotent = idempotent or method == "GET"
-        were_fresh = self._needs_fresh_credentials  # a concurrent call may set it before the response arrives
+        were_fresh = self._needs_fresh_credentials  # a concurrent call may change the attribute meanwhile
         response = await self._try_addresses(method, path, body, idempotent=idempotent)
         if are_credentials_refused(response) and not were_fresh:  # their source may contain new ones by now
             self._needs_fresh_credentials = True
@@ -129,7 +129,7 @@ class AdminHttp:
                 )
                 remedy = "give the addresses of all brokers as admin_url"
                 return ServerRefused(f"{problem}: {remedy}", response.status_code, Failure.FATAL)
-            if self._url_credentials is None:
+            if self._url_credentials is None:  # the remedy of `auth` does not help with credentials of `admin_url`
                 failure = Failure.RETRY if self._has_succeeded else Failure.FATAL
                 return refused_credentials_error(response, call, origin, self._auth, failure)
         elif (access_denied := missing_permission_error(response, call, self._auth)) is not None:
@@ -148,7 +148,7 @@ class AdminHttp:
     async def _try_addresses(self, method: str, path: str, body: Any, *, idempotent: bool) -> httpx.Response:
         """Return the response to this call. Addresses are tried in turn, beginning with the preferred one.
 
-        The next address is tried only if the call is `idempotent`, or if it certainly was not sent.
+        After an error of the connection the next address is tried, if the call is `idempotent` or certainly was not sent.
         """
         count, first, loop = len(self._bases), self._preferred, asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
@@ -174,7 +174,7 @@ class AdminHttp:
         raise AssertionError  # there is at least one address
 
     async def _follow_redirects(self, base: httpx.URL, method: str, path: str, body: Any, timeout_s: float) -> httpx.Response:
-        """Send a call to this address and follow its redirects; `timeout_s` is for all steps together."""
+        """Send a call to the address `base` and follow the redirects; `timeout_s` is for all steps together."""
         url = httpx.URL(f"{base}{path.removeprefix('/')}")
         try:
             async with asyncio.timeout(timeout_s):
@@ -213,6 +213,7 @@ class AdminHttp:
         return await self._http.request(method, url, json=body)
 
     async def _send_with_credentials(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
+        """Send one request with the credentials of `admin_url`, or else with those of `auth`, if there are any."""
         headers = {} if self._url_credentials is not None else await self._auth.headers(fresh=self._needs_fresh_credentials)
         if not all(map(_PRINTABLE_ASCII.fullmatch, headers.values())):  # the error of httpx would contain the secret
             problem = f"{self._auth.description} cannot be sent to {_origin(url)}: it must be one line of printable ASCII text"

@@ -85,7 +85,9 @@ class Connection:
         self._meter = FrameMeter()
         self.endpoint = Endpoint(self._meter.measure, self._on_frames, self._on_lost)
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
+        """Maximum size of an entry's payload at this broker, in bytes; the default until CONNECTED arrives."""
         self.server_version = ""
+        """Version of the broker as text; empty until CONNECTED arrives."""
         self.supports_topic_watches = False
         """True if the broker announced support for topic list watchers."""
         # Handlers by producer id, consumer id, and watcher id.
@@ -99,6 +101,7 @@ class Connection:
         self._exclusive_waits: dict[int, asyncio.Future[CommandProducerSuccess]] = {}
         """Request id of PRODUCER -> future, for producers that wait for exclusive access."""
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Completed by CONNECTED; failed if the connection ends before."""
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
         """Loop time of the last ping; 0 before the first one."""

@@ -77,7 +77,9 @@ class ConsumerHandler:
         """The broker's cursor at the last SUBSCRIBE; None if it was not requested or is unknown."""
         self._is_reader = subscription.reader_from is not None
         budget = budget or ReceiveBudget(subscription.max_bytes)
-        self._receiver_queue = ReceiverQueue(state, not self._is_reader, budget, subscription.chunk_limits)
+        self._receiver_queue = ReceiverQueue(
+            state, acknowledges=not self._is_reader, budget=budget, chunk_limits=subscription.chunk_limits
+        )
         self._changed = asyncio.Event()
         """Set by every change that may let a waiting method return."""
         self._registration = BrokerRegistration(
@@ -106,7 +108,7 @@ class ConsumerHandler:
         self._unsubscribing = False
         """True while `unsubscribe` waits for the broker's response."""
         self.deactivations = 0
-        """Number of times that this consumer of a failover subscription has become passive."""
+        """How often the broker has reported that this consumer of a failover subscription is passive, also after a SUBSCRIBE."""
         self._stall_detector = StallDetector(
             topic, subscription.silence_s, self._can_receive, self._find_unreceived, self._resubscribe
         )
@@ -118,9 +120,11 @@ class ConsumerHandler:
 
     @property
     def generation(self) -> int:
-        """A number that changes whenever delivered entries will be redelivered.
+        """A number that changes whenever the positions are set back or discarded, so that entries may be delivered again.
 
-        Acknowledgements of entries that were delivered under an earlier number have no effect.
+        It changes by a redelivery on an ordered subscription, a seek, a reset of the subscription, a migration of the topic, and
+        when another consumer becomes active; if entries of an ordered subscription were acknowledged one by one, also by the loss
+        of the connection. Acknowledgements of entries that were delivered under an earlier number have no effect.
         """
         return self._state.generation
 

@@ -172,11 +172,13 @@ class ConsumerState:
         """Begin a SUBSCRIBE; return the entry at which a reader subscribes, None for a durable subscription."""
         self.link = _next(LINK, self.link, E.SUBSCRIBE)
         self.epoch += 1
-        return self.reader_start if self.progress is S.AT_START or not self._is_reader else self._resume_at
+        if self._is_reader and self.progress is not S.AT_START:
+            return self._resume_at
+        return self.reader_start
 
     @property
     def needs_cursor(self) -> bool:
-        """True if `on_subscribed` needs the broker's cursor: to replace a reader's LATEST, or to notice a reset."""
+        """True if `on_subscribed` needs the broker's cursor: to replace a reader's LATEST, or to notice a reset or lost acks."""
         if self._is_reader:
             return not self._start_known
         return self.last_sent_ack is not None or (self._closed and self._in_order and self.progress is S.READING)

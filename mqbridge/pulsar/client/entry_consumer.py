@@ -96,8 +96,8 @@ class EntryConsumer(ConsumerHandler):
     async def wait_deactivated(self, deactivations: int) -> None:
         """Return once the consumer has become passive, even if it has become active again in the meantime.
 
-        `deactivations` is the value of that attribute when the caller last saw the consumer active. Raises ClusterError if the
-        consumer has ended.
+        `deactivations` is the value of `self.deactivations` when the caller last saw the consumer active. Raises ClusterError if
+        the consumer has ended.
         """
         while self.active and self.deactivations == deactivations:
             if self.end_error is not None:
