@@ -55,7 +55,7 @@ class AuthOptions(BaseModel):
             required = BUILT_IN[options.method]
             if missing := sorted(required - given):
                 raise ValueError(f"method {options.method} needs {' and '.join(missing)}")
-            if unknown := sorted(given - required):
+            if unknown := sorted(given - required):  # `rstrip`: errors end without a full stop
                 raise ValueError(
                     f"method {options.method} has no option {unknown[0]!r}. {nearest(unknown[0], required) or ''}".rstrip(". ")
                 )

@@ -84,7 +84,7 @@ class PulsarCluster(ClusterModel):
     @field_validator("namespace")
     @classmethod
     def _check_namespace(cls, namespace: str) -> str:
-        parse_topic("x", namespace)
+        parse_topic("x", namespace)  # raises ValueError for an invalid namespace
         return namespace
 
     @model_validator(mode="after")

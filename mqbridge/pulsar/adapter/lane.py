@@ -128,14 +128,15 @@ class PulsarLane:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Acknowledge the batch, or the messages at these indexes; `receipt` is not needed."""
+        """Acknowledge the batch, or the messages at these indexes; `receipt` is not used."""
         self._release_charge(batch)
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.generation != self._consumer.generation:
             return
         if self._ordered:
             self._consumer.acknowledge_up_to(delivery.last_entry)
-            # A chunked message that expired incomplete is delivered late, with an id before `last_entry`.
+            # A chunked message that expired incomplete is delivered late, with an id before `last_entry`. Until its own id is
+            # acknowledged, too, a cumulative acknowledgement stops before its chunks.
             if batch.data[-1].id < delivery.last_entry:
                 self._consumer.acknowledge_up_to(batch.data[-1].id)
         elif indexes is None:
@@ -159,7 +160,7 @@ class PulsarLane:
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the unacknowledged messages redelivered after `delay_s`; an ordered lane also gets everything after them again.
 
-        `failures` is not needed.
+        `failures` is not used.
         """
         self._release_charge(batch)
         delivery: Delivery = batch.handle

@@ -128,7 +128,10 @@ class PulsarOperations:
         return [Member(consumer, addresses[consumer], tuple(held)) for consumer, held in sorted(partitions.items())]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Reset the subscription, or create it. FATAL while it has consumers: the broker would disconnect them."""
+        """Move the subscription to these positions, given by partition name; create it where it is missing.
+
+        FATAL while the subscription has consumers: the broker would disconnect them.
+        """
         admin, bounds = self._require_admin("moving a group"), await self._bounds(topic)
         if members := await self.members(topic, group):
             names = ", ".join(member.id for member in members)

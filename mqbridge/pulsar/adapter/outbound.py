@@ -34,6 +34,7 @@ from mqbridge.stored_positions import last_stored
 SequenceIds = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; None: the producer assigns them."""
 ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
+"""The sequence ids of any number of entries to which the producer assigns them."""
 
 
 class PulsarOutbound:

@@ -65,6 +65,7 @@ class SenderSequence:
         self.sender = sender
         self._topic = topic
         self._source: Partition | None = None
+        """The source for which the outbound was resumed; None before."""
         self._stored: dict[int, Position] = {}
         """Target partition -> last stored position when the source was resumed."""
         self._sent: dict[int, Position] = {}
@@ -112,10 +113,11 @@ class SenderSequence:
             raise self._order_error(first, sent)
 
     def count_stored(self, partition: int, positions: MessagePositions) -> int:
-        """Return how many messages at the beginning are already stored. Raises ClusterError if positions do not ascend.
+        """Return how many messages at the beginning of the share are stored already.
 
-        Only messages without a defect must ascend. A chunked message that stays incomplete becomes a message with a defect after
-        later entries were delivered, so its position is out of order; but it is never sent.
+        Raises ClusterError if positions do not ascend. Only messages without a defect must ascend. A chunked message that stays
+        incomplete becomes a message with a defect after later entries were delivered, so its position is out of order; but it is
+        never sent.
         """
         stored = self._stored.get(partition)
         if positions.first_descent() is None:

@@ -202,7 +202,10 @@ class Batcher:
             sent.add_done_callback(functools.partial(self._on_sent, batch.futures, True))
 
     def _on_sent(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
-        """Complete the futures of an entry's messages with their ids, or with the error of the entry."""
+        """Complete the futures of an entry's messages with their ids, or with the error of the entry.
+
+        `batched` is False for a message that was sent alone, without batch framing.
+        """
         error = sent.exception()
         if error is not None:
             for future in futures:

@@ -328,7 +328,7 @@ class PulsarClient(ClusterClient):
     async def _subscribe(
         self, topics: Topics, names: TopicNames, namespace: str, subscription: Subscription, refresh_s: float
     ) -> TopicConsumer:
-        """Open a consumer of entries. `names` are those of `topics`; a pattern has none, but a namespace."""
+        """Open a consumer of entries. `names` are those of `topics` (none for a pattern), `namespace` is that of a pattern."""
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
             return await open_pattern_consumer(self._base, namespace, pattern, subscription, refresh_s=refresh_s)

@@ -218,7 +218,8 @@ class Consumer:
                     f"cannot seek: this consumer has no partition {to.partition} of topic {to.topic}", Failure.FATAL
                 )
             ledger, entry, index = to.position
-            # A chunked message has the id of its last chunk, but must be read from its first chunk.
+            # A chunked message has the id of its last chunk, but must be read from its first chunk, which only the handle knows.
+            # A message with any other handle was not received by this library.
             begin = to.handle.begin if isinstance(to.handle, ReceivedEntry) else (ledger, entry)
             await self._seek(consumer, begin)
             if index:  # the broker only seeks to the beginning of an entry

@@ -85,7 +85,7 @@ class Producer:
         pairs: tuple[Pair, ...] = ()
         if properties:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
-        if pairs or keys or msg_type is not None or event_time == 0:  # only these make (reserved) properties
+        if pairs or keys or msg_type is not None or event_time == 0:  # only these are stored as properties
             message = Message(payload, pairs, keys=tuple(keys), msg_type=msg_type, event_time=event_time)
             pairs = tuple(write_properties(message, None))
         size = MESSAGE_OVERHEAD_BYTES + len(payload or b"") + sum(len(name) + len(value) for name, value in pairs)

@@ -139,7 +139,7 @@ class TopicConsumer:
         self._budget.consumers = max(self._budget.consumers, len(partitions))
         for partition in partitions:
             if partition in self.consumers and self._is_missing_in_pattern(self.consumers[partition].end_error):
-                await self._drop(partition)  # it was deleted and created again
+                await self._drop_consumer(partition)  # it was deleted and created again
             if partition not in self.consumers:
                 await self._open_consumer(partition)
 
@@ -168,9 +168,9 @@ class TopicConsumer:
         """Close the consumers of a deleted topic; their queued entries are dropped."""
         deleted = [each for each in self.consumers if str(parse_topic(each).parent) == topic or each == topic]
         for each in deleted:
-            await self._drop(each)
+            await self._drop_consumer(each)
 
-    async def _drop(self, topic: str) -> None:
+    async def _drop_consumer(self, topic: str) -> None:
         """Close and forget the consumer of a partition, or of an unpartitioned topic."""
         consumer = self.consumers.pop(topic)
         self._round_robin.remove(consumer)

@@ -19,8 +19,8 @@ class TopicNames:
     def topic_and_partition(self, partition_topic: str) -> tuple[str, str]:
         """Return the topic as the application has written it, and the partition index as text ("" if unpartitioned).
 
-        `partition_topic` is the full name of a partition or of an unpartitioned topic. A topic that was selected by a pattern, or
-        was not written by the application, is returned as its full name.
+        `partition_topic` is the full name of a partition or of an unpartitioned topic. A topic that a pattern has selected is
+        returned as its full name.
         """
         result = self._cache.get(partition_topic)
         if result is None:

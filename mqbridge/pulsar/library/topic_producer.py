@@ -68,7 +68,7 @@ class TopicProducer:
             raise ClusterError(f"topic {self.topic} does not exist: create it", Failure.FATAL)
         self.partitions = count
         first = 0 if count else -1
-        self._get_batcher(first)
+        self._get_or_open_batcher(first)
         try:
             await self.producer(first).opened()
         except BaseException:
@@ -105,7 +105,7 @@ class TopicProducer:
             raise ClusterError(
                 f"topic {self.topic} has no partition {partition}: it has {self.partitions} partitions", Failure.REFUSED
             )
-        return self._batchers.get(partition) or self._get_batcher(partition)
+        return self._batchers.get(partition) or self._get_or_open_batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
         """Return the partition index of a message: by its key, or round-robin without a key; -1 for an unpartitioned topic."""
@@ -132,7 +132,7 @@ class TopicProducer:
         """Return the producer of a partition that already has one; -1 stands for the unpartitioned topic."""
         return self._producers[partition]
 
-    def _get_batcher(self, partition: int) -> Batcher:
+    def _get_or_open_batcher(self, partition: int) -> Batcher:
         """Return the batcher of a partition; create it, with its producer, if it is missing."""
         batcher = self._batchers.get(partition)
         if batcher is None:
@@ -163,7 +163,7 @@ class TopicProducer:
         """Open the producers of all partitions, and return the highest sequence id stored under their name, -1 if none."""
         partitions = range(self.partitions) if self.partitions else [-1]
         for partition in partitions:
-            self._get_batcher(partition)
+            self._get_or_open_batcher(partition)
         producers = [self._producers[partition] for partition in partitions]
         await asyncio.gather(*(producer.opened() for producer in producers))
         return max(producer.last_sequence_id for producer in producers)

@@ -122,7 +122,7 @@ class _IncompleteMessage:
             redelivery_count=self.first.redelivery_count,
             defect=self.defect,
         )
-        entry.chunks_before = self.first.metadata.chunk_id
+        entry.chunks_before = self.first.metadata.chunk_id  # above 0 if reading started inside the message
         return JoinedMessage(entry, tuple(self.chunk_ids), lacks_last_chunk)
 
 
