@@ -85,7 +85,7 @@ class TubeMQOutbound:
         self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
         self._names = list(sender.route.partitions)
         """The partitions' names, by index."""
-        self._origin_of = spec.origin_of
+        self._origin_prefix_of = spec.origin_of
         self._closed = False
         self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}
         sender.is_withdrawn = _is_withdrawn
@@ -104,7 +104,7 @@ class TubeMQOutbound:
         send = self._pending[future] = _PendingSend(name, future, len(messages), self._pending.pop)
         if not messages:
             send.finish()
-        requests = encode_share(messages, self._origin_of(share.batch.partition), zone)
+        requests = encode_share(messages, self._origin_prefix_of(share.batch.partition), zone)
         settle = send.settle
         failure_reasons, held_bytes = dict(requests.failures), 0
         for index in range(len(messages)):

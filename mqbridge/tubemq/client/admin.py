@@ -91,7 +91,7 @@ class Admin:
             )
             for broker in changed:
                 await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
-        await self._wait_until_open(topic, partitions)
+        await self._wait_until_ready(topic, partitions)
 
     async def check_change(self) -> None:
         """Raise ClusterError if no topic can be created now; FATAL if the token is missing or wrong. Changes nothing."""
@@ -186,17 +186,17 @@ class Admin:
                 missing -= share * stores
         return changed
 
-    async def _wait_until_open(self, topic: str, partitions: int) -> None:
+    async def _wait_until_ready(self, topic: str, partitions: int) -> None:
         """Wait until at least this number of the topic's partitions accepts messages. Raises RequestTimeout."""
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
-                while not await self._is_open(topic, partitions):  # noqa: ASYNC110 - another process decides
+                while not await self._accepts_messages(topic, partitions):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(READY_POLL_S)
         except TimeoutError as error:
             problem = f"topic {topic} was created, but does not accept messages after {READY_TIMEOUT_S:g} s: check its Brokers"
             raise RequestTimeout(problem) from error
 
-    async def _is_open(self, topic: str, partitions: int) -> bool:
+    async def _accepts_messages(self, topic: str, partitions: int) -> bool:
         response = await self._master("admin_query_topic_info", topicName=topic)
         return any(
             entry["isSrvAcceptPublish"] and entry["isSrvAcceptSubscribe"] and entry["totalRunNumPartCount"] >= partitions

@@ -114,7 +114,7 @@ class HeldPartition:
     @property
     def pack(self) -> Pack | None:
         """The delivered pack that is neither confirmed nor rejected yet; None if there is none."""
-        return self._reader.last_pack if self.state.pack is DELIVERED else None
+        return self._reader.last_pack if self.state.pack_state is DELIVERED else None
 
     @property
     def caught_up(self) -> bool:
@@ -170,7 +170,7 @@ class HeldPartition:
         async with self._request_lock:
             if not self.state.may_get() and not await self._registration.renew():
                 return None
-            if self.state.pack is CONFIRMED and self._reader.needs_pack_end:
+            if self.state.pack_state is CONFIRMED and self._reader.needs_pack_end:
                 await self._commits.commit(consumed=True)
         # The state changes only when the get is sent: if this call is cancelled before that, a confirmed pack stays confirmed.
         # This call does not hold the lock while it waits for the budget, so that a late commit or a seek can run meanwhile.
@@ -195,19 +195,19 @@ class HeldPartition:
 
     async def wait_until_settled(self) -> None:
         """Wait until the delivered pack is confirmed or rejected. Raises LaneRevoked or GapError if reading ended meanwhile."""
-        if self.state.pack is DELIVERED:
+        if self.state.pack_state is DELIVERED:
             await self._signals.settled.wait()
             self.state.raise_if_stopped()
 
     def confirm(self) -> None:
         """Confirm the delivered pack, if any. The next get, or a commit after COMMIT_AFTER_S, reports this to the Broker."""
-        if self.state.pack is DELIVERED:
+        if self.state.pack_state is DELIVERED:
             self._commits.confirm()
             self._reader.drop_pack()
 
     def reject(self, delay_s: float = 0.0) -> None:
         """Reject the delivered pack, if any: `fetch` returns it again after `delay_s` seconds."""
-        if self.state.pack is DELIVERED:
+        if self.state.pack_state is DELIVERED:
             self.state.reject()
             self._reader.drop_pack()
             self._pacing.delay_redelivery(delay_s)
@@ -239,7 +239,7 @@ class HeldPartition:
         received.
         """
         async with self._request_lock:
-            is_known = self.state.pack is not UNKNOWN
+            is_known = self.state.pack_state is not UNKNOWN
             return await self._commits.commit(consumed=consumed and is_known)
 
     async def commit_confirmed(self) -> None:
@@ -248,7 +248,7 @@ class HeldPartition:
         Does nothing once the partition is revoked or released: the unregister request reports the confirmation.
         """
         async with self._request_lock:
-            if self.state.pack is CONFIRMED and not self.state.is_over:
+            if self.state.pack_state is CONFIRMED and not self.state.is_over:
                 await self._commits.commit(consumed=True)
 
     def needs_late_commit(self, now: float) -> bool:

@@ -32,7 +32,7 @@ class PartitionCalls:
     def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
         self._member, self._ref, self._connection = member, ref, connection
         # One object for all get requests, built once per partition and not once per pack: only two fields change.
-        self._get = GetMessageRequestC2B(
+        self._get_request = GetMessageRequestC2B(
             clientId=member.client_id,
             groupName=member.group,
             topicName=ref.topic,
@@ -43,11 +43,11 @@ class PartitionCalls:
     @property
     def client_id(self) -> str:
         """The client id in requests to this partition's Broker: the member's, or a fresh one that no earlier request contains."""
-        return self._get.clientId
+        return self._get_request.clientId
 
     @client_id.setter
     def client_id(self, value: str) -> None:
-        self._get.clientId = value
+        self._get_request.clientId = value
 
     def __str__(self) -> str:
         return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
@@ -85,7 +85,7 @@ class PartitionCalls:
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage], int]:
         """Send a get; `consumed` confirms the previous pack. Return the response, its messages and its size in bytes."""
-        request = self._get
+        request = self._get_request
         request.lastPackConsumed = consumed
         request.escFlowCtrl = self._member.flow.has_group_rules
         data = await self._connection.request(rpc.READ, rpc.GET, request.SerializeToString())
@@ -97,8 +97,8 @@ class PartitionCalls:
         Raises ServerRefused.
         """
         request = CommitOffsetRequestC2B(
-            clientId=self._get.clientId,
-            groupName=self._get.groupName,
+            clientId=self._get_request.clientId,
+            groupName=self._get_request.groupName,
             topicName=self._ref.topic,
             partitionId=self._ref.partition,
             lastPackConsumed=consumed,
@@ -116,7 +116,7 @@ class PartitionCalls:
         member = self._member
         return RegisterRequestC2B(
             opType=operation,
-            clientId=self._get.clientId,
+            clientId=self._get_request.clientId,
             groupName=member.group,
             topicName=self._ref.topic,
             partitionId=self._ref.partition,

@@ -31,7 +31,7 @@ class PartitionCommits:
     def needs_commit(self, now: float) -> bool:
         """Return True if a pack was confirmed COMMIT_AFTER_S ago, no get has reported this yet, and a commit is possible."""
         state = self._state
-        has_waited = state.pack is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
+        has_waited = state.pack_state is CONFIRMED and now - self._confirmed_at >= COMMIT_AFTER_S
         return has_waited and not state.must_register and not state.is_over
 
     async def commit(self, *, consumed: bool) -> int:

@@ -99,7 +99,7 @@ class PartitionReader:
             self._on_error_code(response)
             return None
         finally:
-            if self._state.pack is not DELIVERED:  # no task waits for the change to DELIVERED
+            if self._state.pack_state is not DELIVERED:  # no task waits for the change to DELIVERED
                 self._signals.update()
 
     def _on_success(self, response: GetMessageResponseB2C, messages: Sequence[StoredMessage], size: int) -> Pack | None:

@@ -115,7 +115,7 @@ class PartitionRegistration:
         """
         if self._state.can_query_position:
             try:
-                await self._commits.commit(consumed=self._state.pack is CONFIRMED)
+                await self._commits.commit(consumed=self._state.pack_state is CONFIRMED)
             except ServerRefused as error:
                 if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
                     raise

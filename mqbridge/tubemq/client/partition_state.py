@@ -37,7 +37,8 @@ class PartitionState:
     """
 
     def __init__(self, name: str) -> None:
-        self.lease, self.pack = NEW, NONE
+        self.lease, self.pack_state = NEW, NONE
+        """The states of the lease and of the last pack; `partition_transitions` explains the values."""
         self.abandoned = AbandonedRequests.NONE
         """The abandoned requests since the last registration."""
         self.generation = 0
@@ -54,12 +55,12 @@ class PartitionState:
         """Apply an event to the lease, to the pack, or to both; an empty event changes nothing."""
         try:
             new_lease = LEASE_TABLE[lease_event][self.lease] if lease_event else self.lease
-            new_pack = PACK_TABLE[pack_event][self.pack] if pack_event else self.pack
+            new_pack = PACK_TABLE[pack_event][self.pack_state] if pack_event else self.pack_state
         except KeyError as error:
             event = " and ".join(filter(None, (lease_event, pack_event)))
-            problem = f"{self._name}: {event!r} cannot happen with lease {self.lease.value} and pack {self.pack.value}"
+            problem = f"{self._name}: {event!r} cannot happen with lease {self.lease.value} and pack {self.pack_state.value}"
             raise LocalProtocolError(problem) from error
-        self.lease, self.pack = new_lease, new_pack
+        self.lease, self.pack_state = new_lease, new_pack
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -71,6 +72,7 @@ class PartitionState:
     @property
     def is_registered(self) -> bool:
         """True if we have a registration at the Broker, as far as we know."""
+        # The generation is 0 if the partition was revoked before its first registration.
         return self.lease in (READING, STOPPED, REVOKED) and self.generation > 0
 
     @property
@@ -81,7 +83,7 @@ class PartitionState:
     @property
     def is_settled(self) -> bool:
         """True if no get is in flight and no delivered pack waits to be confirmed or rejected."""
-        return self.pack not in (FETCHING, DELIVERED)
+        return self.pack_state not in (FETCHING, DELIVERED)
 
     @property
     def must_unregister(self) -> bool:
@@ -94,7 +96,7 @@ class PartitionState:
 
         If this is False and requests are abandoned, reading resumes at `safe_offset`.
         """
-        is_unknown = self.expected_offset is None and self.pack in (CONFIRMED, UNKNOWN)
+        is_unknown = self.expected_offset is None and self.pack_state in (CONFIRMED, UNKNOWN)
         return self.abandoned is AbandonedRequests.READS and self.lease is READING and is_unknown
 
     @property
@@ -105,7 +107,7 @@ class PartitionState:
         If the last pack is not confirmed, the Broker's position cannot be used: a Broker that shuts down cleanly counts the last
         pack that it sent as consumed. Reading then resumes at `safe_offset`.
         """
-        if self.abandoned is AbandonedRequests.NONE and self.pack in (NONE, CONFIRMED):
+        if self.abandoned is AbandonedRequests.NONE and self.pack_state in (NONE, CONFIRMED):
             return self.expected_offset
         return self.safe_offset
 
@@ -127,7 +129,8 @@ class PartitionState:
         If `start` is after the `requested` offset, the data in between was deleted: this is a gap. None means that any start is
         accepted.
         """
-        self._transition("registered", "registered" if self.pack is not FETCHING else "")
+        # A get in flight changes the pack's state by itself, when it ends.
+        self._transition("registered", "registered" if self.pack_state is not FETCHING else "")
         self.generation += 1
         self.abandoned = AbandonedRequests.NONE
         self.safe_offset = self.expected_offset = start
@@ -158,7 +161,7 @@ class PartitionState:
         """
         if not self.may_get():
             raise LocalProtocolError(f"{self._name}: a get is not allowed before the partition is registered again")
-        before = self.pack
+        before = self.pack_state
         self._transition(pack_event="get sent")
         self._pack_before_get = before
         if before in (DELIVERED, REJECTED):
@@ -217,7 +220,7 @@ class PartitionState:
 
         If the pack was delivered and not confirmed, it has to be delivered again in any case.
         """
-        was_delivered = self.pack is DELIVERED
+        was_delivered = self.pack_state is DELIVERED
         self._transition(pack_event="commit failed")
         if is_abandoned:
             self.abandoned = max(self.abandoned, AbandonedRequests.READS)
@@ -239,7 +242,7 @@ class PartitionState:
 
     def release(self, reason: LaneRevoked) -> bool:
         """Enter the final state RELEASED; return True if the unregister request has to confirm the last pack."""
-        consumed = self.pack is CONFIRMED
+        consumed = self.pack_state is CONFIRMED
         self._transition("released", "released")
         if not isinstance(self.stop_reason, LaneRevoked):
             self.stop_reason = reason

@@ -127,7 +127,7 @@ class _RangeProgress:
         """Read one pack and commit it; return the part of it that lies in the range, as a list of at most one slice."""
         partition = self._partition
         pack = await partition.poll()
-        if pack is None and self.end is None:
+        if pack is None and self.end is None:  # a range without an end waits for further messages
             return []
         try:
             after = await partition.commit(consumed=True)

@@ -71,7 +71,10 @@ class ServerConnection:
         return self._tcp is None or self._tcp.is_writable
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the send buffer has room again or the connection is lost. Only if not `is_writable`."""
+        """Call `callback` once, when the send buffer has room again or the connection is lost.
+
+        To be called only while the connection is not `is_writable`.
+        """
         if self._tcp is not None:
             self._tcp.when_writable(callback)
 

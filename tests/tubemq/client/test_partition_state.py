@@ -326,7 +326,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def may_restart(self) -> bool:
         """Whether a restart is allowed: after it, the end of a confirmed pack is unknown, so deletions would not be noticed."""
         state = self.partition.state
-        before = state._pack_before_get if state.pack is FETCHING else state.pack
+        before = state._pack_before_get if state.pack_state is FETCHING else state.pack_state
         return not self.lag_bytes or before in (PackState.NONE, PackState.REJECTED)
 
     @rule(data=st.data(), luck=LUCK)
@@ -428,7 +428,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.pack = None
         self.go_on()
 
-    @precondition(lambda self: self.partition.state.pack is CONFIRMED and "late_commit" not in self.tasks)
+    @precondition(lambda self: self.partition.state.pack_state is CONFIRMED and "late_commit" not in self.tasks)
     @rule()
     def commit_late(self) -> None:
         self.start("late_commit", self.partition.commit_late(float("inf")))
@@ -563,7 +563,9 @@ class PartitionMachine(RuleBasedStateMachine):
             else:
                 self.go_on()
         else:
-            raise AssertionError(f"stuck at {self.low} of {self.end}: {state.lease} {state.pack} {state.abandoned} {self.tasks}")
+            raise AssertionError(
+                f"stuck at {self.low} of {self.end}: {state.lease} {state.pack_state} {state.abandoned} {self.tasks}"
+            )
 
 
 class FarBehind(PartitionMachine):
@@ -713,7 +715,7 @@ def test_transitions_that_are_not_in_the_tables_are_refused() -> None:
         state.on_get_sent()
     with pytest.raises(LocalProtocolError):
         state.on_data(0, 100, is_empty=False)  # the late response of the abandoned get
-    assert FETCHING is not state.pack
+    assert FETCHING is not state.pack_state
 
 
 @pytest.mark.parametrize(
@@ -733,7 +735,7 @@ def test_a_refused_get_keeps_the_confirmation_of_the_previous_pack(settle: str |
     with pytest.raises(LocalProtocolError, match="'get sent' cannot happen"):
         state.on_get_sent()
     state.on_get_refused()
-    assert state.pack is after
+    assert state.pack_state is after
     with pytest.raises(LocalProtocolError, match="'refused after"):
         state.on_get_refused()
 
