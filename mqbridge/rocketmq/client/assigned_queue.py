@@ -93,7 +93,7 @@ class AssignedQueue:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that count on the budget: reserved for a response, buffered, or taken and not yet released."""
+        """Bytes that are buffered, or taken and not yet released from the budget."""
         return self._pulls.held_bytes
 
     @property

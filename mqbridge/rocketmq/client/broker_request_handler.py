@@ -51,6 +51,7 @@ class BrokerRequestHandler:
 
     def __init__(self, client: BaseClient) -> None:
         self._consumers: dict[str, ServedConsumer] = {}
+        """The consumer of each group of which this client has a member."""
         client.on(Code.NOTIFY_CONSUMER_IDS_CHANGED, self._on_members_changed)
         client.on(Code.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset)
         client.on(Code.GET_CONSUMER_RUNNING_INFO, self._report_running_info)
@@ -78,6 +79,7 @@ class BrokerRequestHandler:
         return True
 
     def _on_members_changed(self, address: str, request: Command) -> None:
+        """Let the consumer of the group rebalance."""
         group = GroupHeader.decode(request.ext).consumer_group
         consumer = self._consumers.get(group)
         if consumer is not None:

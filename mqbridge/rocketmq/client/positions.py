@@ -47,7 +47,7 @@ class Positions:
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
         """Return the offset of the first message stored at `timestamp` (ms since the epoch) or later; if none, that of `next`.
 
-        With `upper`, return the offset of the last message stored at `timestamp` or earlier; if none, that of `first`.
+        With `upper`, return the offset of the last message stored at `timestamp` or earlier.
         """
         header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
         address = await self.master(queue)

@@ -124,7 +124,7 @@ class PullLoop:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of this queue that count on the budget: reserved for a response, buffered, or taken and not yet released."""
+        """Bytes of this queue that are buffered, or taken and not yet released from the budget."""
         return self._account.held
 
     def restart(self) -> None:
@@ -149,7 +149,7 @@ class PullLoop:
             self.carrying_pulls.cancel_unless_committing(task)
 
     def _stop_current(self) -> None:
-        """Stop the task of the current run, unless it is the caller (in `on_reset` or a move): it ends when its run has ended."""
+        """Stop the task of the current run. If this task is the caller, it ends by itself, because its run has ended."""
         self.settle_budget()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
@@ -268,7 +268,8 @@ class PullLoop:
     def _skips_messages(self, pulled: PulledRecords) -> bool:
         """Return True if messages between the requested offset and the first record are missing.
 
-        With a filter this cannot be known, and at a start that we chose it does not matter.
+        Returns False with a filter, because the broker may have left them out, and at a start that we chose, where missing
+        messages do not matter.
         """
         return self._unfiltered and pulled.first_stored > self._state.position and not self._state.first_start
 
@@ -276,7 +277,8 @@ class PullLoop:
         """Return True if a response without messages may move the position, False if the same offset must be pulled again.
 
         It must be pulled again if the broker reports that it could not read at the position, moves backwards, or returns nothing
-        before the end of the queue. Raises GapError if the broker could not read after MAX_UNREADABLE_RESPONSES such responses.
+        before the end of the queue. Raises GapError if it still reports that it could not read, after MAX_UNREADABLE_RESPONSES
+        responses of any of these kinds.
         """
         position, first_start = self._state.position, self._state.first_start
         cannot_read = response.remark in (pull_request.FOUND_NULL, pull_request.REMOVING)
@@ -291,14 +293,14 @@ class PullLoop:
     async def _process_offset_moved(self, response: PullResponse) -> None:
         """Process the response PULL_OFFSET_MOVED (21).
 
-        It reports a reset by an administrator, or that our offset is outside of the queue: the start that we chose is already
-        deleted, or messages are lost. Raises GapError for lost messages.
+        It reports a reset by an administrator, or that our offset is outside of the queue: messages at the start that we chose
+        are already deleted, or messages are lost. Raises GapError for lost messages.
         """
         position = self._state.position
         if response.is_reset or response.first <= position <= response.end:
             await self._on_reset(response.next, "as an administrator has set the group's offset")
         elif self._state.first_start:
-            log.info("%s: starting at offset %d, since %d is deleted", self._name, response.next, position)
+            log.info("%s: starting at offset %d, because offset %d is deleted already", self._name, response.next, position)
             self._state.move(response.next, first_start=True)
             self.restart()
         elif response.next > position:

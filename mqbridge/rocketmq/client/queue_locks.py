@@ -64,7 +64,7 @@ class QueueLocks:
     async def unlock(self, queues: Sequence[Queue]) -> None:
         """Release locks. If a broker cannot be reached, its locks expire within a minute."""
         for broker, locked in group_by_broker(queues).items():
-            await self._order.wait_for_earlier(broker)
+            await self._order.wait_for_earlier(broker)  # a lock request still in flight could lock the queues again
             try:
                 await repeat_if_lost(partial(self._request, Code.UNLOCK_BATCH_MQ, locked))
             except ClusterError as error:

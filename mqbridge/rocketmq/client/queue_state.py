@@ -208,7 +208,7 @@ class QueueState:
         """Continue at `offset`, with everything below it counting as acknowledged; acknowledgements of older runs do not count.
 
         `first_start`: the messages at the start that we chose are deleted, and `offset`, the first one that exists, is the start
-        instead. Returns False without effect if the queue is not being read: it was never started, or is no longer ours.
+        instead. Returns False without effect before `start`, and if the queue is no longer ours.
         """
         if not self.may(Event.MOVE):
             return False

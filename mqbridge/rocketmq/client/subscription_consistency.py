@@ -7,11 +7,12 @@ not join such a group, and leaves it when a member with other subscriptions join
 
 How a difference is seen: each heartbeat replaces the set at the broker, so after a heartbeat of the other member, the broker
 reports that member's subscriptions until our next heartbeat. We query every broker of our topics with every rebalance, which also
-follows each change of the group's topics, because brokers notify members of that. A broker that cannot respond is skipped.
+follows each change of the group's topics, because brokers notify members of such a change. A broker that cannot respond is
+skipped.
 
 There is an exception. For each topic a broker keeps the subscription with the highest version, even after the member that sent it
-has left, and filters the messages of all members by it. Such a leftover looks like a member with other subscriptions. So if we
-are the only member, we announce our own subscriptions with a higher version.
+has left, and filters the messages of all members by it. Such a subscription looks as if there were another member. So if we are
+the only member, we announce our own subscriptions with a higher version.
 """
 
 import asyncio
