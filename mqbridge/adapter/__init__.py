@@ -1,8 +1,9 @@
 """The contract between the gateway and a system, and the registry that finds systems.
 
 Messages move in batches. An `Inbound` yields one `InboundLane` per assigned partition, and each lane yields the partition's
-batches. An `Outbound` sends shares of batches to a topic. Only the adapter knows the wire form of an acknowledgement (a TubeMQ
-confirm, an offset commit, a Pulsar ack). One conformance suite (`tests/conformance`) tests every adapter against this package.
+batches. An `Outbound` sends shares of batches (`Share`: the messages for one target partition) to a topic. Only the adapter knows
+the wire form of an acknowledgement (a TubeMQ confirm, an offset commit, a Pulsar ack). One conformance suite
+(`tests/conformance`) tests every adapter against this package.
 
 Every method may raise these errors, besides those in its docstring:
 

@@ -85,7 +85,7 @@ class Cluster(Protocol):
         """Return the range from `begin` up to, not including, `end` as ranges of countable units; empty for an empty range.
 
         If the range is split where units begin, `read` of all parts yields exactly the messages of the whole range. The first
-        unit range begins at `begin`, or later if no message was stored or lost between the two. Raises ClusterError.
+        unit range begins at `begin`, or later if there is nothing in between, neither a message nor a gap. Raises ClusterError.
         """
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
@@ -134,7 +134,7 @@ class ReportsExpiries(Protocol):
 
 @runtime_checkable
 class ReportsConnectivity(Protocol):
-    """Optional extension of a cluster with network connections; says nothing about whether these are connected now.
+    """Optional extension of a cluster that makes network connections, whether or not it is connected now.
 
     Such a cluster tracks which of its servers are reachable, and logs the start and the end of each outage itself.
     """

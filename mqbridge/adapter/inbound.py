@@ -34,7 +34,7 @@ class InboundSpec:
     options: "BaseModel | None" = None
     """The system's own settings (`Adapter.inbound_options`)."""
     initial_partitions: Mapping[str, frozenset[str]] | None = None
-    """Names of the partitions, by topic, that existed when the route first joined the group; None if unknown."""
+    """Names of the partitions, by topic, that existed when the route first joined the group; None means all partitions."""
 
     def start_of(self, topic: str, partition: str) -> Start:
         """Return where the group begins in a partition without a committed position.
@@ -76,7 +76,8 @@ class InboundLane(Protocol):
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Acknowledge the messages of the batch at `indexes`, without waiting; None means all not acknowledged yet.
 
-        `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages.
+        `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages: without `indexes`
+        one per message of the batch, with `indexes` one per message of the share that was stored last.
         """
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:

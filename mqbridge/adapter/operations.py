@@ -50,9 +50,10 @@ class Operations(Protocol):
         """
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return, by partition name, a position near the end with at least `count` messages after it, or the first position.
+        """Return, by partition name, a position near the end with `count` or more messages after it.
 
-        On a system that cannot count backward, fewer messages may follow it.
+        It is the first position if the partition has fewer messages. On a system that cannot count backward exactly, fewer than
+        `count` messages may follow.
         """
 
     async def settings(self, topic: str) -> Mapping[str, str]:
@@ -72,7 +73,7 @@ class Operations(Protocol):
 class GroupMaker(Protocol):
     """Operations of a system that keeps messages for existing groups, and may delete them if a topic has no group.
 
-    Only for such a system may a target's `create` name subscriptions.
+    A target's option `create` may name subscriptions only if its system has these operations.
     """
 
     async def create_group(self, topic: str, group: str) -> None:
@@ -84,7 +85,7 @@ class GroupMaker(Protocol):
 
 @runtime_checkable
 class Deduplicating(Protocol):
-    """Operations of a system that can deduplicate the sends of an `OutboundSpec.sender`, if it is enabled for the topic."""
+    """Operations of a system that can deduplicate the sends of an `OutboundSpec.sender`, if deduplication is on for the topic."""
 
     async def deduplicates(self, topic: str) -> bool:
         """Return True if deduplication is enabled for the existing topic. Raises ClusterError."""

@@ -37,7 +37,9 @@ class OutboundSpec:
     caller finds out with `resume` which messages are stored.
     """
     retries_unanswered: bool = True
-    """False: even without a `sender`, a system that cannot deduplicate never repeats a send whose response was lost.
+    """True: without a `sender`, a send whose response was lost is repeated, also by a system that cannot deduplicate.
+
+    False: even without a `sender`, a system that cannot deduplicate never repeats such a send.
 
     The caller then finds out itself which messages are stored.
     """
@@ -49,7 +51,7 @@ class OutboundSpec:
 
     @property
     def origin_of(self) -> Callable[[Partition], str | None]:
-        """The function that returns the origin prefix to stamp for a source partition; None if messages keep their origin."""
+        """A function that returns the origin prefix to stamp for a source partition, or None if messages keep their origin."""
         return _stamped_origin if self.stamp_origin else _no_stamp
 
 
@@ -106,7 +108,7 @@ class Outbound(Protocol):
 
         Target partitions without a message of the source are left out. The result comes from the origins stamped on the stored
         messages, so it is correct after any crash; with a `sender`, it may come from the system's deduplication state. `since`
-        limits the search: nothing before this position of a target partition is searched.
+        limits the search: in a target partition (by index), messages before this position are not searched.
 
         If the system supports fencing, other producers are fenced until this outbound is closed: all of them, or with a `sender`
         only those of the same name. Raises ClusterError, RETRY while another such producer is connected.

@@ -7,7 +7,10 @@ from mqbridge.message import Position
 
 
 class MessageFailure:
-    """A message that was not stored: its index in the share (or batch), the kind of failure, and the reason as text."""
+    """A message that was not stored: its index, the kind of failure, and the reason as text.
+
+    `index` is the index in the share that was sent; for `InboundLane.reject` it is the index in the batch.
+    """
 
     __slots__ = ("failure_kind", "index", "reason")
 
@@ -30,7 +33,10 @@ class Receipt:
 
     @property
     def positions(self) -> Sequence[Position]:
-        """One position per message of the share; () for a message that was not stored, or whose position is not known."""
+        """One position per message of the share; () for a message that was not stored, or whose position is not known.
+
+        Empty if no message of the share was stored.
+        """
         if callable(self._positions):
             self._positions = self._positions()
         return self._positions

@@ -32,10 +32,10 @@ class MakeCluster(Protocol):
 
 
 Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
-"""Function that returns the fields which a message would have in the system, as pairs of the system's name and the value.
+"""Function that returns the fields which a message would have in the system, as pairs (name in the system, value).
 
-It takes the message, the origin prefix to stamp and the current time (ms). It raises MappingError for a message that the system
-cannot represent.
+It takes the message, the origin prefix to stamp (None: no origin) and the current time (ms). It raises MappingError for a message
+that the system cannot represent.
 """
 
 
@@ -54,7 +54,8 @@ class Adapter:
     uniform_groups: bool = False
     """True if all members of a group must subscribe to the same topics with the same filter.
 
-    Otherwise the system refuses members, or assigns partitions of a topic also to members that do not subscribe to it.
+    If members differ in this, the system refuses them, or assigns partitions of a topic also to members that do not subscribe to
+    it.
     """
 
 

@@ -30,8 +30,8 @@ class UnitRange:
     """One or more consecutive units of a partition. A unit is the smallest amount that the system counts.
 
     A unit is one message on most systems; on others it holds several messages, or none. Unit k begins at `first` plus `step * k`
-    in the position's component with index `component`; components after it are 0. The last unit ends where the next unit range
-    begins, or at the end of the measured range.
+    in the position's component with index `component`; for k > 0 the components after it are 0. The last unit ends where the next
+    unit range begins, or at the end of the measured range.
     """
 
     first: Position

@@ -151,7 +151,7 @@ class Client(Protocol):
         """
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close every producer and consumer, the last opened one first, then the connections."""
+        """Close every producer and consumer, the last opened one first, then the connections, within about `timeout` seconds."""
 
     async def __aenter__(self) -> Self: ...
 

@@ -6,11 +6,11 @@ from collections import deque
 from mqbridge.errors import ClusterError
 
 MAX_PENDING_BYTES = 64 << 20
-"""Default limit of the bytes in flight."""
+"""Default limit of the bytes in flight (option `max_pending_bytes` of the clients); messages that wait do not count."""
 
 
 class SendWindow:
-    """The pending messages of one producer: those in flight, and those that wait until they fit into `max_bytes`.
+    """The unfinished messages of one producer: those in flight, and those that wait until they fit into `max_bytes`.
 
     A message larger than `max_bytes` is admitted when nothing else is in flight. Messages have consecutive numbers.
     """
@@ -18,13 +18,13 @@ class SendWindow:
     def __init__(self, max_bytes: int = MAX_PENDING_BYTES) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        """Total size of the admitted messages."""
+        """Total size of the messages in flight: they are admitted, and `leave` was not called for them yet."""
         self._pending: set[int] = set()
-        """Numbers of all pending messages."""
+        """Numbers of all unfinished messages."""
         self._next = 0
         """Number of the next message."""
         self._oldest = 0
-        """No message with a lower number is pending."""
+        """Every message with a lower number is finished."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         """The `enter` calls that wait, oldest first: the future of each, and the size of its message."""
         self._resuming = 0
@@ -46,7 +46,7 @@ class SendWindow:
             return number
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((waiter, size))
-        self._admit()  # all earlier waiters may be cancelled by now, so that this call fits at once
+        self._admit()  # if all earlier waiters are cancelled by now, this call may fit at once
         try:
             await waiter
         except BaseException:
@@ -55,7 +55,7 @@ class SendWindow:
                 self._resuming -= 1
                 self.leave(number, size)
             else:
-                self.leave(number, 0)
+                self.leave(number, 0)  # it waited, and occupies no bytes
             raise
         self._resuming -= 1
         return number
@@ -71,7 +71,7 @@ class SendWindow:
                 waiter.set_result(None)
 
     async def drain(self) -> None:
-        """Wait until every message entered so far is stored or has failed."""
+        """Wait until every message entered so far is stored, failed or cancelled."""
         if self._pending:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._drains.append((self._next, waiter))
@@ -86,6 +86,7 @@ class SendWindow:
                 waiter.set_exception(error)
 
     def _is_drained(self, before: int) -> bool:
+        """Return True if all messages with numbers below `before` are finished."""
         while self._oldest < before and self._oldest not in self._pending:
             self._oldest += 1
         return self._oldest >= before
@@ -94,6 +95,7 @@ class SendWindow:
         return not self.bytes or self.bytes + size <= self.max_bytes
 
     def _admit(self) -> None:
+        """Admit waiting calls, oldest first, while their messages fit; remove cancelled ones."""
         while self._waiters:
             waiter, size = self._waiters[0]
             if not waiter.done():
