@@ -24,7 +24,7 @@ from mqbridge.message import Partition, Position, format_position, parse_positio
 log = logging.getLogger(__name__)
 
 WRITE_INTERVAL_S = 1.0
-"""Interval between two writes. A crash loses the positions since the last one, and only the gap check uses them."""
+"""Interval between two writes. A crash loses the positions since the last write, and only the gap check uses them."""
 BUSY_TIMEOUT_S = 1.0
 """How long one write waits for another process that has the file locked (a backup, a query) before it fails and is retried."""
 CLOSE_RETRY_PAUSE_S = 0.05

@@ -35,7 +35,10 @@ class DeadLetters:
         return next(self._round_robin) % self.outbound.partitions
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
-        """Make dead letters of the messages that `target` refused: those at the indexes of `failures` in `messages`."""
+        """Make dead letters of the messages that `target` refused: those at the indexes of `failures` in `messages`.
+
+        The `defect` is cleared, because outbounds write no message with a defect; the reason contains its text.
+        """
         route_and_target = ("mqbridge.dead.route", self._route), ("mqbridge.dead.target", target)
         added: tuple[tuple[str, str], ...] = ()
         reason, letters = None, list[Message]()

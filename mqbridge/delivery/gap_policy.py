@@ -25,7 +25,8 @@ class GapPolicy:
         resume = gap.resume
         if not self._settings.skip_gaps or resume is None:
             raise gap
-        # The checkpoint may show a gap when the partition is assigned, and the source report the same gap later: count it once.
+        # The checkpoint may show a gap when the partition is assigned, and the source may report the same gap again: count it
+        # once.
         if resume != self._skipped_to:
             self._skipped_to = resume
             self._settings.counters.gaps += 1

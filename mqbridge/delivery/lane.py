@@ -56,18 +56,22 @@ class LaneDelivery:
         """The event loop, set by `run`."""
         self._tickets = Tickets(self._acknowledge, self._on_completed, self._on_ticket_ended, in_order=not individual_ack)
         self._receiver: asyncio.Task[None] | None = None
+        """The task of `_receive`."""
         self._deadline: float | None = None
         """The deadline given to `stop`."""
         self._stopping = False
+        """True after `stop`."""
         self._abort_called = False
         """True after `_abort`."""
         self._drain_timeout: asyncio.Timeout | None = None
+        """The timeout of the drain in progress; None if there is none."""
         self._awaiting_budget = 0
         """Number of received batches that wait for the rate limit or the budget: 0 or 1."""
         self._sends = Sends()
         self._refusals = Refusals(settings, self._tickets, self._sends, self._fail_leg, self._fail, self._charge)
-        self.gaps = GapPolicy(lane.partition, settings)
+        self.gap_policy = GapPolicy(lane.partition, settings)
         self.error: Exception | None = None
+        """Why the lane ended, or is about to end: LaneRevoked or an error; None otherwise."""
         self.position: Position | None = None
         """Position up to which all batches are stored."""
 
@@ -79,7 +83,7 @@ class LaneDelivery:
     @property
     def in_flight_messages(self) -> int:
         """Messages of the batches that passed the rate limit and the budget, and are not yet stored."""
-        return self._tickets.messages
+        return self._tickets.message_count
 
     @property
     def oldest_opened_at(self) -> float | None:
@@ -162,7 +166,7 @@ class LaneDelivery:
 
         Raises the gap if the route does not skip it.
         """
-        resume = self.gaps.skip(gap)
+        resume = self.gap_policy.skip(gap)
         if self._sends:
             await self._sends.all_ended.wait()
         await self.lane.seek(resume)
@@ -194,7 +198,7 @@ class LaneDelivery:
                 ticket.legs += 1
                 target.progress.count_send()
             self._charge(ticket, sum(part.held_bytes for _, _, part in parts))
-        except Exception as error:  # some messages were not sent: the batch must not count as stored
+        except Exception as error:  # some messages were not sent; any failure keeps the batch from counting as stored
             self._tickets.fail(ticket, Share(batch), [MessageFailure(0, Failure.RETRY, str(error))])
             raise
         else:
@@ -271,10 +275,10 @@ class LaneDelivery:
         return self._abort_called or self.lane.revoked.is_set()
 
     def _fail(self, error: Exception) -> None:
-        """Stop the lane with an error, without draining. The first error is kept; it replaces LaneRevoked and GapError."""
+        """Stop the lane with an error, without draining. The first error is kept, unless that was LaneRevoked or GapError."""
         if not self._has_failed or isinstance(self.error, GapError):
             self.error = error
-        self._drain_until(0.0)
+        self._drain_until(0.0)  # a loop time in the past: end the drain now
         self.stop(self._deadline)
 
     def _abort(self) -> None:
@@ -308,7 +312,8 @@ class LaneDelivery:
     async def _drain(self) -> None:
         """Wait until every send has ended, or until the deadline.
 
-        A lane at a gap has no deadline unless it was revoked or stopped with one: its partition stays assigned, so there is time.
+        The deadline is that of `stop`, or REVOKED_DRAIN_S or DRAIN_S from now if that is earlier. A lane at a gap has no deadline
+        unless it was revoked or stopped with one: its partition stays assigned.
         """
         timeout_s = None
         if self.lane.revoked.is_set():
@@ -327,7 +332,7 @@ class LaneDelivery:
             self._drain_timeout = None
 
     def _drain_until(self, deadline: float) -> None:
-        """End a drain that is in progress by this deadline, if it would end later."""
+        """Limit the drain in progress, if any, to this deadline (loop time), unless its own deadline is earlier."""
         if self._drain_timeout is not None and not self._drain_timeout.expired():
             when = self._drain_timeout.when()
             self._drain_timeout.reschedule(deadline if when is None else min(deadline, when))

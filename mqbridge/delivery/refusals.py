@@ -1,7 +1,8 @@
 """Handles messages that a target refuses: sends them as dead letters, and settles their leg when the dead letters are stored.
 
-Without a dead-letter topic, a refusal ends the lane. A transient failure always ends the lane: storing its messages as dead
-letters would hide an outage. Messages of a lane that ended are delivered again when the route runs again.
+A leg is one send of a batch to a target (see `tickets`). Without a dead-letter topic, a refusal ends the lane. Any other failure
+always ends the lane: storing its messages as dead letters would hide an outage. Messages of a lane that ended are delivered again
+when the route runs again.
 """
 
 import asyncio
@@ -42,9 +43,9 @@ class Refusals:
 
         An aborted lane sends no dead letters: the partition's next consumer sends the messages again, and handles the refusal.
         """
-        retryable = [failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED]
-        if retryable or aborted:
-            failures = retryable or receipt.failures
+        not_refused = [failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED]
+        if not_refused or aborted:
+            failures = not_refused or receipt.failures
             count, reason = len(failures), failures[0].reason
             error = DeliveryError(
                 f"target {target.label} did not store {count} messages; the source will deliver them again: {reason}"
@@ -61,10 +62,10 @@ class Refusals:
 
     def _send_dead_letters(self, letters: DeadLetters, ticket: Ticket, target: Target, share: Share, receipt: Receipt) -> None:
         try:
-            dead = letters.make(target.label, share.originals, receipt.failures, ticket.batch.partition)
+            dead_share = letters.make(target.label, share.originals, receipt.failures, ticket.batch.partition)
             on_ended = partial(self._on_dead_letters_sent, letters, ticket, target, share, receipt)
-            self._sends.send(letters.outbound, letters.next_partition(), dead, on_ended)
-            self._charge(ticket, dead.held_bytes)
+            self._sends.send(letters.outbound, letters.next_partition(), dead_share, on_ended)
+            self._charge(ticket, dead_share.held_bytes)
         except Exception as error:  # noqa: BLE001 - any error ends the lane and is raised by its `run`
             self._fail_leg(ticket, share, error, receipt.failures)
         finally:
@@ -79,7 +80,7 @@ class Refusals:
         receipt: Receipt,
         sent: "asyncio.Future[Receipt]",
     ) -> None:
-        """Settle or fail the leg; `receipt` is the one of the target, `sent` that of its dead letters."""
+        """Settle or fail the leg: `receipt` came from the target, and `sent` has the receipt of the dead letters."""
         failures, source = receipt.failures, ticket.batch.partition
         if sent.cancelled():
             self._fail_leg(ticket, share, DeliveryError(f"sending dead letters to {letters.label} was cancelled"), failures)

@@ -1,6 +1,6 @@
 """The sends of a lane that have no receipt yet, in order per target partition.
 
-They include dead letters: the lane waits for those and withdraws them like other sends.
+They include dead letters, which the lane awaits and withdraws like all other sends.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ class Sends:
         self.all_ended = asyncio.Event()
         """Set when the last send in flight has ended, cleared by the next send."""
         self._in_flight: dict[tuple[Outbound, int], deque[asyncio.Future[Receipt]]] = {}
+        """By outbound and target partition, the futures of the receipts of its sends, oldest first."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -33,7 +34,7 @@ class Sends:
     def send(self, outbound: Outbound, partition: int, share: Share, on_ended: OnEnded) -> None:
         """Send a share; `on_ended` is called when the send has ended. If the outbound raises, nothing is sent."""
         future = outbound.send(partition, share)
-        share.release_messages()
+        share.release_messages()  # the outbound has encoded them
         futures = self._in_flight.get((outbound, partition))
         if futures is None:
             futures = self._in_flight[outbound, partition] = deque()
@@ -41,7 +42,7 @@ class Sends:
         if not self._count:
             self.all_ended.clear()
         self._count += 1
-        future.add_done_callback(partial(self._on_ended, futures, on_ended))
+        future.add_done_callback(partial(self._remove_ended, futures, on_ended))
 
     def would_overtake(self, outbound: Outbound, partition: int) -> bool:
         """Return True if a new send to this partition would overtake messages of a failed one, which will be delivered again.
@@ -49,6 +50,7 @@ class Sends:
         Includes a send that has just failed: its callback, which stops the lane, runs only in the next loop iteration.
         """
         futures = self._in_flight.get((outbound, partition))
+        # If the outbound is ordered, receipts arrive in order: sends that have ended precede those that have not.
         return futures is not None and any(map(_has_failed, takewhile(asyncio.Future.done, futures)))
 
     def withdraw(self) -> None:
@@ -60,7 +62,10 @@ class Sends:
             if sends:
                 outbound.withdraw(sends)
 
-    def _on_ended(self, futures: "deque[asyncio.Future[Receipt]]", on_ended: OnEnded, future: "asyncio.Future[Receipt]") -> None:
+    def _remove_ended(
+        self, futures: "deque[asyncio.Future[Receipt]]", on_ended: OnEnded, future: "asyncio.Future[Receipt]"
+    ) -> None:
+        """Remove a send that has ended from those in flight, and call its `on_ended`."""
         futures.remove(future)
         self._count -= 1
         on_ended(future)

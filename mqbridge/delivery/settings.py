@@ -16,15 +16,19 @@ class LaneSettings:
     """Settings and shared objects of all lanes of a route."""
 
     budget: Budget
+    """Limits the bytes in flight of the route."""
     counters: Counters
     filter: Filter | None = None
+    """None: every message passes."""
     dead_letters: DeadLetters | None = None
+    """None: a refused message ends its lane."""
     skip_gaps: bool = False
     """True: continue after a gap, if the position after it is known."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
     """Rate limits, as pairs (name of the attribute of `Batch` that is limited: `count` or `size`, limit)."""
     on_progress: Callable[[Batch, bool], None] | None = None
-    """Called with each batch when it and all batches before it are stored, and with False if its partition was revoked by then.
+    """Called with each batch when it and all batches before it are stored.
 
-    After the revocation, the partition's new consumer may have stored later batches already.
+    The second argument is False if the partition was revoked by then: the partition's new consumer may have stored later batches
+    already.
     """

@@ -30,6 +30,7 @@ class StateLock:
         # Resolved, so that all symbolic links to one file share a lock; unlike Path.resolve, realpath accepts a loop of links.
         resolved = Path(os.path.realpath(state))
         path = resolved.with_name(resolved.name + ".lock")
+        # The descriptor; -1 without a lock.
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,6 +22,7 @@ class TargetProgress:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop, kept because it is needed for every send; None before the first."""
         self.sends = 0
         """Number of sends that have no receipt yet."""
         self._progress_at = 0.0

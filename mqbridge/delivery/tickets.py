@@ -66,14 +66,16 @@ def _positions_by_message(count: int, stored: Sequence[tuple[Share, Receipt]]) -
 
 
 Acknowledge = Callable[[Batch, Sequence[int] | None, Receipt | None], None]
+"""Callback that acknowledges messages of a batch at the source: see `Tickets`."""
 
 
 class Tickets:
     """The tickets of one lane, oldest first.
 
-    `acknowledge` is called with a batch and the indexes of its messages to acknowledge; None means all of them. `on_completed`
-    is called with each batch when it and all batches before it are stored. `on_ended` is called with each ticket when its last
-    leg has ended, successfully or not. With `in_order`, the source acknowledges in order.
+    `acknowledge` is called with a batch and the indexes of its messages to acknowledge (None means all of them), and a receipt
+    with the positions at which a target stored them, if one did. `on_completed` is called with each batch when it and all batches
+    before it are stored. `on_ended` is called with each ticket when its last leg has ended, successfully or not. With `in_order`,
+    the source acknowledges in order.
     """
 
     def __init__(
@@ -92,17 +94,20 @@ class Tickets:
         return len(self._queue)
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         """Number of messages of the batches in the queue."""
         return sum(ticket.batch.count for ticket in self._queue)
 
     @property
     def oldest_opened_at(self) -> float | None:
-        """Loop time at which the oldest ticket was opened."""
+        """Loop time at which the oldest ticket was opened; None without tickets."""
         return self._queue[0].opened_at if self._queue else None
 
     def open(self, batch: Batch, now: float, cost: int = 0) -> Ticket:
-        """Add a ticket for a batch. The caller adds a leg per send, and after the last send calls `settle` for the extra leg."""
+        """Add a ticket for a batch; `now` is loop time, and `cost` is charged to the budget.
+
+        The caller adds a leg per send, and after the last send calls `settle` for the extra leg.
+        """
         batch.dispatched_at = now
         ticket = Ticket(batch, now, cost)
         self._queue.append(ticket)
@@ -132,7 +137,11 @@ class Tickets:
         self._on_leg_ended(ticket)
 
     def fail(self, ticket: Ticket, share: Share, failures: Sequence[MessageFailure]) -> None:
-        """End one leg with failures, whose indexes are those in the share; the batch is delivered again when the lane ends."""
+        """End one leg with failures, whose indexes are those in the share.
+
+        One failure, at any index, is enough: the batch then does not count as stored, and its messages that are not acknowledged
+        are delivered again after the lane ends.
+        """
         ticket.legs -= 1
         ticket.failures += [
             MessageFailure(share.index_in_batch(failure.index), failure.failure_kind, failure.reason) for failure in failures
@@ -158,6 +167,7 @@ class Tickets:
         return self._abandon([failed], [ticket for ticket in self._queue if ticket is not failed])
 
     def _abandon(self, abandoned: list[Ticket], remaining: Sequence[Ticket]) -> list[Ticket]:
+        """Keep only the remaining tickets in the queue, mark the others as abandoned, and return those."""
         self._queue = deque(remaining)
         for ticket in abandoned:
             ticket.abandoned = True
@@ -167,13 +177,13 @@ class Tickets:
 
     def _settle_messages(self, ticket: Ticket, legs: list[int], share: Share, receipt: Receipt) -> None:
         """End a leg of each message of the share, and acknowledge the messages whose last leg it was; `legs` is per message."""
-        stored = []
+        stored_indexes = []
         for index in share.batch_indexes:
             legs[index] -= 1
             if not legs[index]:
-                stored.append(index)
-        if stored:
-            self._acknowledge_stored(ticket, stored, receipt)
+                stored_indexes.append(index)
+        if stored_indexes:
+            self._acknowledge_stored(ticket, stored_indexes, receipt)
 
     def _on_leg_ended(self, ticket: Ticket) -> None:
         """If this was the last leg, acknowledge the batch if it may be acknowledged now; then complete the oldest tickets."""

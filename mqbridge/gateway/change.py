@@ -22,7 +22,9 @@ class Change:
     clusters_to_close: list[str] = field(default_factory=list)
     """Names of the running clusters that were removed or replaced."""
     routes_to_start: list[RouteConfig] = field(default_factory=list)
+    """New routes and routes to restart."""
     routes_to_stop: list[Route] = field(default_factory=list)
+    """Removed routes and routes to restart."""
 
     def summary(self) -> dict[str, list[str]]:
         """Return the names of the routes under `started` (started or restarted) and `removed`."""
@@ -32,24 +34,24 @@ class Change:
 
 def compare(old: Config, new: Config, routes: Sequence[Route]) -> Change:
     """Return the change from the configuration `old`, with which `routes` run, to `new`."""
-    changed_clusters = {name for name, cluster in new.clusters.items() if old.clusters.get(name) != cluster}
-    clusters_to_close = [name for name in old.clusters if name not in new.clusters or name in changed_clusters]
+    new_or_changed_clusters = {name for name, cluster in new.clusters.items() if old.clusters.get(name) != cluster}
+    clusters_to_close = [name for name in old.clusters if name not in new.clusters or name in new_or_changed_clusters]
     running = {route.name: route for route in routes}
     configured = {route.name: route for route in new.routes}
     unchanged_routes = {
         name
         for name, route in running.items()
-        if route.error is None and configured.get(name) == route.config and not route.config.clusters & changed_clusters
+        if route.error is None and configured.get(name) == route.config and not route.config.clusters & new_or_changed_clusters
     }
     return Change(
-        clusters_to_connect={name: cluster for name, cluster in new.clusters.items() if name in changed_clusters},
+        clusters_to_connect={name: cluster for name, cluster in new.clusters.items() if name in new_or_changed_clusters},
         clusters_to_close=clusters_to_close,
         routes_to_start=[route for route in new.routes if route.name not in unchanged_routes],
         routes_to_stop=[route for route in routes if route.name not in unchanged_routes],
     )
 
 
-def restart_warnings(started: Config, new: Config) -> list[str]:
-    """Return a warning for each changed option that takes effect only when the process is restarted."""
-    changed_options = [key for key in ("state", "http") if getattr(started, key) != getattr(new, key)]
+def restart_warnings(initial: Config, new: Config) -> list[str]:
+    """Return a warning for each option that differs from the initial configuration and takes effect only at a restart."""
+    changed_options = [key for key in ("state", "http") if getattr(initial, key) != getattr(new, key)]
     return [f"`{key}` was changed, which takes effect only when the gateway is restarted" for key in changed_options]

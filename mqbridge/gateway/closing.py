@@ -17,7 +17,7 @@ MIN_CLOSE_S = 0.1
 
 
 def no_deadline() -> float | None:
-    """Return None: the caller has no deadline (a default for parameters that are called for one)."""
+    """Return None, for no deadline: the default value of parameters like `close_deadline`, which are functions."""
     return None
 
 

@@ -31,7 +31,7 @@ Clusters = Mapping[str, Cluster]
 
 
 def make_clusters(configs: Mapping[str, ClusterConfig], adapters: Mapping[str, Adapter] | None) -> dict[str, Cluster]:
-    """Make the cluster objects; opens no connection."""
+    """Make the cluster objects, with all installed adapters if `adapters` is None; opens no connection."""
     if adapters is None:
         adapters = load_adapters()
     return {name: adapters[config.system].make_cluster(name, config.settings) for name, config in configs.items()}
@@ -44,7 +44,7 @@ async def connect_clusters(
 ) -> dict[str, Cluster]:
     """Make clusters and connect to them concurrently. If one fails, close all of them and raise its ClusterError.
 
-    `close_deadline` is called for the deadline (loop time) of this closing.
+    `close_deadline` returns the deadline (loop time) for closing after a failure.
     """
     clusters = make_clusters(configs, adapters)
     tasks = [spawn(cluster.connect(), f"connect {cluster.name}", log_errors=False) for cluster in clusters.values()]
@@ -143,7 +143,7 @@ class InitialConnections:
         connected late.
         """
         for name in names:
-            if name in self._connected_events:
+            if name in self._connected_events:  # a cluster without an event was connected by a reload
                 await self._connected_events[name].wait()
         return max((self._settled_at.get(name, 0.0) for name in names), default=0.0)
 

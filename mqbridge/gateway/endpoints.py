@@ -27,7 +27,13 @@ from mqbridge.gateway.topic_selection import select_source_topics
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
-from mqbridge.routing.partitions import Partitioner, partitions_needed, partitions_to_create, unassignable, why_unassignable
+from mqbridge.routing.partitions import (
+    Partitioner,
+    configured_or_needed_partitions,
+    partitions_needed,
+    unassignable_partitions,
+    unassignable_reason,
+)
 from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 log = logging.getLogger(__name__)
@@ -57,7 +63,10 @@ class OpenTarget:
 
 
 class RouteEndpoints:
-    """Source topics and open targets of a route."""
+    """Source topics and open targets of a route; after `close`, an object is not used again.
+
+    `pending_routes` returns the configurations of the routes that may still create a missing source topic.
+    """
 
     def __init__(
         self,
@@ -73,27 +82,33 @@ class RouteEndpoints:
         self.source_partition_names: dict[str, frozenset[str]] = {}
         """Names of the partitions of each source topic, when they were opened."""
         self.dead_letters: DeadLetters | None = None
-        """The open dead-letter topic; None if the route has none, or is not open."""
+        """The open dead-letter topic; None if the route has none, or is not open yet."""
         self.is_open = False
+        """True after `open` has succeeded."""
         self._config, self._clusters, self._on_looped, self._pending_routes = config, clusters, on_looped, pending_routes
         self._source = clusters[config.source.cluster]
         self._open_targets: dict[str, list[OpenTarget]] = {}
         """Open targets by source topic, as in `targets`, each with its configuration."""
         self._outbounds: list[tuple[OutboundKey, Outbound]] = []
+        """The open outbounds, one per key."""
 
     async def open(self, plan: Plan | None = None, close_deadline: Callable[[], float | None] = no_deadline) -> None:
-        """Carry out the plan, or a new plan if it is None or provisional: create missing target topics, and open every outbound.
+        """Carry out the plan: create missing target topics, grow others, and open every outbound.
+
+        A new plan is made if the given one is None, or provisional (made before other routes created or grew its source topics).
 
         Raises ConfigError or ClusterError after closing everything that was opened; if the plan has problems, nothing was
-        created. `close_deadline` is called for the deadline of this closing.
+        created. `close_deadline` returns the deadline (loop time) for closing after a failure.
         """
         try:
             if plan is None or plan.is_provisional:
                 plan = await Planner(self._clusters, self._pending_routes()).plan(self._config)
             raise_problems([plan])
             for planned in plan.changes.values():
-                log.log(logging.WARNING if planned.reason else logging.INFO, "route %s: %s", self._config.name, planned.change)
-                await self._create_topic(planned.cluster, planned.topic, planned.planned)
+                # More partitions than in the source may be a mistake in the table.
+                level = logging.WARNING if planned.reason_for_more else logging.INFO
+                log.log(level, "route %s: %s", self._config.name, planned.change)
+                await self._create_or_grow(planned.cluster, planned.topic, planned.planned_partitions)
             for (cluster, topic), groups in plan.groups.items():
                 await self._create_groups(cluster, topic, groups)
             for source in plan.sources:
@@ -113,12 +128,12 @@ class RouteEndpoints:
         outbounds, self._outbounds = self._outbounds, []
         await asyncio.gather(*(outbound.close(deadline) for _, outbound in outbounds), return_exceptions=True)
 
-    def why_unassignable(self, partition: Partition) -> str | None:
+    def missing_target_partition(self, partition: Partition) -> str | None:
         """Return why a target has no partition for this source partition; None if every target has one."""
         for open_target in self._open_targets[partition.topic]:
             rule, count = open_target.config.partitions, open_target.target.outbound.partitions
-            if (why := why_unassignable(rule, partition.name, partition.index, count)) is not None:
-                return f"target {open_target.target.label} has no partition for source partition {partition}: {why}"
+            if (reason := unassignable_reason(rule, partition.name, partition.index, count)) is not None:
+                return f"target {open_target.target.label} has no partition for source partition {partition}: {reason}"
         return None
 
     async def warnings(self) -> list[str]:
@@ -132,9 +147,10 @@ class RouteEndpoints:
         return await warnings_about(uses, self._clusters)
 
     async def refresh(self) -> bool:
-        """Compare the topics with the clusters, and grow targets whose source grew; return True if the route must be reopened.
+        """Compare the open topics with those of the clusters, and grow targets whose source topic grew.
 
-        Raises ConfigError or ClusterError.
+        Returns True if the route must be reopened, because source topics were added or removed, or an outbound cannot see new
+        partitions. Raises ConfigError or ClusterError.
         """
         must_reopen = False
         if any(map(is_pattern, self._config.source.configured_topics)):
@@ -153,6 +169,7 @@ class RouteEndpoints:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     async def _open_topic(self, selected: SelectedTopic, topic: Topic) -> None:
+        """Open every target of a source topic."""
         name, source = self._config.name, self._source.name
         open_targets = [await self._open_target(config, selected, topic) for config in self._config.targets]
         targets = [open_target.target for open_target in open_targets]
@@ -165,11 +182,12 @@ class RouteEndpoints:
         log.info(text, name, source, topic.name, len(topic.partitions), labels)
 
     async def _open_target(self, config: TargetConfig, selected: SelectedTopic, topic: Topic) -> OpenTarget:
+        """Open one target of a source topic. Raises ClusterError (RETRY) while it accepts messages in too few partitions."""
         name, rule = render_target_topic(config.topic, selected), config.partitions
         outbound = await self._get_outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
-        if unassignable(rule, topic, outbound.partitions):
-            # The plan found enough partitions: the topic has grown, but the outbound cannot send to the new ones yet.
+        if unassignable_partitions(rule, topic, outbound.partitions):
+            # By its plan, the target topic has enough partitions by now, but the outbound cannot send to the new ones yet.
             needed = partitions_needed(rule, len(topic.partitions))
             problem = (
                 f"route {self._config.name!r}: target {label} accepts messages in only {outbound.partitions} partitions so far"
@@ -184,7 +202,8 @@ class RouteEndpoints:
         )
         return OpenTarget(config, name, target)
 
-    async def _create_topic(self, cluster: str, topic: str, partitions: int) -> None:
+    async def _create_or_grow(self, cluster: str, topic: str, partitions: int) -> None:
+        """Create a target topic, or grow it to this number of partitions; do nothing if the cluster cannot create topics."""
         if self._clusters[cluster].capabilities.create_topics:
             await self._clusters[cluster].create(topic, partitions)
 
@@ -199,13 +218,13 @@ class RouteEndpoints:
 
         All source topics with this target share it: the options may contain a producer name, which must be unique.
         """
-        wanted_key: OutboundKey = (cluster, topic, options)
+        outbound_key: OutboundKey = (cluster, topic, options)
         for key, outbound in self._outbounds:  # not a dict: the options cannot be hashed
-            if key == wanted_key:
+            if key == outbound_key:
                 return outbound
         spec = outbound_spec(self._config.delivery, topic, options)
         outbound = await self._clusters[cluster].outbound(spec)
-        self._outbounds.append((wanted_key, outbound))
+        self._outbounds.append((outbound_key, outbound))
         return outbound
 
     # --- growing ------------------------------------------------------------------------------------------------------
@@ -213,9 +232,9 @@ class RouteEndpoints:
     async def _grow(self, open_target: OpenTarget, source_partitions: int) -> bool:
         """Grow a target that is too small; return True if its outbound must be reopened to see the new partitions."""
         config, cluster = open_target.config, self._clusters[open_target.config.cluster]
-        needed = partitions_to_create(config, source_partitions)
-        if config.create and open_target.target.outbound.partitions < needed:
-            await self._create_topic(config.cluster, open_target.topic, needed)
+        wanted_partitions = configured_or_needed_partitions(config, source_partitions)
+        if config.create and open_target.target.outbound.partitions < wanted_partitions:
+            await self._create_or_grow(config.cluster, open_target.topic, wanted_partitions)
             await self._create_groups(config.cluster, open_target.topic, config.subscriptions)
         if cluster.capabilities.growing_outbound:
             return False

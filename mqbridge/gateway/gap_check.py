@@ -73,6 +73,7 @@ class GapCheck:
         return await asyncio.shield(task)
 
     async def _fetch(self, topic: str) -> "_BoundsAndCommitted":
+        """Request the positions of a topic, after the request that is in progress."""
         async with self._topic_locks.setdefault(topic, asyncio.Lock()):
             del self._queued_requests[topic]  # later callers need a new request
             bounds = await self._source.bounds(topic)

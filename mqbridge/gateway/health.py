@@ -43,7 +43,7 @@ def stuck_targets(route: Route, now: float) -> dict[str, str]:
 
 
 def route_failures(route: Route) -> dict[str, str]:
-    """Return the reasons why the route or some of its partitions are not read, by name of the route or partition."""
+    """Return the reasons why the route or some of its partitions are not read, by `ROUTE` or `ROUTE PARTITION`."""
     failure = route.error or route.retry_reason
     failures = {} if failure is None else {route.name: str(failure)}
     return failures | {f"{route.name} {partition}": why for partition, why in route.stopped.items()}

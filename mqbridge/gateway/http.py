@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route as Path
+from starlette.routing import Route as HttpRoute
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.errors import ConfigError
@@ -79,11 +79,11 @@ class StatusServer:
     async def __aenter__(self) -> Self:
         app = Starlette(
             routes=[
-                Path("/metrics", self._metrics),
-                Path("/health/live", self._live),
-                Path("/health/ready", self._ready),
-                Path("/routes", self._routes),
-                Path("/reload", self._reload, methods=["POST"]),
+                HttpRoute("/metrics", self._metrics),
+                HttpRoute("/health/live", self._live),
+                HttpRoute("/health/ready", self._ready),
+                HttpRoute("/routes", self._routes),
+                HttpRoute("/reload", self._reload, methods=["POST"]),
             ]
         )
         config = uvicorn.Config(
@@ -99,6 +99,7 @@ class StatusServer:
     ) -> None:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
+            # uvicorn ends requests after STOP_TIMEOUT_S. If it still runs after twice that time, it hangs: do not wait for it.
             await asyncio.wait([self._task], timeout=STOP_TIMEOUT_S * 2)
 
     async def _metrics(self, _: Request) -> Response:
@@ -160,7 +161,7 @@ class StatusServer:
             "lanes": {
                 str(partition): ":".join(map(str, delivery.position or ())) for partition, delivery in route.deliveries.items()
             },
-            "targets": route.targets,
+            "targets": route.target_partitions,
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in route.stopped.items()},
             "warnings": route.warnings.current,

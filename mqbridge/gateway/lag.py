@@ -100,7 +100,7 @@ class LagWatch:
         if cluster is None or operations is None:
             raise ClusterError(f"cluster {name!r} is not connected, or cannot report the lag without admin_url", Failure.FATAL)
         backlogs: dict[TopicPartition, int] = {}
-        for topic in list(route.targets):
+        for topic in list(route.target_partitions):
             async with asyncio.timeout(TOPIC_TIMEOUT_S):
                 backlog = await _topic_backlog(cluster, operations, topic, route)
             backlogs |= {(topic, partition): count for partition, count in backlog.items()}
@@ -109,7 +109,11 @@ class LagWatch:
 
 
 async def _topic_backlog(cluster: Cluster, operations: Operations, topic: str, route: Route) -> Mapping[str, int]:
-    """Return the backlog by partition name; an assigned partition without a committed position counts from its first message."""
+    """Return the backlog by partition name.
+
+    An assigned partition without a committed position counts from its first message, if the group starts there and positions are
+    plain offsets; otherwise it is left out.
+    """
     source = route.config.source
     backlog = await operations.backlog(topic, source.group)
     uncommitted = _assigned_partitions(route, topic) - backlog.keys()

@@ -48,7 +48,7 @@ class GroupMembership:
         source: Cluster,
         endpoints: RouteEndpoints,
         settings: LaneSettings,
-        gaps: GapCheck,
+        gap_check: GapCheck,
         initial_partitions: Mapping[str, frozenset[str]],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -65,9 +65,10 @@ class GroupMembership:
         self.refresh_requested = asyncio.Event()
         """Set to request a check of the targets without waiting for the next interval."""
         self.settings = settings
-        self._config, self._source, self._endpoints, self._gaps = config, source, endpoints, gaps
+        self._config, self._source, self._endpoints, self._gap_check = config, source, endpoints, gap_check
         self._initial_partitions, self._on_failure = initial_partitions, on_failure
         self._ending = asyncio.Event()
+        """Set when the membership begins to end: after `stop`, a failure, or the cancellation of `run`."""
         self._deadline: float | None = None
         """Loop time by which the membership must have ended; None if `stop` has set none."""
         self._running_deliveries: set[LaneDelivery] = set()
@@ -101,7 +102,7 @@ class GroupMembership:
             self._ending.set()
             self._deadline = deadline = resolve_deadline(self._deadline)
             now = self._loop.time()
-            for delivery in self._running_deliveries:  # a lane that is assigned after this stops before it starts
+            for delivery in self._running_deliveries:  # `_deliver` stops a lane that is assigned later
                 delivery.stop(now + (deadline - now) * DRAIN_FRACTION)
             await cancel_by_deadline(deadline, f"accepting partitions of route {self._config.name}", acceptor)
             await wait_by_deadline(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
@@ -126,26 +127,26 @@ class GroupMembership:
             return None
         label = f"joining the group of route {self._config.name}"
         timeout_s = JOIN_TIMEOUT_S + JOIN_TIMEOUT_PER_PARTITION_S * self._endpoints.source_partitions
-        joining: asyncio.Task[Inbound] = spawn(self._source.inbound(self._inbound_spec()), label, log_errors=False)
-        ending = spawn(self._ending.wait(), f"end of {self._config.name}")
+        join_task: asyncio.Task[Inbound] = spawn(self._source.inbound(self._inbound_spec()), label, log_errors=False)
+        end_waiter = spawn(self._ending.wait(), f"end of {self._config.name}")
         try:
-            await asyncio.wait([joining, ending], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            is_ending = ending.done()
+            await asyncio.wait([join_task, end_waiter], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            is_ending = end_waiter.done()
         finally:
-            await cancel_by_deadline(self._deadline, label, joining, ending)
-            if not joining.done():
-                joining.add_done_callback(self._leave_late_join)
-        if joining.done() and not joining.cancelled():
-            return joining.result()
+            await cancel_by_deadline(self._deadline, label, join_task, end_waiter)
+            if not join_task.done():
+                join_task.add_done_callback(self._leave_late_join)
+        if join_task.done() and not join_task.cancelled():
+            return join_task.result()
         if is_ending:
             return None
         group = self._config.source.group
         raise ClusterError(f"joining group {group!r} in cluster {self._source.name} did not finish within {timeout_s:g} s")
 
-    def _leave_late_join(self, joining: "asyncio.Task[Inbound]") -> None:
+    def _leave_late_join(self, join_task: "asyncio.Task[Inbound]") -> None:
         """Leave a group that was joined after the timeout or the stop: nobody would read the partitions of that membership."""
-        if not joining.cancelled() and joining.exception() is None:
-            spawn(joining.result().close(), f"leaving the group of route {self._config.name}")
+        if not join_task.cancelled() and join_task.exception() is None:
+            spawn(join_task.result().close(), f"leaving the group of route {self._config.name}")
 
     def _inbound_spec(self) -> InboundSpec:
         source = self._config.source
@@ -207,7 +208,10 @@ class GroupMembership:
                 self._clear_stopped(delivery)
 
     async def _run_while_assigned(self, lane: InboundLane, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine until it ends; cancel it when the membership ends or the partition is revoked."""
+        """Run a coroutine until it ends; cancel it when the membership ends or the partition is revoked.
+
+        Raises the exception of the coroutine.
+        """
         tasks = [
             spawn(coroutine, f"{self._config.name} {lane.partition}", log_errors=False),
             spawn(self._ending.wait(), f"end of {self._config.name}"),
@@ -242,19 +246,19 @@ class GroupMembership:
         To skip it, no seek is needed: the source continues after the gap, or reports it again when the lane receives.
         """
         try:
-            await self._gaps.check(partition)
+            await self._gap_check.check(partition)
         except GapError as gap:
-            delivery.gaps.skip(gap)
+            delivery.gap_policy.skip(gap)
 
     async def _wait_for_target(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Wait until every target has a partition for this source partition."""
-        problem = self._endpoints.why_unassignable(partition)
+        problem = self._endpoints.missing_target_partition(partition)
         if problem is None:
             return
         log.error("route %s: partition %s waits for a target partition: %s", self._config.name, partition, problem)
         self._mark_stopped(delivery, problem)
         self.refresh_requested.set()
-        while self._endpoints.why_unassignable(partition) is not None:  # noqa: ASYNC110 - no event tells when the number grows
+        while self._endpoints.missing_target_partition(partition) is not None:  # noqa: ASYNC110 - no event tells when the number grows
             await asyncio.sleep(GROWTH_CHECK_S)
         log.info("route %s: partition %s is read now, because the target has a partition for it", self._config.name, partition)
         if self._stopped_deliveries.get(partition) is delivery:  # otherwise it was revoked, and may have been assigned again

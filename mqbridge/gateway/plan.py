@@ -22,7 +22,12 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
 from mqbridge.gateway.pending_topics import creator_of
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker
 from mqbridge.gateway.topic_selection import not_created_yet_error, select_source_topics
-from mqbridge.routing.partitions import partitions_needed, partitions_to_create, target_partitions_hint, unassignable
+from mqbridge.routing.partitions import (
+    configured_or_needed_partitions,
+    partitions_needed,
+    target_partitions_hint,
+    unassignable_partitions,
+)
 from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 TopicKey = tuple[str, str]
@@ -35,25 +40,25 @@ class PlannedTopic:
 
     cluster: str
     topic: str
-    existing: int
+    existing_partitions: int
     """Number of existing partitions; 0 if the topic does not exist."""
-    planned: int
+    planned_partitions: int
     """Planned number of partitions; 0 if the topic does not exist and is not created."""
-    reason: str = ""
-    """Why it gets more partitions than its source topic has, as the end of the text of `change`; empty if it does not."""
+    reason_for_more: str = ""
+    """The end of the text of `change`: why the topic gets more partitions than its source topic has; empty if it does not."""
 
     @property
     def change(self) -> str:
         """The planned change as a text; empty if there is none."""
-        if self.planned == self.existing:
+        if self.planned_partitions == self.existing_partitions:
             return ""
-        verb = f"grows from {self.existing} to" if self.existing else "is created with"
-        return f"topic {self.cluster}/{self.topic} {verb} {self.planned} partitions{self.reason}"
+        verb = f"grows from {self.existing_partitions} to" if self.existing_partitions else "is created with"
+        return f"topic {self.cluster}/{self.topic} {verb} {self.planned_partitions} partitions{self.reason_for_more}"
 
 
 @dataclass(slots=True)
 class PlannedSource:
-    """A source topic, and its target topics in the order of the configuration."""
+    """A source topic, with its name and words (`selected`), its description (`topic`), and its targets in configured order."""
 
     selected: SelectedTopic
     topic: Topic
@@ -72,7 +77,7 @@ class Plan:
     """Groups that each target topic must have; missing ones are created."""
     problems: list[MqbridgeError] = field(default_factory=list)
     is_provisional: bool = False
-    """True if the plan depends on topics that another route creates: it must be made again when they exist."""
+    """True if the plan depends on topics that an earlier route creates or grows: it must be made again after that."""
 
     @property
     def change_notes(self) -> list[str]:
@@ -124,25 +129,27 @@ def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> 
 class Planner:
     """Plans routes in sequence; each plan takes account of the topics that earlier routes create.
 
-    `clusters` are the connected ones; any other cluster is a transient problem of the routes that use it. `pending` are routes
-    that have not opened their targets yet: they may still create a missing topic.
+    `clusters` are the connected ones; any other cluster is a transient problem of the routes that use it. `pending_routes` have
+    not opened their targets yet: they may still create a missing topic.
     """
 
-    def __init__(self, clusters: Mapping[str, Cluster], pending: Iterable[RouteConfig] = ()) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], pending_routes: Iterable[RouteConfig] = ()) -> None:
         self._clusters = clusters
-        self._pending_routes = list(pending)
+        self._pending_routes = list(pending_routes)
         self._written_topics: dict[TopicKey, PlannedTopic] = {}
         """All topics that the routes planned so far write."""
 
     async def plan(self, route: RouteConfig) -> Plan:
         """Make the plan of a route. Expected failures are not raised but listed in `problems`."""
         plan = Plan(route)
-        topics_before = {key: replace(planned) for key, planned in self._written_topics.items()}
+        topics_before = {key: replace(planned) for key, planned in self._written_topics.items()}  # copies: planning changes them
         await self._plan_route(plan, route)
         if plan.problems and all(map(is_transient, plan.problems)):
             self._pending_routes.append(route)
             for key, planned in plan.changes.items():  # the route does not start now: later routes must not rely on its topics
-                self._written_topics[key] = topics_before.get(key, PlannedTopic(*key, planned.existing, planned.existing))
+                self._written_topics[key] = topics_before.get(
+                    key, PlannedTopic(*key, planned.existing_partitions, planned.existing_partitions)
+                )
         return plan
 
     async def _plan_route(self, plan: Plan, route: RouteConfig) -> None:
@@ -150,13 +157,14 @@ class Planner:
         for name in sorted(route.clusters - self._clusters.keys()):
             plan.problems.append(ClusterError(f"route {route.name!r}: cluster {name!r} cannot be reached"))
         source = self._clusters.get(route.source.cluster)
-        if source is None:
+        if source is None:  # already in `problems`
             return
         try:
             await self._plan_sources(plan, source)
             letters = route.delivery.dead_letter
             if letters is not None and letters.cluster in self._clusters:
-                await self._plan_written_topic(plan, PlannedTopic(letters.cluster, letters.topic, 0, 1), None, create=True)
+                required = PlannedTopic(letters.cluster, letters.topic, existing_partitions=0, planned_partitions=1)
+                await self._plan_written_topic(plan, required, None, create=True)
             await self._check_group(plan, source)
         except MqbridgeError as error:
             plan.problems.append(error)
@@ -191,13 +199,18 @@ class Planner:
             )
 
     async def _describe_source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
-        """Return a source topic, None if it does not exist; if an earlier route will create it, return it as planned."""
+        """Return a source topic, as planned if an earlier route will create it; None if it does not exist.
+
+        If an earlier route will create or grow it, the plan becomes provisional.
+        """
         topic = await source.describe(name)
         planned = self._written_topics.get((source.name, name))
         if planned is None or not planned.change:
             return topic
         plan.is_provisional = True
-        return Topic(name, tuple(map(str, range(planned.planned)))) if topic is None else topic
+        if topic is not None:
+            return topic
+        return Topic(name, tuple(map(str, range(planned.planned_partitions))))  # the numbers stand for the future names
 
     async def _check_group(self, plan: Plan, source: Cluster) -> None:
         """Check that the group can be joined, if all source topics exist."""
@@ -213,37 +226,42 @@ class Planner:
     async def _plan_target(self, plan: Plan, target: TargetConfig, source: PlannedSource) -> PlannedTopic:
         """Plan the target topic of a source topic."""
         rule, partitions = target.partitions, len(source.topic.partitions)
-        needed, to_create = partitions_needed(rule, partitions), partitions_to_create(target, partitions)
-        why = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
-        wanted = PlannedTopic(target.cluster, render_target_topic(target.topic, source.selected), 0, to_create, why)
+        needed, to_create = partitions_needed(rule, partitions), configured_or_needed_partitions(target, partitions)
+        reason = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
+        required = PlannedTopic(target.cluster, render_target_topic(target.topic, source.selected), 0, to_create, reason)
         group_maker(self._clusters[target.cluster], target.subscriptions)  # raises if the cluster cannot create groups
         if target.subscriptions:
-            plan.groups[wanted.cluster, wanted.topic] = target.subscriptions
-        planned = await self._plan_written_topic(plan, wanted, target.options, create=bool(target.create))
-        if planned.planned and (missing := unassignable(rule, source.topic, planned.planned)):
-            plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, missing, needed))
+            plan.groups[required.cluster, required.topic] = target.subscriptions
+        planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create))
+        count = planned.planned_partitions
+        if count and (reasons := unassignable_partitions(rule, source.topic, count)):
+            plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, reasons, needed))
         return planned
 
     async def _plan_written_topic(
-        self, plan: Plan, wanted: PlannedTopic, options: BaseModel | None, *, create: bool
+        self, plan: Plan, required: PlannedTopic, options: BaseModel | None, *, create: bool
     ) -> PlannedTopic:
-        """Plan a topic that the route writes; failures to create or write it become problems of the plan."""
-        cluster, key, needed = self._clusters[wanted.cluster], (wanted.cluster, wanted.topic), wanted.planned
+        """Plan a topic that the route writes, and return what is planned for it so far, by this route and earlier ones.
+
+        `required` is the topic as this route needs it. Failures to create or write it become problems of the plan.
+        """
+        cluster, key, needed = self._clusters[required.cluster], (required.cluster, required.topic), required.planned_partitions
         planned = self._written_topics.get(key)
         if planned is None:
-            described = await cluster.describe(wanted.topic)
+            described = await cluster.describe(required.topic)
             existing_partitions = 0 if described is None else len(described.partitions)
             planned = self._written_topics[key] = PlannedTopic(*key, existing_partitions, existing_partitions)
         try:
             # A cluster that cannot create topics cannot grow them either; for a missing topic, its `check_create` raises.
-            if planned.planned < needed and create and (cluster.capabilities.create_topics or not planned.planned):
-                await cluster.check_create(wanted.topic, needed)
-                planned.planned, planned.reason = needed, wanted.reason
+            can_create = cluster.capabilities.create_topics or not planned.planned_partitions
+            if planned.planned_partitions < needed and create and can_create:
+                await cluster.check_create(required.topic, needed)
+                planned.planned_partitions, planned.reason_for_more = needed, required.reason_for_more
                 plan.changes[key] = planned
-            elif not planned.planned:
+            elif not planned.planned_partitions:
                 raise ClusterError("`create` is off; switch it on, or create the topic", Failure.FATAL)
-            if planned.existing:
-                await cluster.check_outbound(outbound_spec(plan.route.delivery, wanted.topic, options))
+            if planned.existing_partitions:
+                await cluster.check_outbound(outbound_spec(plan.route.delivery, required.topic, options))
         except MqbridgeError as error:
             plan.problems.append(_unwritable_error(plan.route, planned, error))
         return planned
@@ -257,20 +275,22 @@ def _reason_for_more(to_create: int, partitions: int) -> str:
 def _unwritable_error(route: RouteConfig, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
     label = f"{planned.cluster}/{planned.topic}"
     problem = (
-        f"the topic {label} cannot be written" if planned.existing else f"the topic {label} does not exist and cannot be created"
+        f"the topic {label} cannot be written"
+        if planned.existing_partitions
+        else f"the topic {label} does not exist and cannot be created"
     )
     text = f"route {route.name!r}: {problem}: {error}"
     return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
 
 
 def no_partition_error(
-    route: RouteConfig, target: TargetConfig, topic: str, source: str, missing: Mapping[str, str], needed: int
+    route: RouteConfig, target: TargetConfig, topic: str, source: str, reasons: Mapping[str, str], needed: int
 ) -> ConfigError:
-    """Make the error for a target that has no partition for some of the source's partitions."""
+    """Make the error for a target that has no partition for some of the source's partitions: `reasons` by their names."""
     rule: PartitionRule = target.partitions
-    partition, why = next(iter(missing.items()))
+    partition, why = next(iter(reasons.items()))
     return ConfigError(
         f"route {route.name!r}: target {target.cluster}/{topic} has no partition for partition {partition!r} of source "
         f"{route.source.cluster}/{source}: {why}",
-        hint=target_partitions_hint(rule, needed, missing, create=target.create),
+        hint=target_partitions_hint(rule, needed, reasons, create=target.create),
     )

@@ -50,6 +50,7 @@ class ReloadResult:
     retry_in_s: float | None = None
     """Seconds until the reload is retried after a transient problem; None if it is not."""
     warnings: list[str] = field(default_factory=list)
+    """Changed options that take effect only when the gateway is restarted, as texts."""
     routes: dict[str, list[str]] = field(default_factory=dict)
     """Names of the routes, under the keys `started` (started or restarted) and `removed`; empty if the file was rejected."""
 

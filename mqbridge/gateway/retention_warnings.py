@@ -87,8 +87,8 @@ class RouteWarnings:
         """Poll for warnings until cancelled."""
         while True:
             warnings = await self._fetch()
-            logged = set(self.current)
-            new = [text for text in warnings if text not in logged]
+            previous = set(self.current)
+            new = [text for text in warnings if text not in previous]
             for text in new[:MAX_LOGGED_WARNINGS]:
                 log.warning("route %s: %s", self._route, text)
             if more := len(new[MAX_LOGGED_WARNINGS:]):

@@ -47,7 +47,11 @@ async def already_connected() -> float:
 
 
 class Route(RouteState):
-    """One route of the configuration, from `prepare` and `run` to its end."""
+    """One route of the configuration, from `prepare` and `run` to its end.
+
+    `counters` continue the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route (see
+    `gateway.clusters.InitialConnections`), and `pending_routes` returns the routes that may still create a missing source topic.
+    """
 
     def __init__(
         self,
@@ -145,23 +149,24 @@ class Route(RouteState):
 
     async def _open_endpoints(self) -> None:
         """Wait for the clusters, then call `prepare`. If the route is stopped before this ends, no endpoint stays open."""
-        opening = spawn(self._prepare_connected(), f"opening of {self.name}", log_errors=False)
-        ending = spawn(self._stop_requested.wait(), f"end of {self.name}")
+        opening_task = spawn(self._prepare_connected(), f"opening of {self.name}", log_errors=False)
+        stop_waiter = spawn(self._stop_requested.wait(), f"end of {self.name}")
         try:
-            await asyncio.wait([opening, ending], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([opening_task, stop_waiter], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel_by_deadline(self._drain_deadline(), f"opening of route {self.name}", opening, ending)
-            if not opening.done():
-                opening.add_done_callback(self._close_late_opening)
-        if opening.done() and not opening.cancelled():
-            opening.result()
+            await cancel_by_deadline(self._drain_deadline(), f"opening of route {self.name}", opening_task, stop_waiter)
+            if not opening_task.done():
+                opening_task.add_done_callback(self._close_late_opening)
+        if opening_task.done() and not opening_task.cancelled():
+            opening_task.result()
 
-    def _close_late_opening(self, opening: "asyncio.Task[None]") -> None:
+    def _close_late_opening(self, opening_task: "asyncio.Task[None]") -> None:
         """Close endpoints that were opened after the route was stopped: another route may need the same producer names."""
-        if not opening.cancelled() and opening.exception() is None and self._stop_requested.is_set():
+        if not opening_task.cancelled() and opening_task.exception() is None and self._stop_requested.is_set():
             spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_connected(self) -> None:
+        """Wait for the clusters and call `prepare`; soon after a late connection, every failure counts as transient."""
         settled_at = await self._wait_connected()  # before this time, a failure may be due to servers that still start
         try:
             await self.prepare()
@@ -172,33 +177,33 @@ class Route(RouteState):
 
     async def _consume(self) -> None:
         """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
-        gaps = GapCheck(self.name, self.config.source.group, self._source, self._checkpoints)
+        gap_check = GapCheck(self.name, self.config.source.group, self._source, self._checkpoints)
         membership = self._membership = GroupMembership(
             self.config,
             self._source,
             self._endpoints,
             self._lane_settings(),
-            gaps,
+            gap_check,
             self._initial_partitions,
             self._on_membership_failure,
         )
         self.memberships += 1
         self.retry_reason = None
         began_at = asyncio.get_running_loop().time()
-        running = spawn(membership.run(), f"membership of {self.name}", log_errors=False)
+        membership_task = spawn(membership.run(), f"membership of {self.name}", log_errors=False)
         watcher = spawn(self._watch_clusters(membership), f"watch of {self.name}", log_errors=False)
         try:
-            await asyncio.wait([running, watcher], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([membership_task, watcher], return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline = self._drain_deadline()
             membership.stop(deadline)
             await cancel_by_deadline(deadline, f"watch of route {self.name}", watcher)
             if not watcher.done():
                 watcher.add_done_callback(self._close_late_opening)
-            await asyncio.wait([running])
+            await asyncio.wait([membership_task])
             if asyncio.get_running_loop().time() - began_at > STABLE_S:
                 self._rejoin_backoff.reset()
-        for task in (running, watcher):
+        for task in (membership_task, watcher):
             if task.done() and not task.cancelled():
                 task.result()
 

@@ -36,6 +36,7 @@ class RouteState:
         self.memberships = 0
         """Number of memberships started so far."""
         self._membership: GroupMembership | None = None
+        """The current or last membership; None before the first."""
         self._stop_requested = asyncio.Event()
 
     @property
@@ -50,11 +51,11 @@ class RouteState:
 
     @property
     def is_pending(self) -> bool:
-        """True if the route is not open yet: the topics that it creates may still be missing."""
+        """True if the route is not open yet, and not being stopped: it may still create missing topics."""
         return not (self._endpoints.is_open or self._stop_requested.is_set())
 
     @property
-    def targets(self) -> dict[str, dict[str, int]]:
+    def target_partitions(self) -> dict[str, dict[str, int]]:
         """Number of partitions of each target, by source topic and label."""
         return {
             topic: {target.label: target.outbound.partitions for target in targets}

@@ -63,7 +63,7 @@ class Gateway:
         self.routes: list[Route] = []
         self.ready = False
         """True from the end of the start to the beginning of the stop."""
-        self.initial_connections = InitialConnections(self._connection_failed)
+        self.initial_connections = InitialConnections(self._on_connect_failure)
         """Retries clusters that are unreachable at the start."""
         self.reloader = Reloader(self, path)
         self.lag = LagWatch(self)
@@ -167,13 +167,15 @@ class Gateway:
 
     async def _run_unless_stopped(self, preparation: Coroutine[Any, Any, None]) -> bool:
         """Run the preparation. If `stop` is called before it ends, cancel it and return False."""
-        task, stopping = spawn(preparation, "preparation", log_errors=False), spawn(self._stop_requested.wait(), "stop signal")
+        task = spawn(preparation, "preparation", log_errors=False)
+        stop_waiter = spawn(self._stop_requested.wait(), "stop signal")
         try:
-            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, stop_waiter], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not task.done() or task.cancelled() or task.exception() is not None:  # `run` ends now, and closes everything
+            has_succeeded = task.done() and not task.cancelled() and task.exception() is None
+            if not has_succeeded:  # `run` ends now, and closes everything
                 self._set_deadline()
-            await cancel(task, stopping)
+            await cancel(task, stop_waiter)
         if task.cancelled():
             return False
         task.result()
@@ -230,12 +232,15 @@ class Gateway:
         unconnected: Collection[str],
         retained: Iterable[Route] = (),
     ) -> dict[Route, Plan]:
-        """Make the plans of routes before any of them is opened; `unconnected` names the clusters to leave out."""
+        """Make the plans of routes before any of them is opened; `unconnected` names the clusters to leave out.
+
+        `retained` routes keep running; those of them that are pending may still create topics.
+        """
         connected = {name: cluster for name, cluster in clusters.items() if name not in unconnected}
         planner = Planner(connected, [route.config for route in retained if route.is_pending])
         return {route: await planner.plan(route.config) for route in routes}
 
-    def _connection_failed(self, name: str, error: MqbridgeError) -> None:
+    def _on_connect_failure(self, name: str, error: MqbridgeError) -> None:
         """Show the error of a cluster that is not connected yet as the reason why its routes wait."""
         for route in self.routes:
             if name in route.config.clusters:
@@ -273,7 +278,7 @@ class Gateway:
         await checkpoints.close(self._deadline)
 
     async def _close_replaced_clusters(self) -> None:
-        while self._clusters_to_close:
+        while self._clusters_to_close:  # removed only when it is closed: after a cancellation, `_close_all_clusters` closes it
             await close_clusters(self._clusters_to_close[:1])
             del self._clusters_to_close[:1]
 
@@ -282,14 +287,14 @@ class Gateway:
 
     async def _wait_for_end(self, until_idle_s: float | None) -> None:
         """Wait until a stop is requested, all routes have ended, or all routes have been idle for `until_idle_s`."""
-        stopping = spawn(self._stop_requested.wait(), "stop signal")
+        stop_waiter = spawn(self._stop_requested.wait(), "stop signal")
         loop = asyncio.get_running_loop()
         try:
             while not self._stop_requested.is_set():
                 tasks = list(self._tasks.values())
                 if not self._is_applying and all(task.done() for task in tasks):
                     return
-                await asyncio.wait([stopping, *tasks], timeout=IDLE_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([stop_waiter, *tasks], timeout=IDLE_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
                 if self._is_applying:
                     await asyncio.sleep(IDLE_CHECK_S)
                     continue
@@ -298,4 +303,4 @@ class Gateway:
                 if any(task.done() for task in tasks):  # then `asyncio.wait` above returns at once
                     await asyncio.sleep(IDLE_CHECK_S)
         finally:
-            await cancel(stopping)
+            await cancel(stop_waiter)

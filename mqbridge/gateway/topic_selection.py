@@ -17,28 +17,28 @@ MAX_EXAMPLES = 3
 async def select_source_topics(
     source: Cluster, route: RouteConfig, planned_topics: Sequence[str] = (), pending_routes: Collection[RouteConfig] = ()
 ) -> list[SelectedTopic]:
-    """Return the topics that match the route; `planned_topics` count as existing.
+    """Return the topics that match the route; `planned_topics`, which earlier routes will create, count as existing.
 
     Raises ConfigError if no topic matches, or more topics than one group of the system may read. Raises ClusterError if no topic
     matches yet and one of `pending_routes` may create one.
     """
-    wanted = route.source.configured_topics
+    names_and_patterns = route.source.configured_topics
     existing: list[str] = []
-    if any(map(is_pattern, wanted)):
+    if any(map(is_pattern, names_and_patterns)):
         if not source.capabilities.list_topics:
             raise ConfigError(
                 f"route {route.name!r} selects topics by a pattern, but cluster {source.name!r} cannot list its topics",
                 hint="Give the cluster its admin_url, or name the topics",
             )
         existing = sorted({*await source.topics(), *planned_topics})
-    selected = select_topics(wanted, existing)
+    selected = select_topics(names_and_patterns, existing)
     if not selected:
-        for pattern in wanted:
+        for pattern in names_and_patterns:
             if (creator := creator_of(pattern, source.name, pending_routes)) is not None:
                 raise not_created_yet_error(route, source.name, pattern, creator)
         raise ConfigError(
-            f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(wanted)}",
-            hint=f"A pattern matches whole names, like {_similar_names(wanted, existing)}"
+            f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(names_and_patterns)}",
+            hint=f"A pattern matches whole names, like {_similar_names(names_and_patterns, existing)}"
             if existing
             else "The cluster has no topics at all",
         )
@@ -61,7 +61,9 @@ def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator:
     )
 
 
-def _similar_names(wanted: Sequence[str], existing: Sequence[str]) -> str:
-    """Return examples of existing names: those most similar to the wanted names."""
-    close = [name for name_or_pattern in wanted for name in get_close_matches(name_or_pattern, existing, MAX_EXAMPLES, 0.0)]
+def _similar_names(names_and_patterns: Sequence[str], existing: Sequence[str]) -> str:
+    """Return examples of existing names: those most similar to the names and patterns, however distant."""
+    close = [
+        name for name_or_pattern in names_and_patterns for name in get_close_matches(name_or_pattern, existing, MAX_EXAMPLES, 0.0)
+    ]
     return ", ".join(dict.fromkeys(close[:MAX_EXAMPLES]))

@@ -1,8 +1,8 @@
 """Edits the messages that are written to one target.
 
 Properties are removed, then renamed, then set; templates read the original message. A message that no edit changes stays the
-same object. A message that could not be decoded is not edited. If the type or the time changes, the property that holds the same
-value (`$msgType$`, `$msgTime$`) changes too.
+same object. A message that could not be decoded is not edited. If the type changes, a property `$msgType$` with the same value
+changes too; if the time is cleared, the property `$msgTime$` is removed.
 """
 
 import re
@@ -23,7 +23,7 @@ CLEARED_VALUES: Mapping[ClearableField, Any] = {
     "event_time": None,
     "deliver_at": None,
 }
-"""The value of a cleared field."""
+"""The value of each field after it is cleared."""
 
 
 class Edit:
@@ -33,7 +33,7 @@ class Edit:
         self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
         self._removed_patterns = [compile_name_pattern(name) for name in rules.remove if is_pattern(name)]
         self._renamed = dict(rules.rename)
-        self._set = {name: Template(text, topic_words) for name, text in rules.set.items()}
+        self._set_templates = {name: Template(text, topic_words) for name, text in rules.set.items()}
         self._edits_properties = bool(rules.remove or rules.rename or rules.set)
         templates = {"msg_type": rules.msg_type, "key": rules.key, "ordering_key": rules.ordering_key}
         self._field_templates = {field: Template(text, topic_words) for field, text in templates.items() if text is not None}
@@ -45,7 +45,8 @@ class Edit:
         messages, source = share.messages, share.batch.partition
         edited: list[Message] | None = None
         for index, message in enumerate(messages):
-            # Edits read most fields. In a batch that the compiled module decoded, each read makes a new object: copy them once.
+            # Edits of properties read most fields. In a batch that the compiled module decoded, each read makes a new object:
+            # copy them once.
             original = message.replace() if is_native(messages) and self._edits_properties else message
             if message.defect is None and (changes := self._changes(original, source)):
                 if edited is None:
@@ -55,15 +56,15 @@ class Edit:
 
     def _changes(self, message: Message, source: Partition) -> dict[str, Any]:
         """Return the new values of the fields that change."""
-        wanted = self._cleared.copy()
+        new_values = self._cleared.copy()
         if self._edits_properties:
-            wanted["properties"] = self._properties(message, source)
+            new_values["properties"] = self._edited_properties(message, source)
         for field, template in self._field_templates.items():
             if (text := template.render(message, source)) is not None:
-                wanted[field] = text.encode() if field == "ordering_key" else text
+                new_values[field] = text.encode() if field == "ordering_key" else text
         if self._key_templates and (keys := tuple(self._index_keys(message, source))):
-            wanted["keys"] = keys
-        changes = {field: value for field, value in wanted.items() if value != getattr(message, field)}
+            new_values["keys"] = keys
+        changes = {field: value for field, value in new_values.items() if value != getattr(message, field)}
         self._update_properties(message, changes)
         if changes and message.attributes is not None and ("properties" in changes or "msg_type" in changes):
             # The old attribute string still contains the old values and removed properties.
@@ -71,7 +72,7 @@ class Edit:
         return changes
 
     def _update_properties(self, message: Message, changes: dict[str, Any]) -> None:
-        """Update the properties that hold the old type or time; a property with an edit of its own keeps the edited value."""
+        """Update or remove the properties with the old type and time; a property that `set` writes keeps that value."""
         if "msg_type" in changes and message.property(MSG_TYPE) == message.msg_type:
             self._update_property(MSG_TYPE, changes["msg_type"], message, changes)
         if "event_time" in changes:  # it can only be cleared
@@ -79,20 +80,22 @@ class Edit:
 
     def _update_property(self, name: str, value: str | None, message: Message, changes: dict[str, Any]) -> None:
         properties: tuple[Pair, ...] = changes.get("properties", message.properties)
-        if name not in self._set and any(pair[0] == name for pair in properties):
+        if name not in self._set_templates and any(pair[0] == name for pair in properties):
             remaining = tuple(pair for pair in properties if pair[0] != name)
             changes["properties"] = remaining if value is None else _set_property(properties, name, value)
 
     def _index_keys(self, message: Message, source: Partition) -> Iterator[str]:
+        """Yield the new index keys; a template whose words have no value gives none."""
         for template in self._key_templates:
             if (text := template.render(message, source)) is not None:
                 yield text
 
-    def _properties(self, message: Message, source: Partition) -> tuple[Pair, ...]:
+    def _edited_properties(self, message: Message, source: Partition) -> tuple[Pair, ...]:
+        """Return the properties after all edits of properties."""
         properties = message.properties
         if self._removed or self._removed_patterns or self._renamed:
             properties = self._remove_and_rename(properties)
-        for name, template in self._set.items():
+        for name, template in self._set_templates.items():
             if (text := template.render(message, source)) is not None:
                 properties = _set_property(properties, name, text)
         return properties

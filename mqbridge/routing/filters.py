@@ -22,24 +22,28 @@ Test = Callable[[T], bool]
 
 
 class Filter:
-    """Selects the messages that pass. For each batch with messages that do not pass, calls `on_filtered` with their number."""
+    """Selects the messages that pass. For each batch with messages that do not pass, calls `on_filtered` with their number.
+
+    `msg_types` are the message types that the route reads; empty means all.
+    """
 
     def __init__(self, msg_types: frozenset[str], rules: FilterRules, on_filtered: Callable[[int], None]) -> None:
         type_tests: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
         message_tests: list[Test[Message]] = []
-        for group, include in ((rules.include, True), (rules.exclude, False)):
-            if group and all(rule.key is None and not rule.properties for rule in group):  # all conditions are on the type
+        for same_kind, include in ((rules.include, True), (rules.exclude, False)):
+            has_only_type_conditions = all(rule.key is None and not rule.properties for rule in same_kind)
+            if same_kind and has_only_type_conditions:  # such rules are tested per distinct type, without the messages
                 type_tests.append(
-                    _any_of([_type_test(rule.msg_type) for rule in group if rule.msg_type is not None], negate=not include)
+                    _any_of([_type_test(rule.msg_type) for rule in same_kind if rule.msg_type is not None], negate=not include)
                 )
-            elif group:
-                message_tests.append(_any_of([_rule_test(rule) for rule in group], negate=not include))
+            elif same_kind:
+                message_tests.append(_any_of([_rule_test(rule) for rule in same_kind], negate=not include))
         self._type_passes = _all_of(type_tests) if type_tests else None
         self._message_passes = _all_of(message_tests) if message_tests else None
         self._on_filtered = on_filtered
 
     def keep(self, batch: Batch) -> Share:
-        """Return the messages of the batch that pass."""
+        """Return a share with the messages of the batch that pass."""
         messages = batch.messages
         kept = self._indexes_by_type(messages)
         if (passes := self._message_passes) is not None:

@@ -24,7 +24,7 @@ class LoopGuard:
     __slots__ = ("_max_hops", "_on_looped", "_target_prefixes")
 
     def __init__(self, cluster: str, topics: Iterable[str], max_hops: int, on_looped: Callable[[int], None]) -> None:
-        # The beginnings, up to the partition, of all origins that messages from the target topic may have.
+        # Every origin that names the target topic begins with `CLUSTER|TOPIC|`; `[:-1]` removes the `|` of the empty partition.
         self._target_prefixes = tuple(origin_prefix(Partition(cluster, topic, "", 0))[:-1] for topic in dict.fromkeys(topics))
         self._max_hops = max_hops
         self._on_looped = on_looped
@@ -32,8 +32,9 @@ class LoopGuard:
     def keep(self, share: Share, *, needs_messages: bool = True) -> Share:
         """Return the messages that may be written; the same share if that is all of them.
 
-        Messages from native producers have no origin. If the messages are decoded later anyway, each is checked, which takes
-        20 ns. Otherwise the received bytes are searched for the name of the origin property, without decoding.
+        Messages that no gateway wrote have no origin. With `needs_messages`, the messages are decoded later anyway: each is
+        checked, which takes 20 ns. Otherwise the received bytes are searched for the name of the origin property, without
+        decoding.
         """
         if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.may_contain(_ORIGIN)):
             return share
@@ -53,7 +54,7 @@ class LoopGuard:
             return None
         kept = [
             index
-            for index, m in enumerate(messages)
-            if m.origin is None or (m.hops < max_hops and not m.origin.startswith(prefixes))
+            for index, message in enumerate(messages)
+            if message.origin is None or (message.hops < max_hops and not message.origin.startswith(prefixes))
         ]
         return None if len(kept) == len(messages) else kept

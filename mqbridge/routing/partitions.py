@@ -26,17 +26,20 @@ PartitionShare = tuple[int, Share]
 
 
 def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
-    """Return the number of partitions that a target needs, so that the rule finds one for each source partition."""
+    """Return the number of partitions that a target should have: as many as the source topic, and all that the table contains."""
     return max([source_partitions, *(partition + 1 for partition in rule.table.values())])
 
 
-def partitions_to_create(target: TargetConfig, source_partitions: int) -> int:
-    """Return the number of partitions with which a target topic is created, or to which it is grown if it has fewer."""
+def configured_or_needed_partitions(target: TargetConfig, source_partitions: int) -> int:
+    """Return the number of partitions with which a target topic is created, or to which it is grown if it has fewer.
+
+    It is the number in the option `create`; without it, the number that the target needs.
+    """
     configured = target.create.partitions if isinstance(target.create, CreateRule) else None
     return partitions_needed(target.partitions, source_partitions) if configured is None else configured
 
 
-def why_unassignable(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
+def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
     """Return the reason why a source partition has none of `count` target partitions; None if it has one."""
     if rule.by == "identity" and index >= count:
         return f"`by: identity` needs target partition {index}, but the target has {count} partitions (0 to {count - 1})"
@@ -50,14 +53,17 @@ def why_unassignable(rule: PartitionRule, name: str, index: int, count: int) -> 
     return None
 
 
-def unassignable(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
+def unassignable_partitions(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
     """Return the source partitions that have none of `count` target partitions: the reason by partition name."""
-    reasons = ((name, why_unassignable(rule, name, index, count)) for index, name in enumerate(topic.partitions))
+    reasons = ((name, unassignable_reason(rule, name, index, count)) for index, name in enumerate(topic.partitions))
     return {name: reason for name, reason in reasons if reason is not None}
 
 
 def target_partitions_hint(rule: PartitionRule, needed: int, names: Iterable[str], *, create: bool | CreateRule) -> str:
-    """Return the hint of an error about the source partitions `names`, which have no target partition."""
+    """Return the hint of an error about the source partitions `names`, which have no target partition.
+
+    `needed` is the number of partitions that the target needs, and `create` is the option of the target.
+    """
     if rule.by == "table" and (missing := [name for name in names if name not in rule.table]):
         return f"Add {', '.join(map(repr, missing))} to the table of `partitions`, or use `by: modulo`"
     grow = f"Grow the target topic to {needed} partitions"
@@ -71,6 +77,7 @@ class Partitioner:
         self.rule = rule
         self._outbound = outbound
         self._round_robin_partition = 0
+        """The partition of the last batch, with `by: round_robin`."""
         self._picker = KeyPicker(rule.key)
         methods: dict[By, Callable[[Share], list[PartitionShare]]] = {
             "modulo": self._divide_by_modulo,

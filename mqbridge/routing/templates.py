@@ -1,4 +1,4 @@
-"""Renders the templates of edits to texts. `mqbridge.config.templates` defines their grammar and their words.
+"""Renders, as texts, the templates that edits contain. `mqbridge.config.templates` defines their grammar and their words.
 
 If a message has no value for a word of the template, the result is None, and the field is not changed.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from mqbridge.config.templates import parse_message_template
 from mqbridge.message import Message, Partition, format_position
 
-Word = Callable[[Message, Partition], str | None]
+GetWordValue = Callable[[Message, Partition], str | None]
 """Function that returns the value of a template word for a message and its source partition; None if it has no value."""
 
 
@@ -18,7 +18,7 @@ def _key(message: Message, _: Partition) -> str | None:
     return message.key
 
 
-_MESSAGE_WORDS: dict[str, Word] = {
+_MESSAGE_WORDS: dict[str, GetWordValue] = {
     "key": _key,
     "msg_type": lambda message, _: message.msg_type,
     "event_time": lambda message, _: None if message.event_time is None else str(message.event_time),
@@ -30,13 +30,13 @@ _MESSAGE_WORDS: dict[str, Word] = {
 
 
 class Template:
-    """A parsed template. `topic_words` has words of the source topic (`mqbridge.routing.topics`).
+    """A parsed template. `topic_words` has the values of the source topic's words, by word (see `mqbridge.routing.topics`).
 
-    A word of messages takes precedence over a word of the topic with the same name.
+    If a word of messages and a word of the topic have the same name, the word of messages is used.
     """
 
     def __init__(self, template: str, topic_words: Mapping[str, str]) -> None:
-        self._parts: list[str | Word] = []
+        self._parts: list[str | GetWordValue] = []
         for literal, word, property_name in parse_message_template(template):  # a property name only in `{property:NAME}`
             if literal:
                 self._parts.append(literal)
@@ -61,5 +61,5 @@ class Template:
         return "".join(texts)
 
 
-def _property_word(name: str) -> Word:
+def _property_word(name: str) -> GetWordValue:
     return lambda message, _: message.property(name)

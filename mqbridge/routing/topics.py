@@ -20,23 +20,23 @@ class SelectedTopic:
     words: dict[str, str]
 
 
-def select_topics(wanted: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
-    """Return the topics that the names and patterns `wanted` select from the `existing` topics, sorted, without duplicates.
+def select_topics(names_and_patterns: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
+    """Return the topics that the names and patterns select from the `existing` topics, sorted, without duplicates.
 
     Exact names are selected even if they do not exist.
     """
-    names = sorted(existing)
-    chosen: dict[str, SelectedTopic] = {}
-    for topic in wanted:
-        if not is_pattern(topic):
-            chosen[topic] = SelectedTopic(topic, {"topic": topic})
+    existing_names = sorted(existing)
+    selected: dict[str, SelectedTopic] = {}
+    for name_or_pattern in names_and_patterns:
+        if not is_pattern(name_or_pattern):
+            selected[name_or_pattern] = SelectedTopic(name_or_pattern, {"topic": name_or_pattern})
             continue
-        pattern = compile_name_pattern(topic)
-        for name in names:
-            if name not in chosen and (match := pattern.fullmatch(name)):
-                groups = {key: value or "" for key, value in match.groupdict().items()}
-                chosen[name] = SelectedTopic(name, groups | {"topic": name})
-    return [chosen[name] for name in sorted(chosen)]
+        pattern = compile_name_pattern(name_or_pattern)
+        for name in existing_names:
+            if name not in selected and (match := pattern.fullmatch(name)):
+                groups = {key: value or "" for key, value in match.groupdict().items()}  # None: not part of the match
+                selected[name] = SelectedTopic(name, groups | {"topic": name})
+    return [selected[name] for name in sorted(selected)]
 
 
 def render_target_topic(template: str, selected: SelectedTopic) -> str:

@@ -36,7 +36,7 @@ async def test_a_target_grows_with_its_source(world: World, by: str, growing: bo
         other, session = named(gateway, "other"), named(gateway, "other")._membership
         fill(world.a, "t", 5, 400, first=100)
         await until(lambda: committed(world.a, "g-r") == 500)
-        await until(lambda: named(gateway, "r").targets == {"t": {"b/t": 5}})
+        await until(lambda: named(gateway, "r").target_partitions == {"t": {"b/t": 5}})
         put(world.a, "t", 4, b"500")
         await until(lambda: committed(world.a, "g-r") == 501)
         assert named(gateway, "r").memberships == (1 if growing else 2)
@@ -105,12 +105,12 @@ async def test_a_waiting_partition_that_is_reassigned_is_shown_correctly(world: 
 
     grown = asyncio.Event()
 
-    def why_unassignable(_: RouteEndpoints, __: Partition) -> str | None:
+    def missing_target_partition(_: RouteEndpoints, __: Partition) -> str | None:
         if len(lanes) > 1 and partition in found.deliveries:
             grown.set()
         return None if grown.is_set() else "no place"
 
-    monkeypatch.setattr(RouteEndpoints, "why_unassignable", why_unassignable)
+    monkeypatch.setattr(RouteEndpoints, "missing_target_partition", missing_target_partition)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
         await until(lambda: found.stopped)
@@ -169,7 +169,7 @@ async def test_deleted_topics_are_dropped_from_a_route(world: World) -> None:
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 200)
         del world.a.topics["t2"]
-        await until(lambda: set(named(gateway, "r").targets) == {"t1"})
+        await until(lambda: set(named(gateway, "r").target_partitions) == {"t1"})
         put(world.a, "t1", 0, b"100")
         await until(lambda: everything(world.b, "t1") == list(range(101)))
 

@@ -15,7 +15,7 @@ from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ConfigError
 from mqbridge.message import Batch, Message, Partition, Share
-from mqbridge.routing.partitions import Partitioner, partitions_needed, unassignable
+from mqbridge.routing.partitions import Partitioner, partitions_needed, unassignable_partitions
 from tests.core.world import World, end, everything, fill, put, route, run, stored
 
 KEYED = [Message(b"%d" % n, (("user", f"u{n % 3}"),), key=f"k{n % 5}", keys=(f"i{n % 2}", "x")) for n in range(30)]
@@ -123,11 +123,11 @@ def test_round_robin_takes_turns() -> None:
 
 def test_unassignable_partitions_are_named() -> None:
     topic = Topic("t", ("b:0", "b:1", "b:2"))
-    assert unassignable(rule("modulo"), topic, 1) == {}
-    assert unassignable(rule("identity"), topic, 2) == {
+    assert unassignable_partitions(rule("modulo"), topic, 1) == {}
+    assert unassignable_partitions(rule("identity"), topic, 2) == {
         "b:2": "`by: identity` needs target partition 2, but the target has 2 partitions (0 to 1)"
     }
-    assert unassignable(rule("table", table={"b:0": 0, "1": 7}), topic, 3) == {
+    assert unassignable_partitions(rule("table", table={"b:0": 0, "1": 7}), topic, 3) == {
         "b:1": "the table of `partitions` contains target partition 7, but the target has 3 partitions (0 to 2)",
         "b:2": "the table of `partitions` does not contain this source partition",
     }
