@@ -22,7 +22,7 @@ class TargetProgress:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop, kept because it is needed for every send; None before the first."""
+        """The event loop, kept because every send needs its time; None before the first send."""
         self.sends = 0
         """Number of sends that have no receipt yet."""
         self._progress_at = 0.0

@@ -45,7 +45,10 @@ IDLE_CHECK_S = 0.1
 
 
 class Gateway:
-    """A gateway with its configuration, which can be reloaded if `path` is given (see `mqbridge.gateway.reload`)."""
+    """A gateway with its configuration, which can be reloaded if `path` is given (see `mqbridge.gateway.reload`).
+
+    `adapters` None means all installed adapters. `run` explains `fail_fast`.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Finds the key of a message for `partitions.by: key`.
 
-The names are `key`, `ordering_key`, `keys` (the first index key) and `property:NAME`. From several names, the first one that a
-message has a value for is used.
+The names are `key`, `ordering_key`, `keys` (the first index key) and `property:NAME`. With several names, a message's key is
+the value of the first name for which it has one.
 """
 
 from collections.abc import Callable, Sequence
