@@ -83,7 +83,7 @@ class RocketMQLane:
         self._assigned.commit(batch.next[0], batch.handle)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver this batch and all later ones again, after the delay; without effect if `QueueState.rewind` refuses it."""
+        """Deliver this batch and all later ones again, after the delay; without effect if `QueueState.rewind` returns False."""
         self._release_budget(batch)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)

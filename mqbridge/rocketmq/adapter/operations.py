@@ -117,7 +117,7 @@ class RocketMQOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not.
 
-        `planned` is not used, because retention does not depend on groups.
+        `planned` (groups that are created with the topic) is not used, because retention does not depend on groups.
         """
         configs = await self._admin.at_masters(self._admin.broker_config)
         retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
@@ -127,7 +127,7 @@ class RocketMQOperations:
         setting = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, setting, hours * 3600.0)
-        # A group whose committed offset is below that of this store time has not read messages that are deleted before long.
+        # A group whose committed offset is below the offset of this store time has not read messages that are deleted soon.
         late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
         committed, bounds, at_late = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)

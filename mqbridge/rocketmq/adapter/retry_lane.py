@@ -60,7 +60,7 @@ class RetrySource(Protocol):
     def portion_stored(self, portion: Portion) -> None:
         """Record that all messages of the portion are stored in a target, or sent back again.
 
-        Commits the offset below which this is so for all portions.
+        Commits the offset below which all messages are stored or sent back.
         """
 
     def release_budget(self, portion: Portion) -> None:

@@ -5,8 +5,8 @@ queue passes a message only when this message and all before it are stored, in w
 
 A message of a topic that this member does not consume is sent back again, so that another member gets it; a failed request is
 retried until it succeeds. If retention has deleted messages before they were read, reading continues after them, with an error
-in the log: no lane can decide about a gap in a queue that all topics share. All lanes end together, when the queue is revoked,
-or when one of the lanes is released.
+in the log: no lane can decide about a gap in a queue that all topics share. All lanes end together, when the queue is revoked or
+lost, or when one of the lanes is released.
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class RetryQueue:
             self._wake_lanes()
 
     async def _watch_end(self) -> None:
-        """End the lanes as soon as the queue is revoked or released, even while the reading task waits."""
+        """End the lanes as soon as the queue is revoked, lost or released, even while the reading task waits."""
         await self.assigned.ended.wait()
         self._wake_lanes()
         await cancel(self._read_task)
@@ -190,7 +190,7 @@ class RetryQueue:
     def portion_stored(self, portion: Portion) -> None:
         """Record that all messages of the portion are stored in a target, or sent back again.
 
-        Commits the offset below which this is so for all portions.
+        Commits the offset below which all messages are stored or sent back.
         """
         portion.is_stored = True
         while self._portions and self._portions[0].is_stored:

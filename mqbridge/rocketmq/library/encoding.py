@@ -77,7 +77,7 @@ class MessageEncoder:
                         requests.append(request)
                     index += 1
                 continue
-            origin = None  # the messages do not come from another system
+            origin = None  # messages of an application get no origin stamp
             encoded, refused = encode([message.as_message() for message in part], origin, limits, now, self._reserve_ids)
             for request in encoded:
                 request.indexes = range(request.indexes.start + index, request.indexes.stop + index)

@@ -28,7 +28,7 @@ class GroupMember:
     """
 
     def __init__(self, client: ClusterClient, consumer: PullConsumer, max_redeliveries: int) -> None:
-        self.settings, self.name = consumer.settings, consumer.name
+        self.settings, self.name = consumer.settings, consumer.name  # `name` is for logs and errors
         self.send_back = SendBack(client, consumer.settings.group, max_redeliveries=max_redeliveries)
         """Sends records back to the group's retry topic, or to its dead letter topic."""
         self._client, self._consumer = client, consumer

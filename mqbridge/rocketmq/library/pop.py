@@ -37,7 +37,7 @@ DEFAULT_POLL_MS = 15_000
 RESPONSE_MARGIN_S = 15.0
 """Timeout of a pop's response, counted from the end of the time for which the broker may hold the pop."""
 CLOCK_TOLERANCE_MS = 500
-"""A broker refuses a pop as too late if it gets it more than this after the end of the poll time, by its own clock."""
+"""A broker refuses a pop that it receives later than this after the end of the poll time, by the broker's clock."""
 POLLING_FULL_PAUSE_S = 1.0
 """Pause after the response POLLING_FULL: the broker holds as many pops as it can."""
 ANY_QUEUE = -1
@@ -122,7 +122,7 @@ class Popper:
 
     def _check_version(self, address: str) -> None:
         version = self._client.broker_version(address)
-        if version is not None and version < V5_0_0:
+        if version is not None and version < V5_0_0:  # None: the broker has not responded to a request yet
             raise self._unsupported(address, f"its version number {version} is lower than that of 5.0.0, {V5_0_0}")
 
     def _unsupported(self, address: str, reason: str) -> ServerRefused:

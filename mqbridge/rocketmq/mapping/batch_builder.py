@@ -7,12 +7,12 @@ from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element
 OnFull = Callable[[list[Element], int, int], None]
 """Callback for a finished batch: its elements, the index of its first message, and the born timestamp (ms) of its request."""
 
-_INT64 = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 
 
 def born_at(time: int | None, now: int) -> int:
     """Return the born timestamp for an event time, all in ms: `now` for None, and for a time that brokers refuse."""
-    return time if time is not None and 0 < time <= _INT64 else now
+    return time if time is not None and 0 < time <= _MAX_INT64 else now
 
 
 class BatchBuilder:

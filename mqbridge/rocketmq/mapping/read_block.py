@@ -23,7 +23,7 @@ PLACEHOLDER = b"\x00"
 """The body written for a missing or empty payload, because brokers refuse an empty body."""
 _FIELD_NAMES = frozenset({Name.TAGS, Name.KEYS, Name.SHARDING_KEY, Name.TIMER_DELIVER_MS})
 """The system properties that become fields of the message."""
-_MAX_TIME = (1 << 63) - 1
+_MAX_TIME = (1 << 63) - 1  # ms, the largest that a message field can have
 _MAX_DIGITS = len(str(_MAX_TIME))
 """Longer texts are no valid times. They are not parsed, because Python raises ValueError for more than 4300 digits."""
 

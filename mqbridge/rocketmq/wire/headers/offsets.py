@@ -9,7 +9,7 @@ from mqbridge.rocketmq.wire.headers.base import Header
 class QueueHeader(Header):
     """A queue, for GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME.
 
-    Only GET_MAX_OFFSET uses `committed`, whose default is True: it limits the answer to messages that consumers can read.
+    Only GET_MAX_OFFSET uses `committed`. If it is True, the default, only messages that consumers can read already count.
     """
 
     topic: str
