@@ -71,7 +71,7 @@ class Lookup:
 
     def __init__(self, pool: ConnectionPool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._pool = pool
-        self._timeout = request_timeout_s
+        self._timeout_s = request_timeout_s
 
     async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
         """Connect to the broker that serves this topic (a partition, or an unpartitioned topic).
@@ -85,7 +85,7 @@ class Lookup:
                 lambda request_id: commands.lookup(request_id, topic, authoritative),  # noqa: B023 - called before they change
                 BaseCommand.LOOKUP_RESPONSE,
                 f"the lookup of {topic}",
-                self._timeout,
+                self._timeout_s,
             )
             if response.response == response.Failed or not response.HasField("response"):
                 with explain_topic_denial("look up", topic, connection.principal, EITHER):
@@ -106,8 +106,8 @@ class Lookup:
 
         With `proxied` the connection goes through the proxy at the service address.
         """
-        service = (await self._pool.service())[1] if proxied else None
-        return await self._connect(url, url_tls, service)
+        proxy = (await self._pool.service())[1] if proxied else None
+        return await self._connect(url, url_tls, proxy)
 
     def addresses(self, url: str, url_tls: str) -> list[Address]:
         """Return the addresses in `url_tls` if this client uses TLS, otherwise those in `url`. Raises ClusterError."""
@@ -119,14 +119,14 @@ class Lookup:
         except ValueError as error:
             raise ClusterError(f"a lookup returned an invalid broker address: {error}") from error
 
-    async def _connect(self, url: str, url_tls: str, service: Address | None) -> Connection:
-        """Return the connection to the broker with these URLs, through the proxy at `service` unless that is None."""
+    async def _connect(self, url: str, url_tls: str, proxy: Address | None) -> Connection:
+        """Return the connection to the broker with these URLs, through the proxy at the address `proxy` unless that is None."""
         address, *more = self.addresses(url, url_tls)
         if more:
             raise ClusterError(f"a lookup returned several addresses of the topic's owner instead of one: {url or url_tls}")
-        if service is not None:
-            # If the broker itself has the service address, there is no proxy before it.
-            return await self._pool.get(service, None if address == service else str(address))
+        if proxy is not None:
+            # If the broker has this address itself, there is no proxy before it.
+            return await self._pool.get(proxy, None if address == proxy else str(address))
         return await self._pool.get(address)
 
     async def partitions(self, topic: str, *, create: bool) -> int | None:
@@ -139,7 +139,7 @@ class Lookup:
             lambda request_id: commands.partition_metadata(request_id, topic, create),
             BaseCommand.PARTITIONED_METADATA_RESPONSE,
             f"the partitions of {topic}",
-            self._timeout,
+            self._timeout_s,
         )
         if response.response == response.Success and response.HasField("response"):
             return response.partitions
@@ -159,7 +159,7 @@ class Lookup:
                 lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
                 BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
                 f"the topics of {namespace}",
-                self._timeout,
+                self._timeout_s,
             )
         return TopicList(list(response.topics) if response.changed else None, response.topics_hash)
 

@@ -1,11 +1,11 @@
 """Send queue of one producer: numbers and encodes entries, sends them within the connection's window, and matches receipts.
 
 The order never changes: entries move from `_queue` to `_in_flight`, and receipts arrive in the order of sending. When the
-connection ends, entries in flight return to the front of the queue, with the same bytes and the same sequence ids.
+registration at the broker ends, entries in flight return to the front of the queue, with the same bytes and sequence ids.
 
 An entry expires if it has no receipt in time. An entry that expires in the queue is removed and never sent. If an entry expires
 in flight, nobody knows whether the broker will store it, and it is not sent again. It moves to `_abandoned`, whose entries are
-all older than those in flight, and keeps its room in the window until the broker responds or the connection ends.
+all older than those in flight, and keeps its room in the window until the broker responds or the registration ends.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class SendQueue:
         self.next_sequence = 0
         """Sequence id of the next entry for which the caller sets none."""
         self.last_stored_sequence = -1
-        """Highest sequence id with a receipt."""
+        """Highest sequence id with a receipt, or that the broker reported as stored at the first registration."""
         self.duplicates = 0
         """Number of entries that the broker had already stored."""
         self.idle = asyncio.Event()
@@ -49,11 +49,12 @@ class SendQueue:
         self._queue: deque[PendingEntry] = deque()
         self._in_flight: deque[PendingEntry] = deque()
         self._abandoned: deque[PendingEntry] = deque()
-        self._in_flight_bytes = 0
-        """Bytes of entries in flight and abandoned entries."""
+        self._reserved_bytes = 0
+        """Bytes that are reserved in the window: of entries in flight and of abandoned entries."""
         self._unknown_outcomes: set[int] = set()
-        """Highest sequence ids of entries that were abandoned or withdrawn when their connection ended: they may be stored."""
+        """Highest sequence ids of entries that were abandoned or withdrawn when their registration ended: they may be stored."""
         self._connection: Connection | None = None
+        """The connection to send over; None while the producer is not registered."""
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._in_flight)
@@ -76,7 +77,7 @@ class SendQueue:
         """Stop using the connection: entries in flight return to the front of the queue, but withdrawn ones fail."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            sends, size = len(self._in_flight) + len(self._abandoned), self._in_flight_bytes
+            sends, size = len(self._in_flight) + len(self._abandoned), self._reserved_bytes
             self._unknown_outcomes.update(entry.highest for entry in self._abandoned)
             for entry in self._in_flight:
                 if entry.withdrawn:
@@ -85,7 +86,7 @@ class SendQueue:
             self._queue.extendleft(entry for entry in reversed(self._in_flight) if not entry.withdrawn)
             self._in_flight.clear()
             self._abandoned.clear()
-            self._in_flight_bytes = 0
+            self._reserved_bytes = 0
             connection.window.release(size, sends)
             self._update_idle()
 
@@ -105,7 +106,7 @@ class SendQueue:
                 return
             queue.popleft()
             self._in_flight.append(entry)
-            self._in_flight_bytes += entry.size
+            self._reserved_bytes += entry.size
             connection.endpoint.send(entry.prefix, entry.payload)
         self._update_idle()
 
@@ -221,7 +222,7 @@ class SendQueue:
 
     def _release(self, entry: PendingEntry) -> None:
         """Free the entry's room in the window of the connection."""
-        self._in_flight_bytes -= entry.size
+        self._reserved_bytes -= entry.size
         if self._connection is not None:
             self._connection.window.release(entry.size)
 
