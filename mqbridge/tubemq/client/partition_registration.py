@@ -103,7 +103,7 @@ class PartitionRegistration:
         if self._state.abandoned:
             await self._fence()
         safe_offset, offset = self._state.safe_offset, self._state.resume_offset
-        response = await self._register_once(0, offset, offset)
+        response = await self._register_once(0, offset, offset)  # with readStatus 0, None means the group's position
         if response.currOffset < safe_offset:
             warn_offset_set_back(self._calls, safe_offset, response.currOffset)
         return True

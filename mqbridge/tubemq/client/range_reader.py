@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mqbridge.errors import ClusterError
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.group_member import MemberIdentity
+from mqbridge.tubemq.client.held_partitions import StartOffset
 from mqbridge.tubemq.client.master import Masters, new_client_id
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
@@ -83,7 +84,7 @@ async def store_range(masters: Masters, ref: PartitionRef, group: str) -> tuple[
     """Return the first offset in the partition's store, and the offset that its next message will get. Raises ClusterError."""
     partition = await _new_partition(masters, ref, group)
     try:
-        response = await partition.register(0, 0)  # at offset 0: the Broker responds with the first offset that it has
+        response = await partition.register(StartOffset.EARLIEST, 0)  # the Broker starts at the first offset that it has
     finally:
         await partition.release()
     return response.currOffset, response.maxOffset
@@ -100,7 +101,7 @@ async def read_range(
     """
     partition = await _new_partition(masters, ref, group)
     try:
-        start = await partition.start_at(0, begin[0])
+        start = await partition.start_at(StartOffset.EARLIEST, begin[0])
         progress = _RangeProgress(partition, existing_position(*begin, start, partition.max_offset) or (start, 0), end)
         while not progress.is_done:
             for pack_slice in await progress.step():
@@ -182,6 +183,7 @@ class _RangeProgress:
             if following is None and self._partition.caught_up:
                 break
         first = None if following is None else following.messages[0].messageId
+        # If the pack does not contain that message, all of the pack's messages are before the end of the range.
         last = next((index for index, message in enumerate(pack.messages) if message.messageId == first), len(pack.messages))
         self._partition.reject()  # the pack after the range must not be confirmed
         self.position = (end[0], 0)

@@ -56,6 +56,8 @@ async def read_stable_range(
         skip = min(skip, max(0, current_end - base) // INDEX_ENTRY_BYTES)
         if end[0] > current_end:
             end = (current_end, 0)
+    # `base` is the offset from which positions are counted: the start of the current cell, or of the range in its first cell. The
+    # index of `end` counts from the offset of `end`, so the read stops at that offset first, and the rest is one more read.
     while (base, 0) < end:
         stop = end if base == end[0] else (min(_cell_end(base), end[0]), 0)
         index = 0

@@ -62,8 +62,8 @@ class PartitionFeed:
         begin = await self.partition.seek(offset, exact=exact)
         # No await from here on: `_skipped` has to be set before the next pack is read.
         self._seeks += 1
-        skip = existing_position(offset, index, begin, self.partition.max_offset)
-        self._skipped = (begin, ()) if skip is None else (begin, range(skip[1]))
+        position = existing_position(offset, index, begin, self.partition.max_offset)
+        self._skipped = (begin, ()) if position is None else (begin, range(position[1]))
         self._rejections = 0
         if self._problem is not None:
             self._problem.withdraw()
