@@ -15,7 +15,7 @@ from mqbridge.rocketmq.library.transactions import Half, State, TransactionProdu
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.bodies.pop import BatchAcks
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.codes import Code, request_name
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.pop import PopResult
 from mqbridge.rocketmq.wire.headers.transactions import CheckTransactionHeader, EndTransactionHeader
@@ -60,7 +60,7 @@ async def fail_each_request(
     else:
         raise AssertionError("the conversation does not end")
     for code in set(codes) - failed_codes:
-        assert await run(code=code) == code, f"the conversation has no request {Code(code).name}"
+        assert await run(code=code) == code, f"the conversation has no request {request_name(code)}"
 
 
 # --- producing ------------------------------------------------------------------------------------------------------------
