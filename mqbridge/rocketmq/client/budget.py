@@ -29,7 +29,8 @@ from collections import deque
 FIRST_MESSAGE_BYTES = 8 << 10
 """Assumed message size before the first message: 256 KiB / 32, a broker's default limits of a response."""
 MAX_HELD_PULL_MESSAGES = 32
-"""Limit of messages in a pull that may be held: it is answered as soon as one message arrives, so more are rarely there."""
+"""Limit of messages in a pull that the broker may hold: the broker responds as soon as one message arrives, and more messages are
+rarely there by then."""
 PART_DIVISOR = 4
 """The part of a queue is its share divided by this number. The rest of the shares is lent."""
 OVERTAKING_DIVISOR = 4
@@ -39,8 +40,8 @@ OVERTAKING_DIVISOR = 4
 class Account:
     """The account of one queue.
 
-    `held` are the bytes that it holds, `requested` those reserved by its pull, `message_bytes` its average message size (0 while
-    unknown).
+    `held` are the bytes that it holds, `requested` the bytes reserved by its pull, `message_bytes` its average message size (0
+    while unknown).
     """
 
     __slots__ = ("borrowed", "held", "message_bytes", "overtook", "requested", "waiter")
@@ -56,12 +57,12 @@ class Account:
 
 
 class Charge:
-    """The reservation of a pull: `size` bytes, for at most `messages`. `may_wait`: the broker may hold it."""
+    """The reservation of a pull: `size` bytes, for at most `messages`. `may_hold`: the broker may hold the pull."""
 
-    __slots__ = ("account", "may_wait", "messages", "size")
+    __slots__ = ("account", "may_hold", "messages", "size")
 
-    def __init__(self, account: Account, size: int = 0, messages: int = 0, *, may_wait: bool = False) -> None:
-        self.account, self.size, self.messages, self.may_wait = account, size, messages, may_wait
+    def __init__(self, account: Account, size: int = 0, messages: int = 0, *, may_hold: bool = False) -> None:
+        self.account, self.size, self.messages, self.may_hold = account, size, messages, may_hold
 
 
 class Waiter:
@@ -178,7 +179,7 @@ class Budget:
         if idle:
             messages = min(messages, MAX_HELD_PULL_MESSAGES)
         size = min(messages * message, self._max_bytes // 2)  # what remains beside all parts and the queues that overtake
-        return Charge(account, size, messages, may_wait=message <= part)
+        return Charge(account, size, messages, may_hold=message <= part)
 
     def _grant_or_enqueue(self, waiter: Waiter) -> None:
         """Grant a charge that fits into the queue's part, else put the queue in the line.

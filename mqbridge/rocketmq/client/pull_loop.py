@@ -206,7 +206,7 @@ class PullLoop:
         state = self._state
         try:
             sent_at = self._loop.time()
-            pull = state.pull(sent_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_wait)
+            pull = state.pull(sent_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_hold)
             if pull.commit is not None:
                 self.carrying_pulls.started(task, hold=pull.hold)
             self._awaiting_task = task
@@ -245,7 +245,10 @@ class PullLoop:
             self._state.abandon_pull(pull, failed=False)
 
     def _accept(self, pull: Pull, response: PullResponse, pulled: PulledRecords | None, charge: Charge) -> bool:
-        """Add the records to the state and the budget, and move the position; return True after progress."""
+        """Add the records to the state and the budget, and move the position; return True after progress.
+
+        Without effect if the run has ended while the response was checked.
+        """
         if not self._state.is_current(pull):
             return False
         self._unreadable_responses = 0
