@@ -77,7 +77,7 @@ class Member(Protocol):
 
 @dataclass(slots=True)
 class Faults:
-    """Injected faults; each stays active until a test resets it."""
+    """Injected faults; each stays active until a test resets it, `transient` until it has counted down."""
 
     refuse: Callable[[Message], str | None] | None = None
     """Function that returns the reason why a message is refused, or None to store it."""
@@ -92,7 +92,9 @@ class Faults:
     hold_receipts: bool = False
     """Store messages, but withhold their receipts until `Broker.release_receipts`."""
     receipt_delay_s: float = 0.0
+    """Time from storing a send to its receipt."""
     receive_delay_s: float = 0.0
+    """Time that a lane waits before each read."""
 
 
 class Broker:
@@ -105,11 +107,13 @@ class Broker:
         self.faults = Faults()
         self.connected = asyncio.Event()
         self.connected.set()
+        """Set while the broker is reachable: always, except between `disconnect` and `reconnect`."""
         self.withheld_receipts: list[Callable[[], None]] = []
         """Functions that send the receipts which `Faults.hold_receipts` withholds."""
         self.clients: list[Connectivity] = []
         """Clients whose connectivity state follows `disconnect` and `reconnect`."""
         self._members: dict[str, list[Member]] = {}
+        """Members by group, in the order in which they joined."""
         self._owners: dict[tuple[str, str, int], Member] = {}
         """The member that reads a partition, by group, topic and partition number."""
 
@@ -140,8 +144,8 @@ class Broker:
 
     def revoke(self, topic: str, number: int) -> None:
         """End the lanes of one partition and assign it again at once; reading resumes at the acknowledged offset."""
-        for (group, owned_topic, index), member in list(self._owners.items()):
-            if (owned_topic, index) == (topic, number):
+        for (group, owned_topic, owned_number), member in list(self._owners.items()):
+            if (owned_topic, owned_number) == (topic, number):
                 self.unassign(group, topic, number)
                 member.revoke(topic, number)
                 self.rebalance(group)
@@ -210,8 +214,8 @@ class Broker:
 _brokers: dict[str, Broker] = {}
 
 
-def broker(name: str) -> Broker:
-    """Return the broker of this name; the first call creates it."""
+def get_broker(name: str) -> Broker:
+    """Return the broker of this name, which is created by the first call."""
     return _brokers.setdefault(name, Broker())
 
 

@@ -13,7 +13,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.broker import broker, delete_broker
+from mqbridge.memory.broker import delete_broker, get_broker
 from mqbridge.message import Batch, Message, Position, Share
 
 TOPIC = "orders"
@@ -85,7 +85,7 @@ async def test_messages_are_limited_per_partition_and_by_type(cluster: Cluster) 
 
 async def test_a_gap_ends_the_reading(cluster: Cluster) -> None:
     await store(cluster, 0, b"a", b"b", b"c")
-    broker("reader-test").delete_below(TOPIC, 0, 2)
+    get_broker("reader-test").delete_below(TOPIC, 0, 2)
     with pytest.raises(GapError):
         await payloads(cluster, {"0": Range((0,), (3,)), "1": Range((0,))})
 

@@ -14,7 +14,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
 from mqbridge.log.adapter import ADAPTER as LOG
 from mqbridge.memory.adapter import ADAPTER as MEMORY
-from mqbridge.memory.broker import broker, delete_broker
+from mqbridge.memory.broker import delete_broker, get_broker
 from tests.conformance import network_faults
 from tests.strategies import COMPARED_FIELDS
 
@@ -108,7 +108,7 @@ class MemoryHarness(BuiltIn):
         super().__init__("memory", MEMORY, config, 5 << 20, finds_times=False)
 
     def cut_off(self) -> AbstractAsyncContextManager[None]:
-        return network_faults.memory(broker(self._broker))
+        return network_faults.memory(get_broker(self._broker))
 
     def close(self) -> None:
         delete_broker(self._broker)

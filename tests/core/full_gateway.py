@@ -14,7 +14,7 @@ from typing import Any
 
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.broker import broker
+from mqbridge.memory.broker import get_broker
 
 
 def resident_mb() -> float:
@@ -44,7 +44,7 @@ async def main(case: dict[str, Any]) -> None:
     async def prepare_and_cut_off(stack: Any, **options: Any) -> None:
         await prepare(stack, **options)
         lock.execute("BEGIN IMMEDIATE")
-        broker("b").connected.clear()
+        get_broker("b").connected.clear()
         prepared.set()
 
     gateway._prepare = prepare_and_cut_off  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.broker import Broker, broker, delete_broker
+from mqbridge.memory.broker import Broker, delete_broker, get_broker
 from mqbridge.message import Message, split_origin
 from tests.patience import PATIENCE_S
 
@@ -41,7 +41,7 @@ def put(made: Broker, topic: str, number: int, message: Message) -> None:
 @pytest.fixture(params=["in order", "individually"])
 async def source(request: pytest.FixtureRequest, name: str) -> Broker:
     """Make a broker with COUNT messages; `individual` tells whether they are acknowledged individually."""
-    made = broker(name + "-source")
+    made = get_broker(name + "-source")
     made.create("orders", 3)
     for number in range(COUNT):
         key = f"k{number % 7}"
@@ -52,7 +52,7 @@ async def source(request: pytest.FixtureRequest, name: str) -> Broker:
 
 @pytest.fixture
 def target(name: str) -> Broker:
-    return broker(name + "-target")
+    return get_broker(name + "-target")
 
 
 def settings(made: Broker, name: str, **route: Any) -> dict[str, Any]:

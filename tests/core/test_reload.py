@@ -15,7 +15,7 @@ import yaml
 
 from mqbridge.gateway.reload import ReloadResult
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.broker import broker, delete_broker
+from mqbridge.memory.broker import delete_broker, get_broker
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
 from tests.patience import PATIENCE_S
 
@@ -192,7 +192,7 @@ def not_reached(config: dict[str, Any]) -> None:
 async def test_a_rejected_configuration_changes_nothing(
     world: World, file: Path, change: Any, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker("away").disconnect()
+    get_broker("away").disconnect()
     config = write(file, two_routes(world))
     async with running(config, file) as gateway:
         await until(lambda: committed(world.a, "g-kept") == COUNT and committed(world.a, "g-changed") == COUNT)

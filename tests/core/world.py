@@ -17,7 +17,7 @@ from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.broker import Broker, broker, delete_broker
+from mqbridge.memory.broker import Broker, delete_broker, get_broker
 from mqbridge.message import Message
 from tests.kit import conversation
 from tests.patience import PATIENCE_S
@@ -31,7 +31,7 @@ class World:
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
-        self.a, self.b, self.c = (broker(f"{self.name}-{name}") for name in CLUSTERS)
+        self.a, self.b, self.c = (get_broker(f"{self.name}-{name}") for name in CLUSTERS)
 
     def config(self, *routes: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Make a configuration of these routes; keyword arguments named like a cluster are its settings."""

@@ -81,7 +81,7 @@ class LogCluster:
         return {str(number): (offset,) for number, offset in offsets.items()}
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages at the end."""
+        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages after the last one."""
         row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
         if row is None:
             raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
@@ -100,13 +100,13 @@ class LogCluster:
                     offset = next_offset
                 elif end_offset is not None:
                     return  # the range ends beyond the last message
-                elif self.store.tails.get(row.id, 0) <= tail:
+                elif self.store.tails.get(row.id, 0) <= tail:  # nothing was appended while the rows were read
                     await wake.wait()
         finally:
             self.store.unwatch(row.id, wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Return the range in offsets: one unit per message."""
+        """Return the range in units of one offset, which is one message."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:

@@ -48,10 +48,11 @@ class LogInbound:
         self._uncommitted: dict[int, int] = {}
         """Acknowledged offsets that the next flush commits, by partition id."""
         self._flush_timer: asyncio.TimerHandle | None = None
+        """The timer that starts the next flush; None if no flush is scheduled."""
         self._new_lanes: asyncio.Queue[LogLane | ClusterError | None] = asyncio.Queue()
         """Lanes that `lanes` yields next; an error or None ends it."""
         self._rebalance_event = asyncio.Event()
-        """Set when another member of this process may have released partitions; makes the next heartbeat immediate."""
+        """Set when another member of this process may have released partitions; the next heartbeat is then sent at once."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._flush_tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -92,11 +93,14 @@ class LogInbound:
         self._notify_other_members()
 
     async def _heartbeat_loop(self) -> None:
-        """Send a heartbeat in regular intervals, and at once when another member may have released partitions."""
-        interval = self._store.config.lease / HEARTBEATS_PER_LEASE
+        """Send a heartbeat at regular intervals, and at once when another member may have released partitions.
+
+        A FATAL error ends the loop, and `lanes` raises it.
+        """
+        interval_s = self._store.config.lease / HEARTBEATS_PER_LEASE
         while True:
             try:
-                async with asyncio.timeout(interval):
+                async with asyncio.timeout(interval_s):
                     await self._rebalance_event.wait()
             except TimeoutError:
                 pass
@@ -110,6 +114,7 @@ class LogInbound:
                 log.warning("group %s: heartbeat failed, retrying: %s", self._membership.group, error)
 
     async def _rebalance(self) -> None:
+        """Send a heartbeat, and revoke and open lanes as its result requires."""
         acknowledged = {partition: lane.acknowledged for partition, lane in self._lanes.items()}
         self._apply(await self._store.write(groups.heartbeat, self._membership, acknowledged))
 
@@ -128,11 +133,13 @@ class LogInbound:
             self._notify_other_members()
 
     def _notify_other_members(self) -> None:
+        """Let the other members of the group in this process send a heartbeat at once."""
         for event in self._store.rebalance_events.get(self._membership.group, ()):
             if event is not self._rebalance_event:
                 event.set()
 
     def _end_lane(self, lane: LogLane) -> None:
+        """Revoke the lane and forget it. The caller commits its offset, unless the lease is lost."""
         lane.end()
         self._lanes.pop(lane.id, None)
         self._uncommitted.pop(lane.id, None)
@@ -178,9 +185,10 @@ class LogInbound:
     async def _write_until(
         self, job: Callable[..., None], offsets: Mapping[int, int | None], deadline: float | None, action: str
     ) -> None:
-        """Run this write job until the deadline: another process may lock the file for up to `busy_timeout`.
+        """Run this write job with these offsets, at most until the deadline: others may lock the file for `busy_timeout`.
 
-        If it fails, the lease expires instead, and uncommitted messages are delivered again to the next owner of the partition.
+        `action` names the job in the log. If it fails, the lease expires instead, and uncommitted messages are delivered again to
+        the next owner of the partition.
         """
         try:
             async with asyncio.timeout(seconds_until(deadline)):

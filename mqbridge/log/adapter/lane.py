@@ -20,7 +20,7 @@ from mqbridge.net.read_ahead import ReadAheadAccount
 
 RECEIVE_BYTES = 512 << 10
 RECEIVE_MESSAGES = 1000
-"""Maximum size of the batch that one `receive` returns; a single larger row is returned whole."""
+"""Maximum bytes and messages of the batch that one `receive` returns; a single row above these is returned whole."""
 
 
 class LaneOwner(Protocol):
@@ -43,6 +43,7 @@ class LogLane:
     def __init__(self, owner: LaneOwner, store: Store, id_: int, partition: Partition, offset: int, budget: Budget) -> None:
         self.partition = partition
         self.id = id_
+        """Row id of the partition in the file."""
         self.acknowledged: int | None = None
         """The offset to commit; None until the first acknowledgement."""
         self.revoked = asyncio.Event()
@@ -54,7 +55,9 @@ class LogLane:
         self._run = 0
         """Number of the current run of deliveries."""
         self._run_start = offset
+        """Start offset of the current run; -1 after a seek, so that no earlier batch counts."""
         self._wake = asyncio.Event()
+        """Set when the partition may have grown, and when a new run starts or the lane ends."""
         store.watch(id_, self._wake)
 
     @property
@@ -67,6 +70,7 @@ class LogLane:
         return await self._read_ahead.receive(self._receive())
 
     async def _receive(self) -> Batch:
+        """Read rows from `_next` on until there are some. Rows of an earlier run, or above the reserved bytes, are dropped."""
         max_bytes = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # a quarter: several batches are in flight at once
         while True:
             if self.revoked.is_set():
@@ -82,9 +86,9 @@ class LogLane:
             self._read_ahead.release()
             if size > max_bytes:
                 max_bytes = size  # a single large row: wait until the budget has room for all of it
-            elif not size and run == self._run:
+            elif not size and run == self._run:  # there were no rows
                 self._caught_up = True
-                if self._store.tails.get(self.id, 0) <= offset:
+                if self._store.tails.get(self.id, 0) <= offset:  # nothing was appended while the rows were read
                     await self._wake.wait()
 
     def _make_batch(self, rows: list[read.Row], size: int, offset: int, tail: int) -> Batch:
@@ -100,7 +104,7 @@ class LogLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Acknowledge everything up to the end of the batch."""
+        """Acknowledge everything up to the end of the batch; `indexes` only have a meaning with individual acknowledgement."""
         self._read_ahead.release_batch(batch.next)
         next_offset = batch.next[0]
         if self.revoked.is_set() or (batch.handle != self._run and next_offset > self._run_start):
@@ -110,7 +114,7 @@ class LogLane:
             self._owner.schedule_commit(self, next_offset)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver again from the beginning of the batch, after the delay."""
+        """Deliver again from the beginning of the batch, after the delay; do nothing if a newer run will do so anyway."""
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -123,7 +127,7 @@ class LogLane:
             raise LaneRevoked(f"cannot seek in {self.partition}: it belongs to another member of the group, or was released")
         (offset,) = position
         self._restart(offset)
-        self._run_start = -1  # acknowledgements of batches received before the seek no longer count
+        self._run_start = -1  # see its definition
         self.acknowledged = offset
         self._owner.schedule_commit(self, offset)
 
@@ -147,7 +151,7 @@ class LogLane:
 
 
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
-    """Make a batch of the messages from `first` up to `end` in these rows; `run` is the lane's run.
+    """Make a batch of the messages in these rows at offsets from `first` to before `end`; `run` is the lane's run.
 
     If only some messages of a row are in the batch, its size includes the bytes of the row in proportion to their number. Rows
     that begin at or after `end` add nothing.

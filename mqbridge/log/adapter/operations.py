@@ -1,4 +1,4 @@
-"""Requests for people about a log: list groups and members, move a group, find offsets by time."""
+"""Operations on a log for commands and pages: list groups and members, move a group, find offsets by time."""
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
@@ -68,12 +68,12 @@ class LogOperations:
         return newest_from_offsets(await self._cluster.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
-        """Return the limits of the log; they apply to all its topics."""
+        """Return those settings of the log that users of a topic need; they apply to all its topics."""
         await self._cluster.existing_partitions(topic)
-        return limits(self._store.config)
+        return _shown_settings(self._store.config)
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Warn about `retention`, which drops older batches, read or not."""
+        """Warn about `retention`, which drops old batches, read or not; see `Operations.warnings`."""
         retention_s = self._store.config.retention
         if retention_s is None:
             return []
@@ -99,7 +99,7 @@ def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list
 
 
 def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int]) -> None:
-    """Set the group's offsets by partition name. Raises ClusterError while it has members: their commits would overwrite them.
+    """Set the group's offsets by partition name. Raises ClusterError while it has members, whose commits would replace them.
 
     Expired members lose their leases here. Otherwise a member whose process was suspended could still commit when it resumes.
     """
@@ -125,7 +125,7 @@ def offsets_at(connection: sqlite3.Connection, topic: str, time_ms: int) -> dict
     return offsets
 
 
-def limits(config: LogSettings) -> dict[str, str]:
-    """Return the limits that apply to all topics of the log, as text."""
+def _shown_settings(config: LogSettings) -> dict[str, str]:
+    """Return the settings of durability, retention and message size, as text."""
     fields = config.model_dump(mode="json", include={"synchronous", "retention", "retention_bytes", "max_message_bytes"})
     return {name: "none" if value is None else str(value) for name, value in fields.items()}

@@ -20,7 +20,7 @@ from mqbridge.stored_positions import last_stored
 
 MAX_ROW_BYTES = 512 << 10
 MAX_ROW_MESSAGES = 1000
-"""Maximum size of a row; a larger send is stored as several rows. A lane returns whole rows, of about this size per batch."""
+"""Maximum bytes and messages of a row: a lane returns whole rows. A larger send is stored as several rows."""
 
 
 class LogOutbound:
@@ -32,14 +32,15 @@ class LogOutbound:
     formats = ()
 
     def __init__(
-        self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, rows: Sequence[PartitionRow]
+        self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, partitions: Sequence[PartitionRow]
     ) -> None:
         self._cluster, self._store, self._appender, self._spec = cluster, store, appender, spec
-        self._partition_ids = [row.id for row in rows]
+        self._partition_ids = [row.id for row in partitions]
+        """Row id in the file of each partition, by index."""
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._origin_of = spec.origin_of
         self._closed = False
-        self.partitions = len(rows)
+        self.partitions = len(partitions)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Store the share in order; messages that are too large or cannot be encoded fail with REFUSED, the others are stored."""
@@ -99,6 +100,7 @@ class LogOutbound:
         return records, [index for index in range(share.count) if index not in refused], failures
 
     def _encode_message(self, message: Message, origin: str | None) -> bytes:
+        """Return the record of a message. Raises MappingError if it cannot be stored."""
         if message.defect is not None:
             raise MappingError(f"it could not be read: {message.defect}")
         record = encode_record(message, origin)
@@ -107,7 +109,7 @@ class LogOutbound:
         return record
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Withdraw the sends that are not in the running transaction; one in it is withdrawn only if the transaction fails."""
+        """Withdraw these sends. Those in the running transaction are withdrawn only if it fails temporarily."""
         self._appender.withdraw(self._in_flight.intersection(sends))
 
     def partition_of(self, key: bytes) -> int:

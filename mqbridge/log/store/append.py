@@ -19,14 +19,16 @@ from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 
 GROUP_BYTES = 16 << 20
-"""Maximum bytes of a transaction: large enough that many sends share one sync, and short enough for commits that wait for it."""
+"""Maximum bytes of a transaction: large enough that many sends share one sync, and small enough for commits that wait for it."""
 
 
 class Append:
     """One `Outbound.send` of `count` messages: its rows for one partition, and the future of its receipt.
 
-    `indexes` are the indexes of the messages that the rows contain; the other messages are in `failures`. If an `ordered` append
-    fails, later ordered appends to its partition fail too. `deadline` is a loop time, after which the append is not retried.
+    `partition` is the row id of the partition. `rows` have a message count and records each, and `size` is the number of bytes of
+    all records. `indexes` are the indexes of the messages that the rows contain; the other messages are in `failures`. If an
+    `ordered` append fails, later ordered appends to its partition fail too. `deadline` is a loop time, after which the append is
+    not retried.
     """
 
     __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")
@@ -105,7 +107,7 @@ class Appender:
         for append in (*self._group, *self._queue):
             append.is_withdrawn |= append.future in futures
         self._queue = deque(_fail_withdrawn(self._queue))
-        if self._scheduled is not None:
+        if self._scheduled is not None:  # no transaction runs: the group waits for its next attempt
             self._group = _fail_withdrawn(self._group)
 
     def _commit(self) -> None:
@@ -144,6 +146,7 @@ class Appender:
             self._queue = deque(append for append in remaining if append not in self._group)
 
     def _on_written(self, result: "asyncio.Future[list[int]]") -> None:
+        """Give the group its receipts; after a temporary failure, or a cancelled transaction, schedule another attempt."""
         error = None if result.cancelled() else result.exception()
         if result.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
             self._group = _fail_withdrawn(self._group)

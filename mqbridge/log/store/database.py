@@ -86,6 +86,7 @@ class Store:
                 await self._disconnect(worker, deadline)
 
     async def _connect(self, role: str) -> Worker:
+        """Start a thread, named by its role, and open its connection."""
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
         config = self.config
         connect = partial(open_connection, config.path, config.synchronous, config.busy_timeout)
@@ -96,6 +97,7 @@ class Store:
             raise
 
     async def _disconnect(self, worker: Worker, deadline: float | None = None) -> None:
+        """Close the worker's connection after its queued jobs, and end its thread."""
         executor, connection = worker
         closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
         await asyncio.wait([closing], timeout=seconds_until(deadline))
@@ -106,21 +108,23 @@ class Store:
     def read(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> "asyncio.Future[T]":
-        """Run a query in the reading thread. Raises ClusterError, and any error of the job."""
+        """Run the job in the reading thread. Raises ClusterError, and any error of the job."""
         return self._submit(self._reader, lambda connection: job(connection, *args, **kwargs))
 
     def write(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> "asyncio.Future[T]":
-        """Run the job as one transaction in the writing thread; it is committed when the future is done. Raises ClusterError."""
+        """Run the job as one transaction in the writing thread; the future is done after the commit. Raises as `read`."""
         return self._submit(self._writer, lambda connection: _transaction(connection, lambda: job(connection, *args, **kwargs)))
 
     def _submit(self, worker: Worker | None, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        """Run a job in the worker's thread with its connection. Raises LocalProtocolError if the file is not open."""
         if worker is None:
             raise LocalProtocolError(f"the log {self.config.path} is not open; call connect() first")
         return asyncio.get_running_loop().run_in_executor(worker[0], self._run_job, job, worker[1])
 
     def _run_job(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+        """Run a job in the current thread, and raise ClusterError for SQLite's errors."""
         try:
             return job(connection)
         except sqlite3.Error as error:
@@ -170,10 +174,11 @@ class Store:
         if version == self._data_version:
             return {}
         tails = topics.tails(connection)
-        self._data_version = version
+        self._data_version = version  # after the query: if it fails, the next poll repeats it
         return tails
 
     async def _run_retention(self) -> None:
+        """Drop expired rows every RETENTION_INTERVAL_S, in as many passes as needed; ends at once without limits."""
         while self.config.retention_bytes is not None or self.config.retention is not None:
             try:
                 while await self.trim() >= retention.ROWS_PER_PASS:

@@ -28,7 +28,7 @@ class Membership(NamedTuple):
     id: str
     topics: tuple[str, ...]
     start_of: Callable[[str, str], Start]
-    """Function that gets topic and partition, and returns where a group without a position in the topic starts."""
+    """Function that gets topic and partition, and returns where the group starts if it has no position in the partition."""
     lease_ms: int
     """Time after the last heartbeat at which the member expires."""
 
@@ -46,13 +46,14 @@ class AssignmentChange:
 def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> AssignmentChange:
     """Renew this member, drop expired members, lease newly assigned partitions and release those assigned to other members.
 
-    `acknowledged` maps the id of each partition with a lane to its acknowledged offset, or None. The time is read inside the
-    transaction: otherwise members that renewed while this one waited for the lock would have a later time, and count as expired.
+    Leases without a lane, whose release has failed, are released too. `acknowledged` maps the id of each partition with a lane to
+    its acknowledged offset, or None. The time is read inside the transaction: otherwise members that renewed while this one
+    waited for the lock would have a time after it, and count as expired.
     """
-    change, now_ms = AssignmentChange(), clock_ms()
+    change, time_ms = AssignmentChange(), clock_ms()
     rows = {topic: topic_rows.partitions(connection, topic) for topic in member.topics}
     topic_ids = _topic_ids(connection, member.topics)
-    if _renew_membership(connection, member, topic_ids.values(), now_ms):
+    if _renew_membership(connection, member, topic_ids.values(), time_ms):
         change.notifies_others = True
     owners = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (member.group,)))
     assigned = _assigned_partitions(connection, member, rows, topic_ids)
@@ -69,11 +70,11 @@ def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: 
         connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (member.group, partition))
         del owners[partition]
         change.notifies_others = True
-    read_topics = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, member.group, topic_id)}
+    read_before = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, member.group, topic_id)}
     for partition, row in assigned.items():
         if partition not in owners:
             connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (member.group, partition, member.id))
-            change.assigned.append((row, _start_offset(connection, member, row, is_new=row.topic in read_topics)))
+            change.assigned.append((row, _start_offset(connection, member, row, is_new=row.topic in read_before)))
     return change
 
 
@@ -87,20 +88,20 @@ def _topic_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str
     return ids
 
 
-def _renew_membership(connection: sqlite3.Connection, member: Membership, topic_ids: Iterable[int], now_ms: int) -> bool:
-    """Write this member's heartbeat and drop expired members; return True if the set of members changed."""
+def _renew_membership(connection: sqlite3.Connection, member: Membership, topic_ids: Iterable[int], time_ms: int) -> bool:
+    """Write this member's heartbeat for these topics and drop expired members; return True if the set of members changed."""
     before = set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (member.group,)))
     connection.executemany(
         "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?, ?)",
-        [(member.group, topic, member.id, now_ms, member.lease_ms) for topic in topic_ids],
+        [(member.group, topic, member.id, time_ms, member.lease_ms) for topic in topic_ids],
     )
-    drop_expired(connection, member.group, now_ms)
+    drop_expired(connection, member.group, time_ms)
     return before != set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (member.group,)))
 
 
-def drop_expired(connection: sqlite3.Connection, group: str, now_ms: int) -> None:
-    """Delete expired memberships, and leases without a member."""
-    connection.execute(f"DELETE FROM member WHERE grp = ?1 AND NOT ({IS_ALIVE})", (group, now_ms))  # noqa: S608 - constant
+def drop_expired(connection: sqlite3.Connection, group: str, time_ms: int) -> None:
+    """Delete memberships that are expired at `time_ms` (of `clock_ms`), and leases without a member."""
+    connection.execute(f"DELETE FROM member WHERE grp = ?1 AND NOT ({IS_ALIVE})", (group, time_ms))  # noqa: S608 - constant
     connection.execute("DELETE FROM lease WHERE grp = ?1 AND owner NOT IN (SELECT id FROM member WHERE grp = ?1)", (group,))
 
 

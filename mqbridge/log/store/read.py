@@ -1,4 +1,4 @@
-"""Reads rows from an offset on, and reports gaps.
+"""Reads rows of the table `batch` from an offset on, and reports gaps.
 
 The base offset of a row is the offset of its first message. The rows of a partition are contiguous, so the row that contains an
 offset is the last one with a base offset at or below it. The CRC and the base offset of each row are checked.
@@ -28,7 +28,7 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
 
     Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row.
     """
-    connection.execute("BEGIN")
+    connection.execute("BEGIN")  # both queries see the file in the same state
     try:
         first, tail = connection.execute("SELECT first, next FROM partition WHERE id = ?", (partition,)).fetchone()
         if offset < first:
@@ -41,19 +41,20 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
                 f"offset {offset} is beyond the end of the partition ({tail}): the file was replaced or restored; seek to"
                 " continue"
             )
-        return ([] if offset == tail else _rows(connection, partition, offset, max_bytes, max_messages)), tail
+        return ([] if offset == tail else _read_valid_rows(connection, partition, offset, max_bytes, max_messages)), tail
     finally:
         connection.execute("COMMIT")
 
 
-def _rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
+def _read_valid_rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
+    """Return the rows from the one that contains `offset` up to the limits or a damaged row. Raises GapError if there is none."""
     cursor = connection.execute(
         "SELECT base, count, bytes, crc, records FROM batch WHERE partition = ?1 AND base >="
         " (SELECT max(base) FROM batch WHERE partition = ?1 AND base <= ?2) ORDER BY base",
         (partition, offset),
     )
     rows: list[Row] = []
-    expected = offset
+    expected = offset  # the next row has to contain this offset
     for base, count, size, crc, records in cursor:
         max_bytes -= size + ROW_OVERHEAD_BYTES
         max_messages -= count

@@ -1,8 +1,8 @@
 """Retention: drops old batches by age and by size.
 
-Whole batches are dropped, oldest first, read or not. A reader that is slower than the retention gets a GapError. The newest batch
-of a partition always stays: after a restart, the origins of its messages tell how far a route has copied. SQLite reuses freed
-pages; the file itself does not shrink.
+Whole batches (rows of the table `batch`) are dropped, oldest first, read or not. A reader that is slower than the retention gets
+a GapError. The newest batch of a partition always stays: after a restart, the origins of its messages tell how far a route has
+copied. SQLite reuses freed pages; the file itself does not shrink.
 """
 
 import sqlite3
@@ -11,11 +11,14 @@ ROWS_PER_PASS = 256
 """Maximum number of rows dropped in one transaction, so that appends wait for it for milliseconds only."""
 
 Limits = tuple[int | None, int | None, int]
-"""Maximum bytes of a partition, time before which a batch is too old, maximum number of rows to drop."""
+"""Maximum bytes of a partition, time (ms since the epoch) before which a batch is too old, maximum number of rows to drop."""
 
 
 def trim(connection: sqlite3.Connection, max_bytes: int | None, before_ms: int | None) -> int:
-    """Drop rows that are too old or exceed `max_bytes`, at most ROWS_PER_PASS; return the number of dropped rows."""
+    """Drop rows appended before `before_ms`, and the oldest of partitions above `max_bytes`; None means no limit.
+
+    Drops at most ROWS_PER_PASS rows; returns the number of dropped rows.
+    """
     dropped = 0
     for partition, size in connection.execute("SELECT id, bytes FROM partition WHERE bytes > 0").fetchall():
         if dropped >= ROWS_PER_PASS:
@@ -26,11 +29,11 @@ def trim(connection: sqlite3.Connection, max_bytes: int | None, before_ms: int |
 
 def _trim_partition(connection: sqlite3.Connection, partition: int, size: int, limits: Limits) -> int:
     """Drop the oldest rows of a partition of `size` bytes; return the number of dropped rows."""
-    max_bytes, before_ms, limit = limits
+    max_bytes, before_ms, max_rows = limits
     rows = connection.execute(
         "SELECT base, count, bytes, appended_ms FROM batch WHERE partition = ?1"
         " AND base < (SELECT max(base) FROM batch WHERE partition = ?1) ORDER BY base LIMIT ?2",
-        (partition, limit),
+        (partition, max_rows),
     )
     count, first, remaining_bytes = 0, 0, size
     for base, messages, row_bytes, appended_ms in rows.fetchall():

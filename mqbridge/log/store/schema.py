@@ -47,8 +47,8 @@ _UPGRADES = {
 """Scripts that upgrade a file to the next schema version, by its current version."""
 
 PAGE_BYTES = 16 << 10
-"""Rows have hundreds of kilobytes. Measured: 16 KiB pages append and read them a fifth faster than SQLite's default of 4 KiB, and
-larger pages are no faster. The WAL is moved into the file every 1000 pages, SQLite's default."""
+"""Page size of a new file. Rows have hundreds of kilobytes: pages of 16 KiB append and read them a fifth faster than SQLite's
+default of 4 KiB, and larger pages are no faster. The WAL is moved into the file every 1000 pages, SQLite's default."""
 
 BUSY_POLL_S = 0.01
 """Pause between attempts to get a lock that another connection holds."""
@@ -138,4 +138,5 @@ def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> int:
+    """Return the schema version of the file; 0 if it has no tables yet."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])

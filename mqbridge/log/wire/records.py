@@ -1,8 +1,8 @@
 """Encodes a message as a record, and several records as one row of the log's table; decodes both.
 
-The log is our own system, so every field of a message has its own place in the record: no mapping is needed. The stored
-`origin` is the new one that the outbound stamps, which adds one to `hops`, or the message's own. Only `position` is not stored:
-it is the base offset of the row plus the index of the record.
+The log is our own system, so every field of a message has its own place in the record: no mapping is needed. If the outbound
+stamps a new `origin`, it is stored instead of the message's own, and `hops` is one more. Only `position` is not stored: it is the
+base offset of the row plus the index of the record.
 
     row     version (1 byte), records
     record  prefix, texts, numbers, byte strings
@@ -32,6 +32,7 @@ _I64 = struct.Struct("<q")
 _U32 = struct.Struct("<I")
 _BASE_AND_COUNT = struct.Struct("<QQ")
 
+# Flags. _WIDE: text lengths have four bytes; each other flag: the record has this field.
 _PAYLOAD, _KEY_TEXT, _MSG_TYPE, _ORIGIN, _DEFECT, _KEYS = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 _EVENT_TIME, _PUBLISH_TIME, _DELIVER_AT, _DELIVERY_COUNT = 0x40, 0x80, 0x100, 0x200
 _KEY_BYTES, _ORDERING_KEY, _ATTRIBUTES, _WIDE = 0x400, 0x800, 0x1000, 0x2000
@@ -39,7 +40,7 @@ _HOPS = 0x4000
 """Set only for two hops or more: an origin without this flag means one hop."""
 _ANY_NUMBER = _EVENT_TIME | _PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _HOPS | _KEYS
 _ANY_BYTES = _KEY_BYTES | _ORDERING_KEY | _ATTRIBUTES
-_ALL_FLAGS = (_HOPS << 1) - 1
+_ALL_FLAGS = (_HOPS << 1) - 1  # _HOPS is the highest flag
 
 
 def encode_record(message: Message, origin: str | None) -> bytes:
@@ -147,13 +148,13 @@ def checksum(base: int, count: int, row: bytes) -> int:
 def decode_row(row: bytes, count: int, base: int) -> list[Message]:
     """Decode the `count` messages of a row that begins at offset `base`. Raises RemoteProtocolError for damaged bytes."""
     try:
-        return _decode_row(row, count, base)
+        return _parse_row(row, count, base)
     except (struct.error, IndexError, ValueError) as error:
         raise RemoteProtocolError(f"the records from offset {base} on are damaged: {error}") from error
 
 
 def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) -> list[Message]:
-    """Decode rows (base offset, message count, row bytes); return the messages at offsets from `first` up to `end`.
+    """Decode rows (base offset, message count, row bytes); return the messages at offsets from `first` to before `end`.
 
     Raises RemoteProtocolError.
     """
@@ -163,8 +164,8 @@ def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) ->
     return messages[first - rows[0][0] : end - rows[0][0]]
 
 
-def _decode_row(row: bytes, count: int, base: int) -> list[Message]:
-    """As `decode_row`, but raises struct.error, IndexError or ValueError for damaged bytes, as do all functions below."""
+def _parse_row(row: bytes, count: int, base: int) -> list[Message]:
+    """Decode the messages of a row. Raises struct.error, IndexError or ValueError for damaged bytes, as all functions below."""
     messages: list[Message] = []
     at = _check_version(row)
     for offset in range(base, base + count):
@@ -219,7 +220,10 @@ def _decode_record(row: bytes, at: int, offset: int) -> tuple[Message, int]:
 
 
 def _read_texts(row: bytes, at: int, count: int, size: int, wide: bool) -> tuple[list[str], int]:
-    """Return the `count` texts at index `at`, which have `size` bytes together, and the index behind them."""
+    """Return the `count` texts at index `at`, which have `size` bytes together, and the index behind them.
+
+    `wide` means that each length has four bytes, not one.
+    """
     lengths = struct.unpack_from(f"<{count}I", row, at) if wide else row[at : at + count]
     at += count * 4 if wide else count
     text = row[at : at + size].decode("utf-8", "surrogatepass")
@@ -275,7 +279,7 @@ def _assign_texts(message: Message, flags: int, texts: list[str], key_count: int
         index += 1
     if flags & _ORIGIN:
         message.origin = texts[index]
-        message.hops = message.hops or 1
+        message.hops = message.hops or 1  # one hop is not stored
         index += 1
     if flags & _DEFECT:
         message.defect = texts[index]

@@ -14,7 +14,7 @@ from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.adapter.inbound import MemoryInbound, make_batch
 from mqbridge.memory.adapter.operations import MemoryOperations
 from mqbridge.memory.adapter.outbound import MemoryOutbound
-from mqbridge.memory.broker import ADDRESS, StoredPartition, broker
+from mqbridge.memory.broker import ADDRESS, StoredPartition, get_broker
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 
@@ -30,7 +30,7 @@ class MemoryCluster:
             growing_outbound=config.growing_outbound,
         )
         self._config = config
-        self.broker = broker(config.broker or name)
+        self.broker = get_broker(config.broker or name)
         self.connectivity = Connectivity(name)
 
     @property
@@ -48,6 +48,7 @@ class MemoryCluster:
         except Unreachable as error:
             self.connectivity.record_failure(ADDRESS, error)
             raise
+        # Reported as a connection that was open for a moment: the broker responded, and nothing can be lost.
         self.connectivity.record_response(ADDRESS)
         self.connectivity.record_end(ADDRESS)
 
@@ -101,9 +102,9 @@ class MemoryCluster:
         }
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages at the end.
+        """Yield the messages from `begin` to before `end` as batches, but not beyond the last message.
 
-        Raises GapError if messages were deleted.
+        Without `end`, wait for new messages after the last one. Raises GapError if messages were deleted.
         """
         stored = self.existing_partitions(topic)[int(partition)]
         source = Partition(self.name, topic, partition, int(partition))

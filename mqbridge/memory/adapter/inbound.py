@@ -26,7 +26,7 @@ class MemoryInbound:
         self.broker, self.config, self.spec = broker, config, spec
         self.individual_ack = config.individual_ack
         self._initial_partitions = {topic: self._count_initial_partitions(topic) for topic in spec.topics}
-        """Number of partitions that each topic had when the group first joined; later ones are read from their beginning."""
+        """Number of partitions of each topic that are not new to the group; new ones are read from their beginning."""
         self.read_budget = Budget(spec.max_bytes)
         self._cluster = cluster
         self._lanes: dict[tuple[str, int], MemoryLane] = {}
@@ -57,11 +57,11 @@ class MemoryInbound:
         self._new_lanes.put_nowait(lane)
 
     def _start_of(self, topic: str, number: int) -> Start:
-        """Return where the group starts in a partition: EARLIEST if the partition was added after the group joined."""
+        """Return where the group starts in a partition: EARLIEST if the partition was added to a topic that the group reads."""
         return Start.EARLIEST if number >= self._initial_partitions[topic] else self.spec.start_of(topic, str(number))
 
     def _count_initial_partitions(self, topic: str) -> int:
-        """Return the number of partitions that the topic had when the group first joined."""
+        """Return the number of partitions that the group already reads; all present ones if it does not read the topic yet."""
         numbers = [
             number for group, read_topic, number in self.broker.progress if (group, read_topic) == (self.spec.group, topic)
         ]
@@ -116,6 +116,7 @@ class MemoryLane:
         return self._read_ahead.held_bytes
 
     async def _receive(self) -> Batch:
+        """Wait for a batch, and for read-ahead budget of its size. The batch is made again after each wait."""
         while True:
             if delay := self._inbound.broker.faults.receive_delay_s:
                 await asyncio.sleep(delay)
@@ -185,7 +186,10 @@ class MemoryLane:
             self._progress.acknowledge(offset, offset + 1)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Redeliver a batch after the delay; without individual acknowledgement, also all messages after it."""
+        """Redeliver a batch after the delay; without individual acknowledgement, also all messages after it.
+
+        Does nothing for a batch of an earlier run, if the current run delivers it anyway or started by a seek.
+        """
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch, failures)
@@ -219,7 +223,7 @@ class MemoryLane:
             raise LaneRevoked(f"cannot seek in {self.partition}: it was revoked or released")
         (offset,) = position
         self._restart(offset)
-        self._run_start = -1  # acknowledgements of batches received before the seek no longer count
+        self._run_start = -1  # below every offset: acknowledgements of batches received before the seek no longer count
         self._progress.committed = offset
         self._progress.acknowledged_ranges.clear()
         self._redeliveries.clear()

@@ -65,6 +65,7 @@ class MemoryOutbound:
         self._partitions = partitions if config.growing_outbound else list(partitions)
         self._queue: deque[_Send] = deque()
         self._queued = asyncio.Event()
+        """Set when a send is added to the queue."""
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._origin_of = spec.origin_of
         self._closed = False
@@ -206,5 +207,6 @@ class MemoryOutbound:
 
 
 def _resolve(future: "asyncio.Future[Receipt]", receipt: Receipt) -> None:
+    """Set the receipt, unless the caller has cancelled the future."""
     if not future.done():
         future.set_result(receipt)
