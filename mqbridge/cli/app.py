@@ -70,7 +70,7 @@ app = typer.Typer(
 
 
 def _print_version(is_given: bool) -> None:
-    """Print the versions and exit if the option `--version` is given."""
+    """Print the version, and whether the compiled module is used, and exit; do nothing if `--version` is not given."""
     if is_given:
         from mqbridge import native
 

@@ -25,7 +25,7 @@ HEADER = """# Command line
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the whole page. Makes all groups load their commands at once, for the rest of the process."""
     LazyGroup.is_lazy = False
     group = get_command(app)
     text = get_docs_for_click(obj=group, ctx=typer.Context(group), name="mqbridge")

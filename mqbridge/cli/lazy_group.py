@@ -28,7 +28,7 @@ class LazyGroup(TyperGroup):
     subcommands: ClassVar[Mapping[str, Subcommand]] = {}
     """Subcommands by name, in the order that `--help` shows."""
     is_lazy: ClassVar[bool] = True
-    """If False, `get_command` imports the command at once: the generator of the reference page reads its options."""
+    """If False, `get_command` imports the command at once: `command_page` sets this, to read the options of all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is Click's
         """Return the names of all subcommands."""

@@ -9,6 +9,7 @@ INTERRUPTED = 130
 
 
 def _quit(*_: object) -> NoReturn:
+    """Handle an interrupt during the imports."""
     sys.exit(INTERRUPTED)
 
 

@@ -3,7 +3,7 @@
 python -m mqbridge.cli.mapping_page --check     exits 1 when the page is not current
 python -m mqbridge.cli.mapping_page --write
 
-The text outside of the two marks is written by people and kept.
+The text outside of the marks BEGIN and END is written by people and kept.
 """
 
 import sys
@@ -53,7 +53,7 @@ def _overview(tables: list[FieldTable]) -> Iterator[str]:
 
 
 def _cell(rows: list[FieldRule]) -> str:
-    """Return the native names that keep a field. If none keeps it, the names with their fate."""
+    """Return the names of the native fields and properties that store a message field; if none do, names with their fate."""
     written = [row for row in rows if row.fate not in {RECOMPUTED, DROPPED}]
     if written:
         return ", ".join(dict.fromkeys(_code(row.native) for row in written))
@@ -61,10 +61,12 @@ def _cell(rows: list[FieldRule]) -> str:
 
 
 def _code(name: str) -> str:
+    """Format a name as code; "" if it is empty."""
     return f"`{name}`" if name else ""
 
 
 def _line(cells: tuple[str, ...]) -> str:
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

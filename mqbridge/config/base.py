@@ -20,8 +20,9 @@ class Options(BaseModel):
 
 
 def option_error(error_type: str, problem: str, hint: str = "") -> PydanticCustomError:
-    """Make the error that a check of an option raises; pydantic reports it with `error_type`, its name for a type of error.
+    """Make the error that a check of an option raises.
 
+    `error_type` is the error's name for pydantic, `hint` tells how to correct the option.
     The problem is passed as a value, because pydantic would read braces in the message as a template.
     """
     return PydanticCustomError(error_type, "{problem}", {"problem": problem, "hint": hint})
@@ -51,6 +52,7 @@ class _OneOrMore:
 
 
 def _as_list(value: Any) -> Any:
+    """Return the value, in a list unless it is a list or a tuple."""
     return value if isinstance(value, (list, tuple)) else [value]
 
 

@@ -22,7 +22,7 @@ from mqbridge.errors import ConfigError, RequestTimeout
 from mqbridge.secret import IS_SHOWN, Secret
 
 CONNECT_TIMEOUT_S = 30.0
-"""Time limit for connecting, because a user waits for the result; the adapters' own timeouts are shorter."""
+"""Time limit for connecting, because a user waits for the result. It is a safeguard: the adapters' own timeouts are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,10 @@ class ClusterChoice:
     """The chosen cluster, not connected yet."""
 
     name: str
+    """Name of the cluster in the configuration or the profiles; the system's name if a URL chose the cluster."""
     adapter: Adapter
     settings: BaseModel
+    """The validated options of the cluster, of the model `Adapter.cluster_model`."""
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Cluster]:
@@ -82,6 +84,7 @@ def choose(config: Path | None, cluster: str | None, url: str | None, names: Opt
 
 
 def _from_config(path: Path, name: str | None, names: OptionNames) -> ClusterChoice:
+    """Choose the cluster `name` of the configuration, or its only cluster. Raises ConfigError."""
     clusters = load(path).clusters
     if name is None and len(clusters) == 1:
         name = next(iter(clusters))
@@ -93,6 +96,7 @@ def _from_config(path: Path, name: str | None, names: OptionNames) -> ClusterCho
 
 
 def _from_profile(name: str) -> ClusterChoice:
+    """Choose the cluster `name` of the user's own configuration. Raises ConfigError."""
     path = profiles_file()
     if not path.exists():
         raise ConfigError(
@@ -106,8 +110,9 @@ def _from_profile(name: str) -> ClusterChoice:
 
 
 def _from_url(url: str) -> ClusterChoice:
+    """Choose the cluster at the URL. Raises ConfigError, also if the URL contains the text of a secret."""
     scheme = url.partition("://")[0]
-    system, shown = scheme.partition("+")[0].lower(), redact_url(url)  # pulsar+ssl:// is pulsar over TLS
+    system, shown = scheme.partition("+")[0].lower(), redact_url(url)  # `pulsar+ssl://` is the system pulsar, by TLS
     adapters = load_adapters()
     if system not in adapters:
         raise ConfigError(
@@ -144,7 +149,7 @@ def redact_url(url: str) -> str:
 
 
 def _alternative_to_secret(settings: BaseModel, name: str) -> str:
-    """Return the first half of a hint, which ends with "use": what to write instead of this secret's text."""
+    """Return the first half of a hint, up to its word "use": what to write instead of the text of the secret `name`."""
     value: object = settings
     for part in name.split("."):
         value = getattr(value, part, None)

@@ -68,26 +68,28 @@ def _endpoints(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
 
 def _duplicate_names(document: Document, routes: list[Section]) -> Iterator[ConfigError]:
     """Yield an error for every route that has the name of an earlier route."""
-    seen: dict[str, KeyPath] = {}
+    first_paths: dict[str, KeyPath] = {}
     for path, route in routes:
         name = route.get("name")
         if not isinstance(name, str):
             continue
-        if name in seen:
-            yield document.error(
-                (*path, "name"), f"the route name {name!r} is already used ({document.location(seen[name])})", "Choose another"
-            )
-        seen.setdefault(name, (*path, "name"))
+        if name in first_paths:
+            problem = f"the route name {name!r} is already used ({document.location(first_paths[name])})"
+            yield document.error((*path, "name"), problem, "Choose another")
+        first_paths.setdefault(name, (*path, "name"))
 
 
 def _conflicting_groups(
     document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
 ) -> Iterator[ConfigError]:
-    """Yield an error for every route whose group has another subscription in an earlier route, if the system forbids that.
+    """Yield an error for every route whose group has another subscription (topics, types, options) in the group's first route.
+
+    Only systems with `uniform_groups` are checked: they require that all members of a group subscribe to the same.
 
     Clusters with equal settings count as one cluster, whatever their names.
     """
-    seen: dict[tuple[str, str], tuple[KeyPath, str]] = {}
+    first_uses: dict[tuple[str, str], tuple[KeyPath, str]] = {}
+    """Path of the first source and its subscription, by settings of the cluster and group."""
     for path, route in routes:
         for source_path, source in _section(route, "from", path):
             name, group = source.get("cluster"), source.get("group")
@@ -97,7 +99,7 @@ def _conflicting_groups(
             adapter = adapters.get(str(cluster.get("system")))
             if adapter is None or not adapter.uniform_groups:
                 continue
-            first_path, expected = seen.setdefault((repr(cluster), group), (source_path, _subscription(source)))
+            first_path, expected = first_uses.setdefault((repr(cluster), group), (source_path, _subscription(source)))
             if expected != _subscription(source):
                 yield document.error(
                     (*source_path, "group"),
@@ -126,7 +128,7 @@ def _unknown_cluster(
 def _topic_template_errors(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
     """Yield an error for each unknown word in the target's topic template, and for a topic that would be its own target.
 
-    Yields nothing if the template or a topic is invalid: the models report that.
+    Yields nothing if the template or a pattern is invalid: the models report this.
     """
     path, body = target
     template = body.get("topic", "{topic}")
@@ -135,14 +137,14 @@ def _topic_template_errors(document: Document, source: Section, target: Section)
         return
     try:
         used = topic_template_words(template)
-        words = _common_words(topics)
+        defined = _common_words(topics)
     except ConfigError:
         return
-    for word in sorted(used - words):
+    for word in sorted(used - defined):
         yield document.error(
-            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not define", _word_hint(word, words)
+            (*path, "topic"), f"the template uses {{{word}}}, which the source topics do not define", _word_hint(word, defined)
         )
-    if used <= words and body.get("cluster") == source[1].get("cluster"):
+    if used <= defined and body.get("cluster") == source[1].get("cluster"):
         for topic in topics:
             if not is_pattern(topic) and fill_topic_template(template, {"topic": topic}) == topic:
                 problem = f"the route would copy the topic {topic!r} to itself"
@@ -150,19 +152,19 @@ def _topic_template_errors(document: Document, source: Section, target: Section)
 
 
 def _edit_template_errors(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
-    """Yield an error for each unknown word in the templates of the target's `edit`."""
+    """Yield an error for each unknown word in the templates of the target's `edit`; invalid templates are skipped."""
     topics = _source_topics(source[1])
     for edit_path, edit in _section(target[1], "edit", target[0]):
         for path, template in templates_in(edit):
             try:
-                known = MESSAGE_WORDS | (_common_words(topics) if topics else set())
-                unknown = message_template_words(template) - known
+                defined = MESSAGE_WORDS | (_common_words(topics) if topics else set())
+                unknown = message_template_words(template) - defined
             except ConfigError:
                 continue
             for word in sorted(unknown):
-                hint = nearest(word, known)
-                if not hint.startswith("Did"):
-                    hint = f"It may use {', '.join(f'{{{name}}}' for name in sorted(known))} and {{property:NAME}}"
+                hint = nearest(word, defined)
+                if not hint.startswith("Did"):  # no defined word is near
+                    hint = f"It may use {', '.join(f'{{{name}}}' for name in sorted(defined))} and {{property:NAME}}"
                 yield document.error((*edit_path, *path), f"the template uses {{{word}}}, which is not defined here", hint)
 
 

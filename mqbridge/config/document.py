@@ -1,9 +1,9 @@
-"""Reads a YAML text as plain data, with the line of every key.
+"""Reads a YAML text as plain data, with the line of every key and list item.
 
-PyYAML composes the nodes, so every key and item has its line. Duplicate keys are rejected, because YAML would silently drop one
-of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside scalars after parsing; each may have a
-`:-default`. A substituted value is always text and never changes the structure. It may be a secret, so errors show its variable
-instead.
+PyYAML composes the text to nodes, which have lines, and this module converts the nodes. Duplicate keys are rejected, because YAML
+would silently drop one of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside scalars after
+parsing; each may have a `:-default`. A substituted value is always text and never changes the structure. It may be a secret, so
+errors show the variable in its place.
 """
 
 import re
@@ -32,16 +32,16 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 MIN_HIDDEN_CHARS = 6
 """Errors hide substituted values of at least this length. Shorter values are no secrets, and occur by chance in other texts."""
 MAX_VALUE_BYTES = 64 << 10
-"""Maximum size of a file whose content is substituted."""
+"""Maximum size of a file that `${file:PATH}` substitutes."""
 
 
 class Document:
-    """The data of one configuration, the line of each key and item, and the problems that were found while reading it."""
+    """The data of one configuration, the line of each key and item (from 1), and the problems found while reading it."""
 
     def __init__(self, name: str, data: Any, lines: dict[KeyPath, int], errors: list[ConfigError]) -> None:
         self.name, self.data, self.lines, self.errors = name, data, lines, errors
         self.variables: dict[str, str] = {}
-        """Variables by the values that were substituted for them: `{"s3cret": "${PASSWORD}"}`."""
+        """Texts that `hide_values` replaces, and their variables: `{"s3cret": "${PASSWORD}"}`."""
 
     def location(self, path: KeyPath) -> str:
         """Return the file and line of a path as `file.yaml:12`; for a missing key, the line of its nearest parent in the file."""
@@ -101,10 +101,12 @@ class _Reader:
         self._document = Document(name, None, {}, [])
 
     def read(self, root: Node) -> Document:
+        """Convert the root node and return the document."""
         self._document.data = self._value(root, ())
         return self._document
 
     def _value(self, node: Node, path: KeyPath) -> Any:
+        """Convert a node and record its line; None for a node that contains itself, and for an unreadable value."""
         self._document.lines.setdefault(path, node.start_mark.line + 1)
         if node in self._ancestors:
             self._report(node, path, "this alias refers to an anchor that contains it", "Write the value out")
@@ -120,6 +122,7 @@ class _Reader:
             self._ancestors.pop()
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        """Convert a mapping, with `<<` merged, and record the lines of its keys."""
         self._check_keys(node, path)
         if any(key.tag == _MERGE_TAG for key, _ in node.value):
             try:
@@ -148,6 +151,7 @@ class _Reader:
                 first_lines[key.value] = line
 
     def _scalar(self, node: Node, path: KeyPath) -> Any:
+        """Convert a scalar; variables are substituted in texts."""
         if node.tag == _TEXT_TAG:
             return _VARIABLE.sub(lambda match: self._substitute(match, node, path), node.value)
         try:
@@ -177,13 +181,14 @@ class _Reader:
             self._report(node, path, problem, f"{remedy}, or give a default: ${{{key}:-default}}")
         return value or ""
 
-    def _hide(self, value: str, key: str) -> None:
-        """Let errors show the variable `key` in place of this value, unless the value is very short."""
+    def _hide(self, value: str, variable: str) -> None:
+        """Let errors show `${variable}` in place of this value, unless the value is shorter than MIN_HIDDEN_CHARS."""
         if len(value) >= MIN_HIDDEN_CHARS:
             for shown in (value, repr(value)[1:-1]):  # errors show many values as repr() writes them
-                self._document.variables[shown] = f"${{{key}}}"
+                self._document.variables[shown] = f"${{{variable}}}"
 
     def _report(self, node: Node, path: KeyPath, problem: str, hint: str) -> None:
+        """Add an error at the line of the node."""
         location = f"{self._document.name}:{node.start_mark.line + 1}"
         self._document.errors.append(ConfigError(problem, location=location, path=format_path(path), hint=hint))
 

@@ -22,7 +22,8 @@ Schema = Mapping[str, Any]
 def explain(document: Document, error: ValidationError, schema: Schema, under: KeyPath = ()) -> list[ConfigError]:
     """Convert a ValidationError to one error per path and message.
 
-    `under` is the path of the validated value in the file, and `schema` is the JSON Schema of that value.
+    `under` is the path of the validated value in the file, and `schema` is the JSON Schema of that value. Below, `loc` is a path
+    of pydantic, which begins at the validated value.
     """
     problems: dict[tuple[KeyPath, str], ConfigError] = {}
     details = error.errors(include_url=False)
@@ -37,14 +38,14 @@ def explain(document: Document, error: ValidationError, schema: Schema, under: K
 
 
 def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: bool) -> KeyPath:
-    """Return the path of pydantic's `loc` with only the parts that are in the file, and the last part if it is a missing key.
+    """Return the path in the file: `under`, and the parts of `loc` that are in the file; also the last part if `missing`.
 
-    A document without lines was not read from a file: then every part is kept.
+    If the document was not read from a file, so that it has no lines, every part is kept.
     """
     path = under
     for index, part in enumerate(loc):
-        last = index == len(loc) - 1
-        if not document.lines or (*path, part) in document.lines or (last and missing):
+        is_last = index == len(loc) - 1
+        if not document.lines or (*path, part) in document.lines or (is_last and missing):
             path = (*path, part)
     return path
 

@@ -26,7 +26,10 @@ MAX_FILE_BYTES = 8 << 20
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
-    """Load a file. Raises ConfigErrors with every problem, or ConfigError if the file cannot be read at all."""
+    """Load a file. Raises ConfigErrors with every problem, or ConfigError if the file cannot be read, or is not YAML.
+
+    `environ` has the variables (default: those of the process), `adapters` the systems (default: all that are installed).
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -45,7 +48,7 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapp
 def parse(
     text: str, name: str, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None
 ) -> Config:
-    """Parse a YAML text; `name` is the name of its file in problems. Raises ConfigErrors, or ConfigError for a syntax error."""
+    """Parse a YAML text; `name` is the name of its file in problems. Raises as `load`."""
     return _validate(compose(text, name, os.environ if environ is None else environ), adapters)
 
 
@@ -64,7 +67,7 @@ def wants_json_log(path: Path) -> bool:
 
 
 def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
-    """Run the passes after the first one. Raises ConfigErrors with the problems of all passes."""
+    """Run the second to fourth pass. Raises ConfigErrors with the problems of all passes, including those in `document`."""
     adapters = load_adapters() if adapters is None else adapters
     systems = SystemOptions(document, adapters)
     data = systems.with_models()
@@ -80,9 +83,10 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
 
 
 def _sort_errors(errors: list[ConfigError]) -> list[ConfigError]:
-    """Return the first error of each path, in the order of the lines in the file."""
+    """Return the errors in the order of their lines, and only the first one of each path."""
 
     def line(error: ConfigError) -> int:
+        """Return the line in the error's location; 0 without one."""
         number = error.location.rpartition(":")[2]
         return int(number) if number.isdigit() else 0
 

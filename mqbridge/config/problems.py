@@ -15,7 +15,7 @@ class ConfigErrors(ConfigError):
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return a hint that names the nearest known word, or all known words if none is near."""
+    """Return a hint: `Did you mean …?` with the nearest known word, or all known words if none is near; "" if there are none."""
     names = sorted(known)
     if not names:
         return ""

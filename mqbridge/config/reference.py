@@ -170,6 +170,7 @@ def _section(level: str, heading: str, body: Schema, schema: Schema) -> str:
 
 
 def _default(value: Schema) -> str:
+    """Return the text of the column `default`; "as below" for a group of options, whose defaults its own section shows."""
     default = value.get("default")
     if default is None:
         return "null" if "default" in value else ""
@@ -179,6 +180,7 @@ def _default(value: Schema) -> str:
 
 
 def _follow_reference(value: Schema, schema: Schema) -> Schema:
+    """Return the schema that the value refers to, or the value itself if it is no reference."""
     if "$ref" in value:
         return dict(schema["$defs"][value["$ref"].rpartition("/")[2]])
     return value
@@ -206,6 +208,7 @@ def _type_text(value: Schema, schema: Schema) -> str:
 
 
 def _type_name(value: Schema) -> str:
+    """Return the JSON Schema's own name of the type, or of several types."""
     json_type: Any = value.get("type", "anything")
     return json_type if isinstance(json_type, str) else " or ".join(json_type)
 

@@ -19,7 +19,7 @@ from mqbridge.config.units import format_duration, format_size
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
-_FORMATTERS = {"duration": format_duration, "size": format_size}
+_DEFAULT_FORMATTERS = {"duration": format_duration, "size": format_size}
 _VARIABLE = {"type": "string", "pattern": r"\$\{.+\}", "description": "A value from the environment."}
 
 
@@ -35,7 +35,7 @@ def schema_without_variables(adapters: Mapping[str, Adapter] | None = None) -> S
     adapters = load_adapters() if adapters is None else adapters
     installed = [adapters[system] for system in sorted(adapters)]
     names, defs = _definitions(installed)
-    del defs["ClusterConfig"], defs["BaseModel"]
+    del defs["ClusterConfig"], defs["BaseModel"]  # replaced below by the schemas of the systems
     for adapter in installed:
         defs[f"cluster.{adapter.system}"] = _cluster_schema(adapter, defs[names[adapter.cluster_model]])
     clusters = [_ref(f"cluster.{adapter.system}") for adapter in installed]
@@ -86,13 +86,14 @@ def _single_or_list(value: Schema) -> None:
 
 
 def _ref(name: str) -> Schema:
+    """Return a reference to the schema `name` in `$defs`."""
     return {"$ref": f"#/$defs/{name}"}
 
 
 def _tidy(node: Schema) -> None:
-    """Write defaults with their unit, allow a single value for OneOrMore, remove titles and keywords that are not JSON Schema."""
+    """Change a schema and its subschemas: defaults get units, OneOrMore a single value; titles and pydantic's own keywords go."""
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
-    format_value = next((_FORMATTERS[name] for name in formats if name in _FORMATTERS), None)
+    format_value = next((_DEFAULT_FORMATTERS[name] for name in formats if name in _DEFAULT_FORMATTERS), None)
     if format_value is not None and isinstance(node.get("default"), (int, float)):
         node["default"] = format_value(node["default"])
     for keyword in ("gt", "ge", "lt", "le"):

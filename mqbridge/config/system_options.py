@@ -1,8 +1,8 @@
 """Validates the system-specific options by the models of the adapters.
 
 An adapter's `cluster_model` validates the options of a cluster. Its `inbound_options` and `outbound_options` validate the
-`options` of a route's source and targets. Invalid options are reported and replaced by a placeholder, so that the same pass can
-check the rest of the file.
+`options` of a route's source and targets. Invalid options are reported and replaced by a placeholder, so that the later
+passes can check the rest of the file.
 """
 
 from collections.abc import Mapping
@@ -45,6 +45,7 @@ class SystemOptions:
         return data
 
     def _cluster(self, name: str, body: Any) -> Any:
+        """Return the cluster with a model of its options; with a placeholder if the system or an option is invalid."""
         if not isinstance(body, dict):
             return body
         path: KeyPath = ("clusters", name)
@@ -68,6 +69,7 @@ class SystemOptions:
         )
 
     def _route(self, route: Any, path: KeyPath) -> Any:
+        """Return the route with models of the options of its source and targets."""
         if not isinstance(route, dict):
             return route
         route = dict(route)

@@ -60,6 +60,7 @@ def parse_message_template(template: str) -> list[tuple[str, str | None, str]]:
     for literal, word, name, conversion in parsed:
         if word == _PROPERTY and not name:
             raise ConfigError(f"the template {template!r} does not say which property", hint="Write {property:NAME}")
+        # The formatter's syntax is {WORD!CONVERSION:NAME}; only a property has a name.
         if conversion or (name and (word != _PROPERTY or "{" in name)) or word == "":
             raise ConfigError(f"the template {template!r} contains an invalid word", hint="Write {WORD} or {property:NAME}")
         parts.append((literal, word, name or ""))
@@ -72,3 +73,4 @@ def message_template_words(template: str) -> set[str]:
 
 
 MessageTemplate = Annotated[str, checked_by(message_template_words)]
+"""The type of an option that is a message template."""

@@ -1,7 +1,8 @@
 """Durations, sizes and addresses as text: `30s`, `1m30s`, `512KiB`, `127.0.0.1:8098`.
 
-They are parsed once, when the configuration is loaded: in the models a duration is seconds (float), a size is bytes (int). When
-written (`model_dump`, the JSON Schema's defaults) they are text that parses to the same value.
+They are parsed when the configuration is loaded: in the models a duration is seconds (float), a size is bytes (int), and an
+address stays a text. Dumped durations and sizes (`model_dump`, the JSON Schema's defaults) are texts that parse to the same
+value.
 """
 
 import re
@@ -54,8 +55,8 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Split `host:port` or `[::1]:port` into host and port. Raises ValueError."""
+def split_listen_address(text: str) -> tuple[str, int]:
+    """Split `host:port` or `[::1]:port` into host and port, which may be 0. Raises ValueError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > MAX_PORT:
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8098 or [::1]:8098")
@@ -63,6 +64,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def _read_duration(value: Any) -> Any:
+    """Parse a text. Raises PydanticCustomError for any other value."""
     if isinstance(value, str):
         return _read(parse_duration, value)
     raise PydanticCustomError(
@@ -71,17 +73,19 @@ def _read_duration(value: Any) -> Any:
 
 
 def _read_size(value: Any) -> Any:
+    """Parse a text; pydantic validates any other value as a whole number."""
     return _read(parse_size, value) if isinstance(value, str) else value
 
 
 def _read_address(value: Any) -> Any:
+    """Check a text; pydantic rejects any other value."""
     if isinstance(value, str):
-        _read(split_address, value)
+        _read(split_listen_address, value)
     return value
 
 
 def _read(parse: Any, value: str) -> Any:
-    """Parse the text with a function that raises ValueError, and raise pydantic's kind of error instead."""
+    """Return `parse(value)`. Raises PydanticCustomError in place of its ValueError."""
     try:
         return parse(value.strip())
     except ValueError as error:

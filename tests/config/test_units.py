@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.config.units import format_duration, format_size, parse_duration, parse_size, split_address
+from mqbridge.config.units import format_duration, format_size, parse_duration, parse_size, split_listen_address
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     [("127.0.0.1:8098", ("127.0.0.1", 8098)), ("[::1]:0", ("::1", 0)), ("gw.example:65535", ("gw.example", 65535))],
 )
 def test_addresses(text: str, parts: tuple[str, int]) -> None:
-    assert split_address(text) == parts
+    assert split_listen_address(text) == parts
 
 
 @pytest.mark.parametrize("text", ["localhost", ":80", "host:", "host:65536", "::1:80", "a b:1", "host:x"])
 def test_invalid_addresses_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
-        split_address(text)
+        split_listen_address(text)

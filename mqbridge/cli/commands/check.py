@@ -127,12 +127,14 @@ def _plan_fields(plan: "Plan") -> dict[str, Any]:
 
 
 async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:
+    """Return the retention warnings about the route's topics in the reachable clusters."""
     from mqbridge.gateway.retention_warnings import warnings_about
 
     return await warnings_about([use for use in plan.topic_uses if use.cluster in clusters], clusters)
 
 
 def _show(file: Path, config: "Config", clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
+    """Print the clusters (with `--connect`), the routes, their notes and warnings, and whether there are problems."""
     if clusters:
         print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
     rows = [row for route in routes for row in _route_rows(route, bool(clusters))]
@@ -152,8 +154,8 @@ def _count(items: Sized, word: str) -> str:
     return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
 
 
-def _route_rows(route: dict[str, Any], connected: bool) -> list[tuple[str, ...]]:
-    """Return one row per source topic. Without a plan, or if the route has an error, one row shows the route as configured."""
+def _route_rows(route: dict[str, Any], is_planned: bool) -> list[tuple[str, ...]]:
+    """Return one row per source topic. If it is not planned, or has an error, a row shows the route as configured."""
     source, name = route["from"], route["name"]
     rows: list[tuple[str, ...]] = [
         (
@@ -171,4 +173,4 @@ def _route_rows(route: dict[str, Any], connected: bool) -> list[tuple[str, ...]]
         f"{source['cluster']}/{', '.join(source['topics'])}",
         ", ".join(f"{to['cluster']}/{to['topic']}" for to in route["to"]),
     )
-    return [*rows, (*configured, route["error"]) if connected else configured]
+    return [*rows, (*configured, route["error"]) if is_planned else configured]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRequest:
-    """The options of the command. Without `start`, reading resumes at the group's position."""
+    """The options of the command. Without `start` (only with a group), reading resumes at the group's position."""
 
     topic: str
     group: str | None
@@ -134,6 +134,7 @@ def _parse_offset(offset: str | None, group: str | None) -> StartPosition | None
 
 
 async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "BaseModel", show: ShowMessages) -> int:
+    """Read with or without a group; return the number of messages shown. `options` are those of the system's group members."""
     async with choice.connected() as cluster:
         described = await cluster.describe(request.topic)
         if described is None:
@@ -152,6 +153,7 @@ async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "B
 async def _read_without_group(
     cluster: Cluster, request: ConsumeRequest, begin: Mapping[str, Position], bounds: Mapping[str, Bounds], show: ShowMessages
 ) -> int:
+    """Read from the positions `begin` by partition name; return the number of messages shown."""
     ranges = {name: Range(position, bounds[name].next if request.exit_at_end else None) for name, position in begin.items()}
     shown = 0
     async with aclosing(read(cluster, request.topic, ranges, msg_types=request.msg_types)) as chunks:
@@ -173,6 +175,7 @@ async def _read_as_group(
     options: "BaseModel",
     show: ShowMessages,
 ) -> int:
+    """Read as a member of the group, from the positions `begin` or else the group's own; return the number of messages shown."""
     if begin and not cluster.capabilities.seek:
         raise ConfigError("this system cannot move a group's member to a position", hint="Use -o stored, or read without a group")
     group = str(request.group)

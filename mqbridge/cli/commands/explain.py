@@ -86,6 +86,7 @@ def explain(
 
 
 def _load_adapter(system: str) -> "Adapter":
+    """Return the adapter of the system. Raises ConfigError if there is none."""
     from mqbridge.adapter.registry import load_adapters
 
     adapters = load_adapters()
@@ -106,6 +107,7 @@ def _parse_position(text: str) -> Position:
 
 
 def _explain_systems(source: FieldTable, target: FieldTable, *, as_json: bool) -> None:
+    """Print the mapping of every field of the source system."""
     steps = map_fields(source, target)
     if as_json:
         rows = [step._asdict() | {"fate": step.fate.value} for step in steps]
@@ -147,6 +149,7 @@ async def _read_message(
 def _explain_message(
     source: FieldTable, target_adapter: "Adapter", partition: Partition, message: Message, *, as_json: bool
 ) -> None:
+    """Print the fields of the message, and what the target's adapter would write for them."""
     target = target_adapter.table
     after = target_adapter.preview(message, origin_prefix(partition), time.time_ns() // 1_000_000)
     written = [(native, _rule_of(target, native), value) for native, value in after]

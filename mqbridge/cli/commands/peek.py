@@ -119,6 +119,7 @@ def peek(
 def _request(
     last: int | None, count: int | None, at_position: str | None, partitions: list[str] | None, *, first: bool
 ) -> PeekRequest:
+    """Make the request from the options. Raises ConfigError for options that exclude each other."""
     if sum((last is not None, first, at_position is not None)) > 1 or (last is not None and count is not None):
         raise ConfigError("--last, --first and --at-position exclude each other", hint="Give one of them, the last two with -c")
     start: StartPosition | None = Start.EARLIEST if first else None
@@ -128,6 +129,7 @@ def _request(
 
 
 async def _peek(choice: "ClusterChoice", topic: str, request: PeekRequest) -> list[LocatedMessage]:
+    """Read the partitions up to their present ends and return the messages to show."""
     async with choice.connected() as cluster:
         described = await cluster.describe(topic)
         if described is None:

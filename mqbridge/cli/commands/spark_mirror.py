@@ -162,10 +162,10 @@ def _parse_spark_settings(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _parse_address(text: str) -> tuple[str, int]:
-    from mqbridge.config.units import split_address
+    from mqbridge.config.units import split_listen_address
 
     try:
-        return split_address(text)
+        return split_listen_address(text)
     except ValueError as error:
         raise ConfigError(str(error), path="--metrics") from error
 

@@ -31,6 +31,7 @@ FEED_CHUNK_MESSAGES = 1000
 IDLE_S = 0.5
 """The gateway ends when no message has arrived for this time."""
 PROGRESS_INTERVAL_S = 0.1
+"""Interval of the reports while the gateway runs."""
 VERIFY_TIMEOUT_S = 600.0
 """Time limit for reading the copy back: a damaged copy must not let the command wait forever."""
 TARGET_LIMIT_BYTES = 64 << 10
@@ -139,7 +140,7 @@ async def bridge(config: Config, messages: int, partitions: int, report_progress
     """
     result = DemoResult(too_large=partitions)
     async with _record_step(result, "fed", messages + partitions):
-        sums = await _fill(config, messages, partitions, report_progress)
+        originals = await _fill(config, messages, partitions, report_progress)
     began = time.monotonic()
     outcome = await _run_gateway(config, messages + partitions, report_progress)
     # The gateway ends after IDLE_S without a message: that time is not part of the work.
@@ -148,9 +149,9 @@ async def bridge(config: Config, messages: int, partitions: int, report_progress
     result.dead_letters = sum(route.counters.dead for route in outcome.routes)
     async with _record_step(result, "verified", messages):
         copies, dead_letters = await _read_back(config, report_progress)
-    result.dead_letters = min(result.dead_letters, dead_letters)
-    for name in sorted(sums.keys() | copies.keys(), key=int):
-        sent, copied = sums.get(name, Checksum()), copies.get(name, Checksum())
+    result.dead_letters = min(result.dead_letters, dead_letters)  # counted by the gateway, and found in the topic
+    for name in sorted(originals.keys() | copies.keys(), key=int):
+        sent, copied = originals.get(name, Checksum()), copies.get(name, Checksum())
         result.partitions.append(PartitionComparison(name, sent.count, copied.count, sent.value, copied.value))
     return result
 
@@ -165,18 +166,19 @@ async def _record_step(result: DemoResult, name: str, messages: int) -> AsyncIte
 
 async def _fill(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> dict[str, Checksum]:
     """Fill the source topic and return the checksum of each partition."""
-    sums: dict[str, Checksum] = {}
+    checksums: dict[str, Checksum] = {}
     total = messages + partitions
     async with connected_clusters(config) as clusters:
         source = clusters["source"]
         await source.create(SOURCE_TOPIC, partitions)
         for index in range(partitions):
             sender = Sender(await source.outbound(OutboundSpec(SOURCE_TOPIC, stamp_origin=False)), index)
-            share = messages // partitions + (index < messages % partitions)
-            checksum = sums[str(index)] = Checksum()
-            fed = sum(other.count for other in sums.values()) + index  # messages in the earlier partitions
+            count = messages // partitions + (index < messages % partitions)  # the first partitions get the remainder
+            checksum = checksums[str(index)] = Checksum()
+            # Messages in the earlier partitions; each partition has one that is too large.
+            fed = sum(other.count for other in checksums.values()) + index
             chunk: list[Message] = []
-            for message in ordinary_messages(index, share):
+            for message in ordinary_messages(index, count):
                 checksum.add(message)
                 chunk.append(message)
                 if len(chunk) == FEED_CHUNK_MESSAGES:
@@ -190,7 +192,7 @@ async def _fill(config: Config, messages: int, partitions: int, report_progress:
             report_progress("feed", fed + checksum.count + 1, total)
             if sender.refused:
                 raise DeliveryError(f"the source refused {sender.refused} messages: {sender.refusal_reasons[0]}")
-    return sums
+    return checksums
 
 
 async def _run_gateway(config: Config, total: int, report_progress: ReportProgress) -> RunResult:
@@ -217,15 +219,15 @@ async def _read_back(config: Config, report_progress: ReportProgress) -> tuple[d
         target = clusters["target"]
         bounds = await target.bounds(COPY_TOPIC)
         total = _message_count(bounds)
-        sums = {name: Checksum() for name in bounds}
+        checksums = {name: Checksum() for name in bounds}
         ranges = {name: Range(partition.first, partition.next) for name, partition in bounds.items()}
         async with asyncio.timeout(VERIFY_TIMEOUT_S), aclosing(read(target, COPY_TOPIC, ranges)) as chunks:
             async for partition, messages in chunks:
-                checksum = sums[partition.name]
+                checksum = checksums[partition.name]
                 for message in messages:
                     checksum.add(message)
-                report_progress("verify", sum(each.count for each in sums.values()), total)
-        return sums, _message_count(await clusters["source"].bounds(DEAD_LETTER_TOPIC))
+                report_progress("verify", sum(each.count for each in checksums.values()), total)
+        return checksums, _message_count(await clusters["source"].bounds(DEAD_LETTER_TOPIC))
 
 
 def _message_count(bounds: Mapping[str, Bounds]) -> int:

@@ -34,7 +34,7 @@ class PartitionLag:
 
     @property
     def at_end(self) -> bool | None:
-        """True if the group has read everything; None if that is unknown."""
+        """True if the group has read everything; None if its position or the bounds are unknown."""
         if self.committed is None or self.bounds is None:
             return None
         return self.committed >= self.bounds.next or self.lag == 0
@@ -92,7 +92,7 @@ async def fetch_lag(
 
 
 async def _members(operations: Operations, topic: str, group: str) -> list[Member]:
-    """Return the members. An empty list if the request fails: the positions are shown anyway."""
+    """Return the members; none if the request fails, so that the positions are shown anyway."""
     try:
         return await operations.members(topic, group)
     except ClusterError:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """The options of `offsets --reset`. Without `execute`, the plan is only made and shown."""
+    """The options of `offsets --reset`.
+
+    Without `execute`, the plan is only made and shown. With `create`, the group need not exist. `partitions` are names; none
+    means all partitions.
+    """
 
     topic: str
     group: str

@@ -18,7 +18,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def profiles(incomplete: str) -> list[str]:
-    """Return the user's own clusters and the URL schemes of the systems that begin with this text."""
+    """Return the user's own clusters (profiles) and the URL schemes of the systems, those that begin with this text."""
     names = [*_mapping(_read_yaml(profiles_file()), "clusters"), *(f"{system}://" for system in _systems())]
     return [name for name in names if name.startswith(incomplete)]
 
@@ -46,6 +46,7 @@ def systems_and_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _systems() -> list[str]:
+    """Return the names of the installed systems, except the one that only tests use."""
     return sorted({entry_point.name for entry_point in entry_points(group=ADAPTERS_GROUP)} - {"memory"})
 
 

@@ -38,10 +38,11 @@ class Timestamp:
 
 
 StartPosition = Start | Position | Timestamp
+"""An end of the topic, a position in one partition, or a time."""
 
 
 def parse_start_position(text: str, option: str) -> StartPosition:
-    """Parse a start position that was given with this option. Raises ConfigError."""
+    """Parse a start position; `option` is the name of its option in errors. Raises ConfigError."""
     if text.lower() in _ENDS:
         return _ENDS[text.lower()]
     try:
@@ -77,21 +78,21 @@ def format_timestamp(ms: int) -> str:
         return f"@{ms}"  # a producer may stamp any number
 
 
-def select_partitions(topic: Topic, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the wanted partitions, given by name or index; all if none is given. Raises ConfigError."""
-    known = {name: str(index) for index, name in enumerate(topic.partitions)}
-    requested = set(wanted)
-    if unknown := requested - known.keys() - set(known.values()):
+def select_partitions(topic: Topic, names_or_indexes: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of these partitions, in the order of the topic; all if none is given. Raises ConfigError."""
+    indexes = {name: str(index) for index, name in enumerate(topic.partitions)}
+    requested = set(names_or_indexes)
+    if unknown := requested - indexes.keys() - set(indexes.values()):
         raise ConfigError(
             f"{topic.name!r} has no partition {', '.join(sorted(unknown))}", hint=f"It has {', '.join(topic.partitions)}"
         )
-    return tuple(name for name, index in known.items() if not requested or name in requested or index in requested)
+    return tuple(name for name, index in indexes.items() if not requested or name in requested or index in requested)
 
 
 async def resolve_positions(
     cluster: Cluster, topic: str, names: Sequence[str], start: StartPosition, bounds: Mapping[str, Bounds]
 ) -> dict[str, Position]:
-    """Return the start position in each partition of `names`, which `start` means.
+    """Return the position that `start` means in each of these partitions; by time, not of partitions without one.
 
     Raises ConfigError for a position that does not exist or would be in several partitions, and ClusterError if the system does
     not report the bounds or cannot search by time.
@@ -109,6 +110,7 @@ async def resolve_positions(
 
 
 async def _at_time(cluster: Cluster, topic: str, names: Sequence[str], at: Timestamp) -> dict[str, Position]:
+    """Return the first position at this time or later, of the partitions for which the cluster finds one."""
     positions = await operations_of(cluster).position_at(topic, at.ms)
     return {name: positions[name] for name in names if name in positions}
 

@@ -7,6 +7,7 @@ import orjson
 from mqbridge.message import Message
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and characters that change the direction of text."""
 _BINARY_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters except tab and line ends: a payload that contains one counts as binary."""
 # A string, a punctuation character, or another value (a number, true, false or null).

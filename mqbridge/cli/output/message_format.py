@@ -29,14 +29,16 @@ MessageWriter = Callable[[Partition, Message], bytes]
 
 
 def _bytes(value: str | bytes | None) -> bytes:
+    """Return the value as bytes; none for None."""
     return value.encode() if isinstance(value, str) else value or b""
 
 
 def _number(value: int | None) -> bytes:
+    """Return the decimal digits; none for None."""
     return b"" if value is None else b"%d" % value
 
 
-_FIELDS: dict[str, MessageWriter] = {
+_FIELD_WRITERS: dict[str, MessageWriter] = {
     "t": lambda partition, _: partition.topic.encode(),
     "p": lambda partition, _: partition.name.encode(),
     "o": lambda _, message: format_position(message.position).encode(),
@@ -65,9 +67,11 @@ def _writer(token: re.Match[str], text: str) -> MessageWriter:
     """Return the function that formats one token of the format `text`."""
     field, escape = token["field"], token["escape"]
     if field is not None and field != "%":
-        if field not in _FIELDS:
-            raise ConfigError(f"the format {text!r} uses %{field}", hint=f"Known: {' '.join('%' + name for name in _FIELDS)} %%")
-        return _FIELDS[field]
+        if field not in _FIELD_WRITERS:
+            raise ConfigError(
+                f"the format {text!r} uses %{field}", hint=f"Known: {' '.join('%' + name for name in _FIELD_WRITERS)} %%"
+            )
+        return _FIELD_WRITERS[field]
     if escape is not None and escape not in _ESCAPES:
         raise ConfigError(f"the format {text!r} uses \\{escape}", hint=r"Known: \n \r \t \0 \\ \xHH")
     if token["hex"]:

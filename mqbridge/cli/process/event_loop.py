@@ -29,8 +29,8 @@ class Interrupted(Exception):
 def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None, on_quit: Callable[[], None] | None = None) -> T:
     """Run `main` to its end and return its result.
 
-    The first signal calls `stop`. If `stop` returns True, `main` ends by itself; otherwise `main` is cancelled.
-    The second signal calls `on_quit`, right before the process ends. Raises Interrupted if a signal cancelled `main`.
+    The first signal calls `stop`. If `stop` returns True, it has told `main` to end; otherwise, or without `stop`, `main` is
+    cancelled. The second signal calls `on_quit`, right before the process ends. Raises Interrupted if a signal cancelled `main`.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -50,10 +50,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _run_until_signal(
     main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None, on_quit: Callable[[], None] | None
 ) -> T:
+    """Run `main` with signal handlers; see `run`."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine always runs in a task here
     received: list[int] = []
+    """Numbers of the received signals."""
 
     def on_signal(number: int) -> None:
         received.append(number)

@@ -19,7 +19,7 @@ CLUSTER = 3
 STOPPED = 4
 INTERRUPTED = 130
 
-_CODES: tuple[tuple[type[Exception], int], ...] = (  # the first matching class counts
+_CODES: tuple[tuple[type[Exception], int], ...] = (  # the first class of which the error is an instance counts
     (ConfigError, USAGE),
     (ClusterError, CLUSTER),
     (LocalProtocolError, UNEXPECTED),

@@ -57,7 +57,7 @@ def is_json() -> bool:
 
 
 def write(level: int, message: str) -> None:
-    """Write a line to standard error, whatever the log level."""
+    """Write a log record to standard error, even if its level is below that of the log."""
     logger = logging.getLogger("mqbridge.cli")
     for handler in logging.getLogger().handlers:
         if handler.name == HANDLER_NAME:

@@ -15,7 +15,7 @@ _TEXT_FIELDS = ("key", "msg_type")
 _BYTES_FIELDS = ("payload", "ordering_key", "attributes")
 _TIME_FIELDS = ("event_time", "deliver_at")
 _IGNORED_FIELDS = frozenset({"topic", "partition", "position", "publish_time", "delivery_count", "origin", "hops"})
-"""Fields that belong to the message that was read, and not to the new one: its position, origin and times of delivery."""
+"""Fields that belong to the message that was read, not to the new one: its place, origin, publish time and deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class MessageBuilder:
         return self._from_json(record) if self.from_json else self._from_bytes(record)
 
     def _from_bytes(self, record: bytes) -> Message:
+        """Build a message with the record, or the part after its key, as payload."""
         key: str | bytes | None = self.key
         if self.key_delimiter is not None and self.key_delimiter in record:
             key_bytes, _, record = record.partition(self.key_delimiter)
@@ -60,7 +61,7 @@ class MessageBuilder:
         )
 
     def _from_json(self, record: bytes) -> Message:
-        """Build a message from a JSON object; fields that it lacks come from the command line."""
+        """Build a message from a JSON object; fields that it lacks come from the command line, a missing payload is null."""
         message = self._from_bytes(b"")
         message.payload = None
         for name, value in _parse_object(record).items():

@@ -21,6 +21,7 @@ PACE_S = 0.05
 CALLBACKS_TIMEOUT_S = 1.0
 """Time limit for the callbacks of the last receipts. They run right after the outbound is closed: this is a safeguard."""
 MAX_REASONS = 5
+"""Maximum length of `Sender.refusal_reasons`."""
 
 
 class Sender:
@@ -34,12 +35,15 @@ class Sender:
         self._outbound = outbound
         self._partition = partition
         self._rate = rate
-        self._chunk = CHUNK_MESSAGES if rate is None else max(1, min(CHUNK_MESSAGES, int(rate * PACE_S)))
+        self._chunk_messages = CHUNK_MESSAGES if rate is None else max(1, min(CHUNK_MESSAGES, int(rate * PACE_S)))
         self._next_send_at = 0.0
+        """Loop time before which the rate allows no further send."""
         self._round_robin_index = -1
+        """Index of the partition for the messages without a key of the current chunk; -1 before the first chunk."""
         self._budget = Budget(IN_FLIGHT_BYTES)
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._error: BaseException | None = None
+        """The first error of a send that failed as a whole; no more messages are sent after it."""
         self.stored = 0
         self.refused = 0
         self.refusal_reasons: list[str] = []
@@ -52,8 +56,8 @@ class Sender:
 
         Raises ClusterError if the outbound failed.
         """
-        for start in range(0, len(messages), self._chunk):
-            chunk = messages[start : start + self._chunk]
+        for start in range(0, len(messages), self._chunk_messages):
+            chunk = messages[start : start + self._chunk_messages]
             await self._pace(len(chunk))
             self._round_robin_index = (self._round_robin_index + 1) % self._outbound.partitions
             for partition, share in self._group_by_partition(chunk).items():
@@ -67,6 +71,7 @@ class Sender:
             self._next_send_at = max(self._next_send_at, now) + count / self._rate
 
     def _group_by_partition(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
+        """Return the messages by partition index. The ordering key replaces a missing key."""
         shares: dict[int, list[Message]] = {}
         for message in messages:
             key = message.ordering_key if message.key is None else message.key
@@ -81,6 +86,7 @@ class Sender:
         )
 
     async def _send(self, partition: int, messages: list[Message]) -> None:
+        """Wait for room in the budget and send the messages to one partition. Raises ClusterError if an earlier send failed."""
         size = sum(len(message.payload or b"") + MESSAGE_COST_BYTES for message in messages)
         await self._budget.reserve(size)
         self._raise_error()
@@ -89,6 +95,7 @@ class Sender:
         future.add_done_callback(partial(self._on_receipt, partition, len(messages), size))
 
     def _on_receipt(self, partition: int, count: int, size: int, future: "asyncio.Future[Receipt]") -> None:
+        """Count the stored and refused messages of a send of `count` messages, and free its `size` bytes of the budget."""
         self._in_flight.discard(future)
         self._budget.release(size)
         if future.cancelled():
@@ -116,6 +123,7 @@ class Sender:
             await asyncio.wait(self._in_flight, timeout=CALLBACKS_TIMEOUT_S)
 
     def _raise_error(self) -> None:
+        """Raise the first error, if there is one, as ClusterError."""
         if isinstance(self._error, ClusterError):
             raise self._error
         if self._error is not None:

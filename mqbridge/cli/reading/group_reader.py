@@ -46,21 +46,26 @@ class GroupReadSpec:
     committed: Mapping[str, Position] = field(default_factory=dict)
     """The group's positions by partition name, where known: lanes without a position in `begin` begin there."""
     stop_at_end: bool = False
+    """Stop at the ends that the partitions had at the start; else wait for new messages."""
     count: int | None = None
+    """Number of messages after which reading stops; None means no limit."""
     msg_types: frozenset[str] = frozenset()
     """Message types to show; empty means all. The reader filters too, because not every system does."""
 
 
 class GroupReader:
-    """Reads one topic as the spec says; for one call of `run`."""
+    """Reads one topic as the spec says. Call `run` once."""
 
     def __init__(self, spec: GroupReadSpec, show: ShowMessages) -> None:
         self._spec, self._show = spec, show
         self._begin = dict(spec.begin)
+        """Positions to seek to, of partitions that have had no lane yet."""
         self._lanes: dict[str, InboundLane] = {}
         """Lanes that are assigned to this member, by partition name."""
         self._at_end: set[str] = set()
+        """Names of partitions that are read to their end."""
         self._any_assigned = False
+        """True once a lane was assigned, also of a partition that is not to be read."""
         self._finished = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
@@ -85,6 +90,7 @@ class GroupReader:
         return self._shown_count
 
     async def _print_waiting_note(self, after_s: float) -> None:
+        """Print a note if no lane is assigned within this time."""
         await asyncio.sleep(after_s)
         if not self._any_assigned:
             print_note("waiting for the group's first partition; groups of some systems take half a minute")
@@ -106,6 +112,7 @@ class GroupReader:
         return MORE_LANES_S if self._any_assigned else FIRST_LANE_S
 
     async def _accept_lanes(self, inbound: Inbound) -> None:
+        """Start reading each assigned lane whose partition is to be read."""
         async for lane in inbound.lanes():
             self._any_assigned = True
             self._changed.set()
@@ -114,6 +121,7 @@ class GroupReader:
                 self._spawn(f"read {lane.partition}", self._read_lane, lane)
 
     async def _read_lane(self, lane: InboundLane) -> None:
+        """Read a lane until it is revoked, or its partition or the reader is finished; seek first if there is a begin."""
         name = lane.partition.name
         try:
             begin = self._spec.committed.get(name)
@@ -134,6 +142,7 @@ class GroupReader:
                 self._changed.set()
 
     def _is_complete(self, name: str) -> bool:
+        """Return True if the partition need not be read further."""
         return self._spec.stop_at_end and name in self._at_end
 
     async def _receive(self, lane: InboundLane) -> Batch:
@@ -169,6 +178,7 @@ class GroupReader:
             self._mark_at_end(name)
 
     def _mark_at_end(self, name: str) -> None:
+        """Mark the partition as read to its end; with `stop_at_end`, finish after the last one."""
         if name in self._at_end:
             return
         self._at_end.add(name)
@@ -177,6 +187,7 @@ class GroupReader:
             self._finish()
 
     def _finish(self, error: Exception | None = None) -> None:
+        """End the reading; `run` raises the first error, if there is one."""
         self._finished, self._error = True, self._error or error
         self._changed.set()
 

@@ -31,9 +31,9 @@ def read(
     msg_types: frozenset[str] = frozenset(),
     limit_per_partition: int | None = None,
 ) -> AsyncGenerator[Chunk, None]:
-    """Yield the messages of these ranges, given by partition name.
+    """Yield the messages of these ranges, which are given by partition name.
 
-    Only messages of `msg_types` if there are any, and at most `limit_per_partition` of each partition.
+    With `msg_types`, only messages of these types are yielded; with `limit_per_partition`, at most so many of each partition.
 
     Close the generator (`aclose`) if it is not read to its end. Raises ClusterError, and GapError if data of a range was lost.
     """
@@ -44,6 +44,7 @@ def read(
 async def _read_range(
     cluster: Cluster, topic: str, name: str, span: Range, msg_types: frozenset[str], remaining: int | None
 ) -> AsyncGenerator[Chunk, None]:
+    """Yield the messages of one range; `remaining` is the number of messages that may still be yielded, None without a limit."""
     async with aclosing(cluster.read(topic, name, span.begin, span.end)) as batches:
         async for batch in batches:
             messages = [message for message in batch.messages if not msg_types or message.msg_type in msg_types][:remaining]

@@ -16,6 +16,7 @@ ClearableField = Literal["key", "ordering_key", "keys", "msg_type", "event_time"
 
 
 def _check_not_reserved(name: str) -> None:
+    """Raise ConfigError if the gateway reserves the name of this property."""
     if name.startswith(RESERVED_PREFIX):
         raise ConfigError(
             f"properties that begin with {RESERVED_PREFIX!r} are reserved for the gateway", hint="Choose another name"

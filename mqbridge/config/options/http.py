@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from mqbridge.config.base import Options
-from mqbridge.config.units import Address, split_address
+from mqbridge.config.units import Address, split_listen_address
 
 
 class Http(Options):
@@ -15,9 +15,9 @@ class Http(Options):
     @property
     def host(self) -> str:
         """The host part of `listen`."""
-        return split_address(self.listen)[0]
+        return split_listen_address(self.listen)[0]
 
     @property
     def port(self) -> int:
         """The port part of `listen`."""
-        return split_address(self.listen)[1]
+        return split_listen_address(self.listen)[1]

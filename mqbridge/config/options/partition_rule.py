@@ -8,6 +8,7 @@ from mqbridge.config.base import Name, OneOrMore, Options, checked_by, option_er
 from mqbridge.errors import ConfigError
 
 By = Literal["modulo", "identity", "table", "key", "round_robin"]
+"""The rules; see the description of `by`."""
 
 KEY_FIELDS = ("key", "ordering_key", "keys")
 """The fields of a message that can be its key for `by: key`."""
@@ -24,6 +25,7 @@ def check_key(name: str) -> None:
 
 
 KeyName = Annotated[Name, checked_by(check_key)]
+"""The type of an item of the option `key`: a field or a property."""
 
 
 class PartitionRule(Options):

@@ -11,6 +11,7 @@ from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.templates import topic_template_words
 
 TargetTopic = Annotated[Name, checked_by(topic_template_words)]
+"""The type of a target's option `topic`: a topic template."""
 
 
 class Target(Options):
