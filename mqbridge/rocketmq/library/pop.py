@@ -122,7 +122,7 @@ class Popper:
 
     def _check_version(self, address: str) -> None:
         version = self._client.broker_version(address)
-        if version is not None and version < V5_0_0:  # None: the broker has not responded to a request yet
+        if version is not None and version < V5_0_0:  # None: the broker has not responded to a heartbeat yet
             raise self._unsupported(address, f"its version number {version} is lower than that of 5.0.0, {V5_0_0}")
 
     def _unsupported(self, address: str, reason: str) -> ServerRefused:
