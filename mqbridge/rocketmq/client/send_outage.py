@@ -55,7 +55,7 @@ class SendOutage:
 
     def record_success(self) -> None:
         """Record that a message was stored, which ends the outage."""
-        if self._since is not None:
+        if self._avoid_until > 0.0:  # a send has failed since the last success; `_since` does not tell after `restart_time`
             self._since, self._avoid_until, self._warned = None, 0.0, False
             self._backoff.reset()
 

@@ -13,8 +13,7 @@ from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.tags import ALL, SEPARATOR, SQL92, TAG, split_expression
 
 RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
-"""Prefixes of a group's retry topic and dead letter topic; the group's name follows."""
+"""Prefix of the name of a group's retry topic; the group's name follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,3 @@ def sql92(topic: str, expression: str) -> Subscription:
 def retry_topic(group: str) -> str:
     """Return the group's retry topic, which redelivers messages that the group sent back."""
     return RETRY_PREFIX + group
-
-
-def dlq_topic(group: str) -> str:
-    """Return the dead letter topic of a group."""
-    return DLQ_PREFIX + group

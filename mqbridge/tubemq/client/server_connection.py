@@ -140,11 +140,6 @@ class ServerConnection:
         self.post(service, method, body, partial(_settle, future))
         return await future
 
-    async def drained(self) -> None:
-        """Wait until the send buffer has room; the caller sets a deadline."""
-        if self._tcp is not None:
-            await self._tcp.wait_writable()
-
     async def close_if_idle(self, idle_s: float) -> None:
         """Close the TCP connection if it has been unused for `idle_s` seconds; the next call reconnects."""
         tcp = self._tcp
