@@ -287,8 +287,8 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
     with GatewayProcess(world.config(direction), tmp_path) as gateway:
         stopped_reasons = (await until(gateway, settled))[direction.name]["stopped"]
         for partition, reached in enumerate(deleted.values()):
-            assert f"has a gap: offsets {reached} to" in stopped_reasons[lanes[partition]]
-        assert f"was to go on at {10 * each}" in stopped_reasons[lanes[PER_BROKER]]
+            assert f"has a gap: the messages at offsets {reached} to" in stopped_reasons[lanes[partition]]
+        assert f"but reading was to continue at offset {10 * each}" in stopped_reasons[lanes[PER_BROKER]]
         ready = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/health/ready")
         assert ready.status_code == 503
         log = gateway.log

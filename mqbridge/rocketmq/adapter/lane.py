@@ -100,7 +100,7 @@ class RocketMQLane:
     async def seek(self, position: Position) -> None:
         """Continue at this offset, and commit it for the group."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"{self.partition} was revoked or released")
+            raise LaneRevoked(f"partition {self.partition} was revoked or released")
         await self._assigned.seek(position[0])
 
     async def release(self, deadline: float | None = None) -> None:

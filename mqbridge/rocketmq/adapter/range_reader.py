@@ -45,7 +45,7 @@ async def read_range(
         assigned = reader.held.get(queue)
         if assigned is None:
             raise ClusterError(
-                f"{partition} cannot be read now, because the queue was not assigned to the reader; the log has the cause",
+                f"queue {partition} cannot be read now, because the reader could not start it; the log has the cause",
                 Failure.RETRY,
             )
         while end_offset is None or offset < end_offset:

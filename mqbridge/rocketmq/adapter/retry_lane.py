@@ -112,7 +112,7 @@ class RetryLane:
             self._last = None
         while not self._buffered or self.revoked.is_set():
             if self.revoked.is_set():
-                raise LaneRevoked(f"{self.partition} was revoked or released")
+                raise LaneRevoked(f"partition {self.partition} was revoked or released")
             if self._queue.error is not None:
                 raise self._queue.error
             self._changed.clear()
@@ -164,7 +164,9 @@ class RetryLane:
 
     async def seek(self, position: Position) -> None:
         """Raise LocalProtocolError: a seek would move the retry queue for all topics that share it."""
-        raise LocalProtocolError(f"{self.partition} cannot seek to {position}: all topics of its group share the retry queue")
+        raise LocalProtocolError(
+            f"partition {self.partition} cannot seek to {position}: all topics of the group share the retry queue"
+        )
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the whole retry queue; messages that are not acknowledged stay uncommitted and are redelivered."""

@@ -69,7 +69,7 @@ class AssignedQueue:
         self._release = QueueRelease(str(self), self.state, self._commits, self._unlock, partial(context.on_queue_ended, self))
 
     def __str__(self) -> str:
-        return f"{queue_label(self.queue)} for {self._context.name}"
+        return f"queue {queue_label(self.queue)} for {self._context.name}"
 
     @property
     def revoked(self) -> bool:
@@ -219,7 +219,7 @@ class AssignedQueue:
             log.warning("%s: continuing at offset %d instead of %d, %s", self, offset, self.position, why)
             await self._move(offset)
         elif self.state.reset(offset):
-            log.warning("%s: its last commit is offset %d, %s", self, offset, why)
+            log.warning("%s: its release commits offset %d, %s", self, offset, why)
             self._release.stop_settling()
 
     async def _move(self, offset: int) -> None:

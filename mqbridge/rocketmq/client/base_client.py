@@ -104,7 +104,7 @@ class BaseClient:
     def client_id(self) -> str:
         """`ip@instance`, by which brokers identify us; available after `connect`."""
         if not self._client_id:
-            raise LocalProtocolError("a client has no id before it is connected")
+            raise LocalProtocolError("the client has no client id yet: call connect first")
         return self._client_id
 
     async def connect(self) -> None:
@@ -142,7 +142,7 @@ class BaseClient:
         An id is the prefix and the counter as four hexadecimal digits.
         """
         if self._ids is None:
-            raise LocalProtocolError("a client makes no ids before it is connected")
+            raise LocalProtocolError("the client cannot make message ids yet: call connect first")
         now = time.time_ns() // 1_000_000
         return self._ids.reserve(now - _month_start(now), count)
 
@@ -204,7 +204,8 @@ class BaseClient:
             try:
                 response = handler(connection.address, request)
             except MqbridgeError as error:
-                log.warning("%s from %s could not be handled: %s", request_name(request.code), connection.address, error)
+                text = "request %s from %s could not be handled, responding with an error: %s"
+                log.warning(text, request_name(request.code), connection.address, error)
                 response = request.answer(Status.SYSTEM_ERROR, remark=str(error))
         if response is not None and not request.is_oneway:
             connection.answer(request, response)

@@ -163,7 +163,7 @@ class GroupAdmin:
             unchanged = await self._queues_that_differ(group, offsets)
         if unchanged:
             labels = ", ".join(map(queue_label, unchanged[:5]))
-            problem = f"the offsets of {group} did not change in {labels} ({len(unchanged)} in all)"
+            problem = f"the offsets of group {group} did not change in {len(unchanged)} queues, such as {labels}"
             raise ClusterError(f"{problem}: the group has running members; stop them")
 
     async def _queues_that_differ(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:

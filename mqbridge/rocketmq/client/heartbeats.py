@@ -125,7 +125,13 @@ class Heartbeats:
             else:
                 await self._order.run(address, partial(self._send, connection))
         except ClusterError as error:
-            log.log(retry_log_level(error, logging.WARNING), "heartbeat to broker %s failed: %s", address, error)
+            log.log(
+                retry_log_level(error, logging.WARNING),
+                "a heartbeat to broker %s failed, sending the next one in %g s: %s",
+                address,
+                self._interval_s,
+                error,
+            )
 
     async def _send(self, connection: Connection) -> Heartbeat:
         """Send a heartbeat with the current groups and return it; a response with an error code is only logged."""
@@ -136,8 +142,9 @@ class Heartbeats:
         if response.code == Status.GO_AWAY:
             self._pool.retire(connection)
         elif response.code != Status.SUCCESS:
-            error = refusal_error("it", response.code, response.remark)
-            log.warning("heartbeat to broker %s failed, the next one is sent as usual: %s", connection.address, error)
+            error = refusal_error("HEART_BEAT", response.code, response.remark)
+            text = "a heartbeat to broker %s failed, sending the next one in %g s: %s"
+            log.warning(text, connection.address, self._interval_s, error)
         return heartbeat
 
     async def _heartbeat_loop(self) -> None:
@@ -165,5 +172,9 @@ class Heartbeats:
             await self._order.run(connection.address, request)
         except ClusterError as error:
             log.log(
-                retry_log_level(error, logging.INFO), "unregistering group %s at %s failed: %s", group, connection.address, error
+                retry_log_level(error, logging.INFO),
+                "unregistering group %s at broker %s failed, the broker will remove this member after a timeout: %s",
+                group,
+                connection.address,
+                error,
             )

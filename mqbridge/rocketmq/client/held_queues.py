@@ -84,7 +84,7 @@ class HeldQueues(dict[Queue, AssignedQueue]):
             if queue in locked:
                 assigned.on_lock_renewed(requested_at)
             elif queue in refused or not assigned.state.lock_holds(now):
-                log.warning("%s lost its lock, so it is no longer read", assigned)
+                log.warning("%s lost its lock at the broker, so this member stops reading the queue", assigned)
                 assigned.on_lock_lost()
 
     # --- offsets ----------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class GroupOffsets:
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.INFO),
-                    "commit of offset %d of %s for group %s failed, retrying later: %s",
+                    "committing offset %d of queue %s for group %s failed, retrying later: %s",
                     offset,
                     queue_label(queue),
                     self._group,

@@ -91,5 +91,5 @@ class Positions:
         address = route.master(queue.broker)
         if address is None:
             self._client.routes.invalidate(queue.topic)
-            raise ClusterError(f"the route contains no master for {queue_label(queue)} now", Failure.REFRESH)
+            raise ClusterError(f"the route contains no master for queue {queue_label(queue)} now", Failure.REFRESH)
         return address

@@ -141,7 +141,7 @@ class PullConsumer:
                 if was_registered:
                     await self.membership.leave()
         except TimeoutError:
-            log.warning("%s was closed at its deadline, before it was unregistered at every broker", self.name)
+            log.warning("%s was closed at its deadline, before every broker confirmed the unregistration", self.name)
         self._events.put_nowait(None)
 
     @property
@@ -185,7 +185,7 @@ class PullConsumer:
             await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
             log.warning(
-                "%s for %s stays stopped at its gap: offset %d of the reset could not be committed: %s",
+                "queue %s for %s stays stopped at its gap, because offset %d of the reset could not be committed: %s",
                 queue_label(queue),
                 self.name,
                 offset,
@@ -312,7 +312,7 @@ class PullConsumer:
                 self._events.put_nowait(error)  # a retry would not help
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "%s is assigned to %s but cannot be started yet, retrying: %s",
+                "queue %s is assigned to %s, but reading cannot start yet, retrying: %s",
                 queue_label(queue),
                 self.name,
                 error,

@@ -195,7 +195,7 @@ class PullLoop:
                 if progress:
                     self._idle_backoff.reset()
             elif response.is_reset:
-                await self._on_reset(response.next, "as an administrator has set the group's offset")
+                await self._on_reset(response.next, "because an administrator has set the group's offset")
         finally:
             budget.settle(charge)
         if not progress and (not pull.hold or self._loop.time() - sent_at < MIN_HOLD_S):
@@ -301,7 +301,7 @@ class PullLoop:
         """
         position = self._state.position
         if response.is_reset or response.first <= position <= response.end:
-            await self._on_reset(response.next, "as an administrator has set the group's offset")
+            await self._on_reset(response.next, "because an administrator has set the group's offset")
         elif self._state.first_start:
             log.info("%s: starting at offset %d, because offset %d is deleted already", self._name, response.next, position)
             self._state.move(response.next, first_start=True)
@@ -311,7 +311,7 @@ class PullLoop:
         else:
             raise GapError(
                 f"{self._name} ends at offset {response.next}, but reading was to continue at offset {position}: the topic was "
-                "recreated, or the broker lost messages that it had not written to disk. Reset the group's offset to continue"
+                "created again, or the broker lost messages that it had not written to disk. Reset the group's offset to continue"
             )
 
     def _gap(self, next_: int, reason: str) -> GapError:
@@ -320,7 +320,7 @@ class PullLoop:
         The error contains `next_` as the position after the gap, from which reading can be continued by a seek.
         """
         position = self._state.position
-        return GapError(f"{self._name} has a gap: offsets {position} to {next_ - 1} were not read, {reason}", (next_,))
+        return GapError(f"{self._name} has a gap: the messages at offsets {position} to {next_ - 1} are lost: {reason}", (next_,))
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class PullLoop:
         elif error.code == Status.FLOW_CONTROL:
             await asyncio.sleep(FLOW_CONTROL_WAIT_S)
         elif error.code in _UNKNOWN_SUBSCRIPTION_CODES:
-            log.info("%s: the broker does not know our subscription, sending a heartbeat: %s", self._name, error)
+            log.info("%s: the broker does not know this member's subscription, sending a heartbeat: %s", self._name, error)
             await self._context.send_heartbeat()
             await asyncio.sleep(SUBSCRIPTION_WAIT_S)
         elif error.failure is Failure.FATAL:
@@ -342,7 +342,7 @@ class PullLoop:
     async def _pause(self, error: MqbridgeError) -> None:
         """Log the error and pause before the next pull; request a rebalance if the route may be outdated."""
         delay = self._retry_backoff.delay()
-        log.log(retry_log_level(error, logging.WARNING), "%s: pull failed, retrying in %.1f s: %s", self._name, delay, error)
+        log.log(retry_log_level(error, logging.WARNING), "%s: a pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.request_rebalance()
         await asyncio.sleep(delay)
@@ -350,5 +350,5 @@ class PullLoop:
     def _stop_pulling(self, run: int, event: Event, error: MqbridgeError) -> None:
         """Stop pulling because of an error; buffered records can still be taken. No effect if the run has ended."""
         if self._state.reads(run) and self._state.stop_pulling(event):
-            log.error("%s: pulling has stopped: %s", self._name, error)
+            log.error("%s: pulling has stopped and is not retried: %s", self._name, error)
             self._on_error(error)

@@ -32,6 +32,6 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
         raise ClusterError(f"the route of topic {topic} contains no master of broker {queue.broker} now", Failure.REFRESH)
     if not route.is_writable(queue):
         raise QueueRemoved(
-            f"{queue_label(queue)} no longer accepts messages: the topic has fewer queues now, or its broker is being drained"
+            f"queue {queue_label(queue)} no longer accepts messages: the topic has fewer queues now, or its broker is drained"
         )
     return address

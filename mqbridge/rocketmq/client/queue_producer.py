@@ -121,7 +121,9 @@ class QueueProducer:
         problem = self._problem(SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future()), 1)
         address = (await self.route()).master(queue.broker)
         if problem is None and address is None:
-            problem = ClusterError(f"the route of {self.topic} names no master of {queue.broker} now", Failure.REFRESH)
+            problem = ClusterError(
+                f"the route of topic {self.topic} contains no master of broker {queue.broker} now", Failure.REFRESH
+            )
         if problem is not None:
             raise problem
         assert address is not None  # noqa: S101 - for the type checker

@@ -67,7 +67,9 @@ class QueueRelease:
             if not task.done():
                 task.cancel()
                 log.warning(
-                    "%s was released at its deadline, before offset %d was committed", self._name, self._state.acknowledged
+                    "%s was released at its deadline, before offset %d was committed, so messages may be delivered again",
+                    self._name,
+                    self._state.acknowledged,
                 )
 
     async def _run(self) -> None:

@@ -121,7 +121,7 @@ class QueueState:
         if not self.is_current(pull):
             return False
         if next_ < self.position:
-            raise LocalProtocolError(f"a response continues at {next_}, before {self.position}")
+            raise LocalProtocolError(f"a pull response continues at offset {next_}, before the queue's position {self.position}")
         self._transition(Event.RESPONSE)
         self._pull, self.first_start = None, False
         at_end, before = next_ >= end, (self.position, self.at_end)

@@ -105,7 +105,7 @@ class RouteTable:
         except ClusterError as error:
             if last_known is None or error.failure is Failure.FATAL:
                 raise
-            log.log(retry_log_level(error, logging.INFO), "using the last known route of %s: %s", topic, error)
+            log.log(retry_log_level(error, logging.INFO), "using the last known route of topic %s: %s", topic, error)
             route = None
         if route is None and (route := self._routes.get(topic)) is not None:
             self._failed_at[topic] = asyncio.get_running_loop().time()
@@ -150,7 +150,7 @@ class RouteTable:
             if previous is not None and self._watchers.get(topic):
                 if topic not in self._missing:
                     level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
-                    log.log(level, "no name server knows topic %s any more; keeping its last route", topic)
+                    log.log(level, "no name server knows topic %s any more, continuing with its last known route", topic)
                     self._missing.add(topic)
                 self._queried_at.pop(topic)  # otherwise `get` would return the kept route for `refresh_s` seconds
             else:

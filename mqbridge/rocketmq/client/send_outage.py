@@ -67,7 +67,7 @@ class SendOutage:
         """
         level = logging.DEBUG if self._warned or is_busy(error) else self._connectivity.retry_log_level(error, logging.WARNING)
         self._warned |= level > logging.DEBUG
-        log.log(level, "send to %s failed, retrying later: %s", self._name, error)
+        log.log(level, "a send to queue %s failed, retrying later: %s", self._name, error)
         await asyncio.sleep(self._backoff.delay())
 
 

@@ -88,7 +88,7 @@ class PartitionSendQueue:
         self.pump()
 
     def _fail_withdrawn(self, request: SendRequest) -> None:
-        request.fail(ClusterError(f"a send to {queue_label(self.queue)} was withdrawn"))
+        request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} was withdrawn"))
 
     def on_route(self, route: TopicRoute) -> None:
         """Send later requests to the queue's master in this route. If the queue is not writable any more, `locate` will raise."""
@@ -121,7 +121,7 @@ class PartitionSendQueue:
             future = connection.post(request.code, request.header.encode(), request.body, timeout)
         except LocalProtocolError as error:  # the request does not fit into a frame
             self._client.window.release(request.size)
-            request.fail(ClusterError(f"a send to {queue_label(self.queue)}: {error}", Failure.REFUSED))
+            request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} cannot be encoded: {error}", Failure.REFUSED))
         except ConnectionLost as error:
             self._client.window.release(request.size)
             self._handle_failure(request, error)

@@ -66,7 +66,7 @@ def read_result(queue: Queue, response: Command, address: str) -> SendResult:
     Raises ServerRefused if the broker did not store the send, RemoteProtocolError for an invalid response or another queue in it.
     """
     if response.code not in STORED:
-        error = refusal_error(f"a send to {queue_label(queue)}", response.code, response.remark)
+        error = refusal_error(f"a send to queue {queue_label(queue)}", response.code, response.remark)
         if response.code == Status.SYSTEM_ERROR and OVERSIZED in (response.remark or ""):
             error.failure = Failure.REFUSED
         raise error
@@ -94,4 +94,4 @@ def _parse_fast(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
 
 
 def _invalid_response(queue: Queue, address: str, reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{address} sent an invalid response to a send to {queue_label(queue)}: {reason}")
+    return RemoteProtocolError(f"broker {address} sent an invalid response to a send to queue {queue_label(queue)}: {reason}")

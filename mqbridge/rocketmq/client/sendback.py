@@ -55,7 +55,7 @@ class SendBack:
             await self._brokers.request(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
         except ClusterError as error:
             log.warning(
-                "offset %d of %s could not be sent back, sending a copy to the retry topic instead: %s",
+                "the message at offset %d of queue %s could not be sent back, sending a copy to the retry topic instead: %s",
                 record.queue_offset,
                 queue_label(queue),
                 error,

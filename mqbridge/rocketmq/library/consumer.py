@@ -188,7 +188,7 @@ class Consumer:
                 is_stored = True
         except (ClusterError, ProtocolError) as error:
             log.warning(
-                "%s: sending back the message at offset %d failed, this consumer will deliver it again: %s",
+                "%s: sending back the message at offset %d failed, this consumer will deliver the message again: %s",
                 acknowledger.assigned,
                 offset,
                 error,

@@ -111,8 +111,8 @@ class Popper:
         # before it has waited: a response in less than half of the poll time is taken for this.
         if response.code == Status.POLLING_TIMEOUT and (time.monotonic() - sent_at) * 2000 < self._poll_ms:
             raise ServerRefused(
-                f"{address} reported at once that a pop of topic {topic} has timed out: its clock is ahead of ours by more than "
-                f"{self._poll_ms + CLOCK_TOLERANCE_MS} ms. Synchronize the clocks",
+                f"broker {address} reported at once that a pop of topic {topic} has timed out: its clock is ahead of ours by "
+                f"more than {self._poll_ms + CLOCK_TOLERANCE_MS} ms. Synchronize the clocks",
                 response.code,
                 Failure.FATAL,
             )
@@ -126,7 +126,9 @@ class Popper:
             raise self._unsupported(address, f"its version number {version} is lower than that of 5.0.0, {V5_0_0}")
 
     def _unsupported(self, address: str, reason: str) -> ServerRefused:
-        problem = f"{address} cannot pop topic {self._subscription.topic}: {reason}. Use `consumer` instead of `pop_consumer`"
+        problem = (
+            f"broker {address} cannot pop topic {self._subscription.topic}: {reason}. Use `consumer` instead of `pop_consumer`"
+        )
         return ServerRefused(problem, Status.REQUEST_CODE_NOT_SUPPORTED, Failure.FATAL)
 
     def _header(self, queue_id: int) -> dict[str, str]:

@@ -59,7 +59,7 @@ class PopConsumer:
         async with asyncio.timeout(timeout):
             while True:
                 if self._closed:
-                    raise ClusterError(f"the consumer of {self._topic} is closed", Failure.FATAL)
+                    raise ClusterError(f"the consumer of topic {self._topic} is closed", Failure.FATAL)
                 if self._buffered:
                     message = self._buffered.popleft()
                     if not self._buffered:

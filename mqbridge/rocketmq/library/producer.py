@@ -106,7 +106,7 @@ class Producer:
         if failures:
             raise MappingError(f"cannot send message {failures[0].index} of a batch to topic {self.topic}: {failures[0].reason}")
         if len(requests) != 1 or not requests[0].is_batch:
-            raise MappingError(f"{len(messages)} messages for topic {self.topic} do not fit one batch: send them one by one")
+            raise MappingError(f"{len(messages)} messages for topic {self.topic} do not fit into one batch: send them one by one")
         size = sum(message.size for message in messages)
         number = await self._window.enter(size)
         try:
@@ -140,7 +140,7 @@ class Producer:
         except TimeoutError:
             pass
         finally:
-            error = ConnectionLost(f"the producer of {self.topic} is closed")
+            error = ConnectionLost(f"the producer of topic {self.topic} was closed before this message was stored")
             error.failure = Failure.FATAL  # unlike for another ConnectionLost, a retry cannot succeed
             self._window.abort(error)
             for batcher in self._batchers.values():
@@ -164,7 +164,7 @@ class Producer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClusterError(f"the producer of {self.topic} is closed", Failure.FATAL)
+            raise ClusterError(f"the producer of topic {self.topic} is closed", Failure.FATAL)
 
     def _batcher(self, queue: Queue) -> QueueBatcher:
         batcher = self._batchers.get(queue)
@@ -182,7 +182,7 @@ class Producer:
                 continue
             except ClusterError as error:  # the next message with `deliver_at` queries again
                 log.warning(
-                    "assuming that broker %s delays messages until any time, because its delay levels could not be queried: %s",
+                    "assuming that broker %s supports delays of any length, because the query of its delay levels failed: %s",
                     address,
                     error,
                 )

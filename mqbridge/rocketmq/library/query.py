@@ -67,7 +67,9 @@ class Query:
             return None
         records = decode_records(response.body)
         if len(records) != 1 or records[0].physical_offset != offset:
-            raise RemoteProtocolError(f"{address} did not return the requested message {message_id}, but {records!r}"[:500])
+            raise RemoteProtocolError(
+                f"broker {address} did not return the requested message {message_id}, but {records!r}"[:500]
+            )
         return records[0]
 
     async def _search(self, header: QueryHeader) -> list[Record]:

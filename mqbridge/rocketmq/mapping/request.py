@@ -144,7 +144,7 @@ class _RequestBuilder:
                     continue
                 block, flag = write_block(message, stamp, alone=False)
             except UnicodeEncodeError as error:
-                self._refuse(index, f"its texts are no Unicode text: {error}")
+                self._refuse(index, f"it has texts that are not valid Unicode: {error}")
                 continue
             body, properties = message.payload or PLACEHOLDER, with_id(block)
             if len(block) > MAX_PROPERTIES_BYTES:

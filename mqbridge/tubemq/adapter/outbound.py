@@ -97,7 +97,7 @@ class TubeMQOutbound:
             raise LocalProtocolError(f"topic {self._spec.topic!r} has {self.partitions} partitions, but no partition {partition}")
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         if self._closed:
-            future.set_exception(ClusterError(f"the outbound into {self._spec.topic!r} is closed", Failure.FATAL))
+            future.set_exception(ClusterError(f"the outbound of topic {self._spec.topic!r} is closed", Failure.FATAL))
             return future
         messages = share.messages
         name, submit, zone = self._names[partition], self._sender.submit, self._zone
@@ -144,5 +144,7 @@ class TubeMQOutbound:
             await self._sender.close(seconds_until(deadline))
             for future, send in self._pending.items():
                 if not future.done() and not send.is_withdrawn:
-                    problem = f"the outbound into {self._spec.topic!r} was closed before all messages of this send had a result"
+                    problem = (
+                        f"the outbound of topic {self._spec.topic!r} was closed before all messages of this send had a result"
+                    )
                     future.set_exception(ClusterError(problem, Failure.FATAL))

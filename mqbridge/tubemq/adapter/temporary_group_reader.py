@@ -116,7 +116,7 @@ class TemporaryGroupReader:
         try:
             await self._group_admin.remove_idle_groups(READER_GROUP_PREFIX)
         except (ClusterError, ProtocolError) as error:
-            log.info("removing the temporary groups %s* failed, a later read tries again: %s", READER_GROUP_PREFIX, error)
+            log.info("removing the temporary groups %s* failed, the next read tries again: %s", READER_GROUP_PREFIX, error)
 
 
 def _new_group_name() -> str:

@@ -102,7 +102,7 @@ class Admin:
             if UNAUTHORIZED in str(error):
                 raise
         if not await self.brokers():
-            raise ClusterError("no Broker is online", Failure.RETRY)
+            raise ClusterError("no Broker is online to create topics at: start one, or retry later", Failure.RETRY)
 
     async def is_forbidden(self, topic: str, group: str) -> bool:
         """Return True if only listed groups may consume the topic, and `group` is not listed."""

@@ -82,14 +82,15 @@ class BrokerHeartbeats:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "a heartbeat to Broker %s failed, the next one follows in %g s: %s",
+                "a heartbeat to Broker %s failed, sending the next one in %g s: %s",
                 broker,
                 self.interval_s,
                 error,
             )
             return
         if not response.success:
-            log.warning("a heartbeat to Broker %s was refused with %d: %s", broker, response.errCode, response.errMsg)
+            text = "Broker %s refused a heartbeat with code %d, sending the next one in %g s: %s"
+            log.warning(text, broker, response.errCode, self.interval_s, response.errMsg)
         for code, ref in failures:
             if ref.key in generations:
                 partition, generation = generations[ref.key]

@@ -58,7 +58,7 @@ class BrokerReconnector:
         connection = self._context.connection_for(self._partition)
         await connection.connect()
         if not connection.alive:
-            raise ConnectionLost(f"{connection.address} closes connections as soon as they are established")
+            raise ConnectionLost(f"Broker {connection.address} closed a new connection at once")
         return connection
 
     async def _refresh_route(self) -> None:
@@ -68,14 +68,14 @@ class BrokerReconnector:
                 await self._context.routes.refresh()
         except (ClusterError, ProtocolError, TimeoutError) as error:
             problem = error if str(error) else "no Master has responded yet"  # a TimeoutError has no text
-            message = "refreshing the routes failed, sending to %s partition %s continues with the last known Broker: %s"
+            message = "sending to topic %s partition %s: refreshing the route failed, continuing with the last known Broker: %s"
             log.info(message, self._context.topic, self._partition, problem)
 
     def _log(self, error: MqbridgeError) -> None:
         """Log the error. Later errors of an outage, and a Broker whose memory is full, are logged at debug level only."""
         level = logging.DEBUG if self.is_failing or _is_store_full(error) else retry_log_level(error, logging.WARNING)
         self.is_failing = True
-        log.log(level, "sending to %s partition %s failed, retrying: %s", self._context.topic, self._partition, error)
+        log.log(level, "sending to topic %s partition %s failed, retrying: %s", self._context.topic, self._partition, error)
 
 
 def _is_store_full(error: MqbridgeError) -> bool:

@@ -70,9 +70,8 @@ class GroupConsumer(ABC):
             async with asyncio.timeout_at(deadline):
                 await self._member.leave()
         except (ClusterError, ProtocolError, TimeoutError) as error:
-            log.log(
-                retry_log_level(error, logging.INFO), "consumer %s could not leave its group: %s", self._member.client_id, error
-            )
+            text = "consumer %s could not leave its group, the Master will remove the consumer after a timeout: %s"
+            log.log(retry_log_level(error, logging.INFO), text, self._member.client_id, error)
 
     async def _join(self) -> None:
         """Register with the Master, for the first time or after the Master has forgotten this member."""
@@ -137,5 +136,5 @@ class GroupConsumer(ABC):
 
     def _on_permanent_refusal(self, error: ClusterError) -> None:
         """Record that the Master refused this member permanently; the heartbeats stop."""
-        log.error("the Master refused the consumer of group %s permanently, its heartbeats stop: %s", self._member.group, error)
+        log.error("the Master refused the consumer of group %s permanently, so the consumer stops: %s", self._member.group, error)
         self._permanent_error = error

@@ -159,7 +159,9 @@ class HeldPartitions:
         try:
             return await offsets(ref)
         except Exception as error:  # the error must not stop the handling of other partitions
-            raise ClusterError(f"the start offset of {ref} could not be determined: {type(error).__name__}: {error}") from error
+            raise ClusterError(
+                f"the application's start offset of partition {ref} is not available: {type(error).__name__}: {error}"
+            ) from error
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
         """Return the connection to a partition's Broker."""
@@ -199,4 +201,4 @@ class HeldPartitions:
 
 
 def _closed_error(ref: PartitionRef) -> ClusterError:
-    return ClusterError(f"{ref} cannot be acquired: the consumer is closed", Failure.FATAL)
+    return ClusterError(f"partition {ref} cannot be acquired: the consumer is closed", Failure.FATAL)

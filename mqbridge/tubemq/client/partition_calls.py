@@ -50,7 +50,7 @@ class PartitionCalls:
         self._get_request.clientId = value
 
     def __str__(self) -> str:
-        return f"{self._ref.topic} {self._ref.name} of group {self._member.group}"
+        return f"topic {self._ref.topic} partition {self._ref.name} for group {self._member.group}"
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
         """Register at `offset`; if it is None, `read_status` says where to start: see `StartOffset` in `held_partitions`.

@@ -76,7 +76,12 @@ class PartitionRegistration:
         """
         response = await self._register_with_retries(read_status, offset, offset if exact else None)
         if (start := response.currOffset) < offset:
-            log.warning("%s starts at offset %d, the end of its Broker's data, instead of %d", self._calls, start, offset)
+            log.warning(
+                "%s: reading starts at offset %d, where the Broker's data ends, instead of at offset %d",
+                self._calls,
+                start,
+                offset,
+            )
         return start
 
     async def seek(self, offset: int, *, exact: bool = True) -> int:
@@ -120,7 +125,11 @@ class PartitionRegistration:
                 if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
                     raise
                 # The Broker restarted. If it shut down cleanly, its position may be after a pack that was not confirmed.
-                log.info("%s: the position query failed, registering again at the last safe offset: %s", self._calls, error)
+                log.info(
+                    "%s: the Broker does not know the position, registering again at the last confirmed offset: %s",
+                    self._calls,
+                    error,
+                )
         await self._calls.unregister(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()
 
@@ -170,5 +179,7 @@ class PartitionRegistration:
 
 def warn_offset_set_back(partition: object, confirmed_offset: int, offset: int) -> None:
     """Log that a Broker continues at `offset`, before the offset up to which it had confirmed all messages."""
-    reason = "the Broker lost data or offsets that were not on disk yet, or the group was moved; messages may be delivered again"
-    log.warning("%s went back from offset %d to %d: %s", partition, confirmed_offset, offset, reason)
+    reason = (
+        "the Broker lost data or offsets that were not on disk yet, or a person moved the group; messages may be delivered again"
+    )
+    log.warning("%s: reading goes back from offset %d to %d: %s", partition, confirmed_offset, offset, reason)

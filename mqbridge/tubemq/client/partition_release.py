@@ -49,7 +49,8 @@ class PartitionRelease:
             async with asyncio.timeout(CONFIRM_WAIT_S):
                 await self._signals.settled.wait()
         except TimeoutError:
-            log.info("%s: the delivered pack was not confirmed in time and will be delivered again", self._calls)
+            text = "%s: the delivered pack was not confirmed within %g s of the revocation and will be delivered again"
+            log.info(text, self._calls, CONFIRM_WAIT_S)
         await self._release(None)
 
     async def _release(self, deadline: float | None) -> None:
@@ -59,7 +60,9 @@ class PartitionRelease:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(self._release_task)
         except TimeoutError:
-            log.info("%s was not released in time; its lease at the Broker will expire", self._calls)
+            log.info(
+                "%s: the Broker did not confirm the release before the deadline; the lease at the Broker will expire", self._calls
+            )
 
     async def _unregister(self) -> None:
         must_unregister = self._state.must_unregister

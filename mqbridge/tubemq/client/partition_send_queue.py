@@ -179,7 +179,7 @@ class PartitionSendQueue:
             raise response
         fields = parse_flat(SendMessageResponseB2P, response)
         if fields.errCode != codes.SUCCESS:
-            request = f"a message for {self._sender.topic} partition {self._partition}"
+            request = f"a message for topic {self._sender.topic} partition {self._partition}"
             raise codes.refusal_error(request, fields.errCode, fields.errMsg)
         return SendResult(fields.messageId, fields.appendOffset, fields.appendTime)
 
@@ -189,8 +189,8 @@ class PartitionSendQueue:
         failure = failure_of(error)
         if self._sender.ordered and failure is not Failure.REFUSED:
             later, self._waiting = self._waiting, deque()
-            where = f"{self._sender.topic} partition {self._partition}"
-            problem = f"not sent to {where}, since an earlier message was not stored: {error}"
+            where = f"topic {self._sender.topic} partition {self._partition}"
+            problem = f"not sent to {where}, because an earlier message was not stored: {error}"
             for later_message in later:
                 self._report_failure(later_message, ClusterError(problem, failure))
 
@@ -225,8 +225,8 @@ class PartitionSendQueue:
         self.send_waiting()
 
     def _withdrawn_error(self) -> Withdrawn:
-        where = f"{self._sender.topic} partition {self._partition}"
-        return Withdrawn(f"withdrawn before {where} was known to have stored it")
+        where = f"topic {self._sender.topic} partition {self._partition}"
+        return Withdrawn(f"a message for {where} was withdrawn before the Broker confirmed that it is stored")
 
     def _must_give_up(self, message: _Message) -> bool:
         """Return True if a failed message must not be retried: `max_elapsed_s` has passed, or the sender is closing.
@@ -286,6 +286,6 @@ class PartitionSendQueue:
         await cancel(self._reconnect_task)
         waiting = [*self._retries, *self._waiting]
         self._retries, self._waiting = [], deque()
-        problem = f"the sender to {self._sender.topic} was closed before this message was sent"
+        problem = f"the sender to topic {self._sender.topic} was closed before this message was sent"
         for message in waiting:
             self._report_failure(message, SenderClosed(problem))

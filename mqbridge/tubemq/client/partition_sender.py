@@ -90,9 +90,9 @@ class PartitionSender:
 
     def _rejection_error(self, size: int) -> MqbridgeError:
         if self.closing:
-            return SenderClosed(f"the sender to {self.topic} is closed")
-        limit = f"{size} bytes, {MAX_MESSAGE_BYTES} at most"
-        return codes.refusal_error(f"a message for {self.topic}", codes.OVER_MAX_LENGTH, limit)
+            return SenderClosed(f"the sender to topic {self.topic} is closed")
+        limit = f"it has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed"
+        return codes.refusal_error(f"a message for topic {self.topic}", codes.OVER_MAX_LENGTH, limit)
 
     def send(
         self, partition: str, data: bytes, flag: int = 0, msg_type: str | None = None, msg_time: str | None = None
@@ -212,6 +212,6 @@ async def open_partition_sender(
     """
     max_in_flight = in_flight or (1 if ordered else MAX_UNORDERED_REQUESTS)
     if max_in_flight < 1:
-        raise LocalProtocolError(f"in_flight is {in_flight}; a partition needs at least one request in flight")
+        raise LocalProtocolError(f"in_flight is {in_flight}, but must be at least 1 (requests in flight per partition)")
     route = await routes.topic(topic)
     return PartitionSender(routes, connections, route, max_in_flight=max_in_flight, ordered=ordered, max_elapsed_s=max_elapsed_s)

@@ -250,7 +250,7 @@ class PartitionState:
 
     def _stop_at_gap(self, expected: int, offset: int) -> None:
         problem = (
-            f"{self._name} lost data: expected offset {expected}, the Broker continued at {offset}. "
-            "The data in between was deleted before it was read; give the topic a longer retention"
+            f"{self._name} lost data: offset {expected} was expected, but the Broker continued at offset {offset}. "
+            "The data between these offsets was deleted before it was read; give the topic a longer retention"
         )
         self.stop(GapError(problem, (offset, 0)))

@@ -133,7 +133,9 @@ class _RangeProgress:
         try:
             after = await partition.commit(consumed=True)
         except ClusterError as error:
-            log.log(retry_log_level(error, logging.INFO), "%s: the commit failed, reading the pack again: %s", partition, error)
+            log.log(
+                retry_log_level(error, logging.INFO), "%s: committing a pack failed, reading the pack again: %s", partition, error
+            )
             return []
         if pack is None:
             self._handle_no_messages(after)

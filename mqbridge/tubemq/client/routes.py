@@ -140,7 +140,10 @@ class Routes:
             await self.masters.call(rpc.PRODUCER_CLOSE, request, CloseResponseM2P)
         except (ClusterError, ProtocolError) as error:
             log.log(
-                retry_log_level(error, logging.INFO), "unregistering producer %s at the Master failed: %s", self.client_id, error
+                retry_log_level(error, logging.INFO),
+                "unregistering producer %s at the Master failed, the Master will remove the producer after a timeout: %s",
+                self.client_id,
+                error,
             )
 
     async def topic(self, topic: str) -> TopicRoute:
@@ -166,7 +169,7 @@ class Routes:
         if ref.name not in route.readable:
             await self.refresh()
             if ref.name not in route.partitions:
-                log.info("%s is read-only: its Broker accepts no messages for the topic at present", ref)
+                log.info("partition %s is read-only now: its Broker accepts no messages for the topic", ref)
                 route.read_only[ref.name] = ref
         return route.index_of(ref.name)
 
@@ -228,7 +231,8 @@ class Routes:
             except (ClusterError, ProtocolError) as error:
                 log.log(
                     retry_log_level(error, logging.WARNING),
-                    "a producer heartbeat failed, retrying in %g s: %s",
+                    "a heartbeat of producer %s failed, retrying in %g s: %s",
+                    self.client_id,
                     self._heartbeat_s,
                     error,
                 )

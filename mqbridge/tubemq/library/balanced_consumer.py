@@ -85,7 +85,7 @@ class BalancedConsumer(GroupConsumer):
         ref, is_readable = await self._find(key)
         if not is_readable:
             raise codes.refusal_error(
-                f"taking {key}", codes.UNSUBSCRIBABLE, "the Master lists the partition as closed for consumers"
+                f"acquiring partition {key}", codes.UNSUBSCRIBABLE, "the Master lists the partition as closed for consumers"
             )
         partition = await self.held_partitions.acquire(ref, offset)
         self._report_soon()
@@ -110,7 +110,7 @@ class BalancedConsumer(GroupConsumer):
         if key not in listed:
             listed = {ref.key: (ref, is_readable) for ref, is_readable in (await self.partitions()).items()}
         if key not in listed:
-            raise codes.refusal_error(f"taking {key}", codes.FORBIDDEN, "the Master lists no such partition")
+            raise codes.refusal_error(f"acquiring partition {key}", codes.FORBIDDEN, "the Master lists no such partition")
         return listed[key]
 
     async def _join(self) -> None:
@@ -142,7 +142,9 @@ class BalancedConsumer(GroupConsumer):
                 await partition.seek(partition.max_offset)
             except (ClusterError, ProtocolError, LaneRevoked) as error:
                 log.warning(
-                    "%s: skipping to the end, which an administrator ordered, failed, reading continues: %s", partition, error
+                    "%s: an administrator ordered a skip to the end, but the seek failed, so no message is skipped: %s",
+                    partition,
+                    error,
                 )
 
     def _raise_permanent_error(self) -> None:

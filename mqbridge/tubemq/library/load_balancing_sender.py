@@ -86,7 +86,7 @@ class LoadBalancingSender:
         """
         if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
             raise ClusterError(
-                f"cannot send to {self.sender.topic}: {self.pending} messages with {self.pending_bytes} bytes are pending; "
+                f"cannot send to topic {self.sender.topic}: {self.pending} messages with {self.pending_bytes} bytes are pending; "
                 "send more when some of them are stored",
                 Failure.RETRY,
             )
@@ -152,7 +152,7 @@ class LoadBalancingSender:
     def _send(self, message: PendingMessage) -> None:
         """Begin an attempt: submit the message to the next partition."""
         if self.closing:
-            error = ConnectionLost(f"the sender to {self.sender.topic} was closed before this message was stored")
+            error = ConnectionLost(f"the sender to topic {self.sender.topic} was closed before this message was stored")
             self._settle(message, error)
             return
         ref = message.ref = self._choose_partition()

@@ -118,7 +118,9 @@ class PackPuller:
                     async with asyncio.timeout(self._settle_s):
                         await partition.wait_until_settled()
                 except TimeoutError:
-                    log.warning("%s: a pack was not settled within %g s and is read again", partition, self._settle_s)
+                    log.warning(
+                        "%s: a pack was neither confirmed nor rejected within %g s and is read again", partition, self._settle_s
+                    )
                     delivery.reject()
         except LaneRevoked:
             return
@@ -184,6 +186,6 @@ async def _handle(handler: Handler, partition: HeldPartition, pack: Pack) -> boo
     try:
         await handler(partition, pack)
     except Exception:  # the handler is the application's code: any error concerns this pack only
-        log.exception("handling a pack of %s at offset %d failed", partition, pack.offset)
+        log.exception("the handler failed for the pack of %s at offset %d, which will be delivered again", partition, pack.offset)
         return False
     return True

@@ -169,7 +169,7 @@ def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(data) > max_bytes:
             # `max_bytes` is what the groups before have left of the limit.
-            raise RemoteProtocolError(f"a packed body claims to unpack to more than {MAX_UNPACKED_BYTES} bytes")
+            raise RemoteProtocolError(f"a packed body unpacks to more than the limit of {MAX_UNPACKED_BYTES} bytes")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise RemoteProtocolError(f"a group of {len(data)} bytes of a packed body is not snappy: {error}") from error

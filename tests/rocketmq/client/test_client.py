@@ -23,7 +23,7 @@ def consumer(group: str = "G", version: int = 1) -> ConsumerData:
 
 async def test_the_client_id_is_unknown_before_the_client_is_connected():
     client = scripted_client()
-    with pytest.raises(LocalProtocolError, match="before it is connected"):
+    with pytest.raises(LocalProtocolError, match="call connect first"):
         _ = client.client_id
 
 

@@ -144,7 +144,8 @@ async def test_watchers_keep_the_last_route_if_name_servers_forget_the_topic(clu
     client.routes.watch(TOPIC, seen.append)
     await until(lambda: len(seen) == 1)
     cluster.on[ROUTE] = refuses(Status.TOPIC_NOT_EXIST)
-    await until(lambda: "keeping its last route" in caplog.text)  # an earlier query may still be in progress, and would be shared
+    # An earlier query may still be in progress, and would be shared.
+    await until(lambda: "continuing with its last known route" in caplog.text)
     assert await client.routes.get(TOPIC, fresh=True) is None
     assert client.routes.last_known(TOPIC) is seen[0]
     cluster.on[ROUTE] = route

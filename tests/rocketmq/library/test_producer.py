@@ -148,7 +148,7 @@ async def test_a_batch_is_one_request(cluster: Cluster, producer: Producer):
     assert len(ids) == 2
     assert await producer.send_batch([]) == []
     for wrong in ([OutgoingMessage(b"a", delay_level=1)], [OutgoingMessage(bytes(2 << 20)), OutgoingMessage(b"")]):
-        with pytest.raises(MappingError, match="do not fit one batch"):
+        with pytest.raises(MappingError, match="do not fit into one batch"):
             await producer.send_batch(wrong)
 
 

@@ -76,10 +76,10 @@ def test_a_decompression_bomb_is_refused() -> None:
     """The size that snappy data claims is checked first; the sizes of all groups are added up."""
     bomb = b"\xff\xff\xff\xff\x0f" + b"x"
     body = packed(">I", 1) + packed(">H", 1) + b"m" + packed(">IB", len(bomb) + 1, 1) + bomb
-    with pytest.raises(RemoteProtocolError, match="claims to unpack to more"):
+    with pytest.raises(RemoteProtocolError, match="unpacks to more"):
         unpack(b"\x0f\x00" + body + b"\x0f\x00")
     quarter = group(b"m", lengths(bytes(tdmsg.MAX_UNPACKED_BYTES // 4)), snappy=True)
-    with pytest.raises(RemoteProtocolError, match="claims to unpack to more"):
+    with pytest.raises(RemoteProtocolError, match="unpacks to more"):
         unpack(b"\x0f\x00" + packed(">I", 4) + quarter * 4 + b"\x0f\x00")
 
 
