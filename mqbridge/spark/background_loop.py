@@ -22,6 +22,7 @@ from mqbridge.spark.cluster_ref import ClusterRef
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 30.0
+"""How long a task waits for the connection of its cluster."""
 MAX_IDLE_CLUSTERS = 4
 """Maximum number of unused clusters that stay connected."""
 PREFETCHED_ITEMS = 2
@@ -58,6 +59,7 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        """The process in which the thread runs. A forked process does not have the thread."""
         self._loop = _new_loop()
         self._shared_clusters: dict[bytes, _SharedCluster] = {}
         """Keyed by the pickled ClusterRef, least recently used first."""
@@ -106,7 +108,7 @@ class BackgroundLoop:
         Other users in this process share the cluster, so leaving the context does not close it.
         """
         key = pickle.dumps(ref)
-        shared = self._shared_clusters.pop(key, None)
+        shared = self._shared_clusters.pop(key, None)  # stored again below, as the most recently used
         if shared is None or _has_failed(shared.connect_task):
             shared = _SharedCluster(ref.make_cluster())
         self._shared_clusters[key] = shared

@@ -13,6 +13,7 @@ from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.options import OptionValues
 
 _OPTION_NAMES = OptionNames("the option config", "the option cluster", "the option url")
+"""How errors call the configuration file, the cluster and the URL."""
 
 
 def resolve_cluster(values: OptionValues) -> ClusterRef:
@@ -39,7 +40,10 @@ class ResolvedRoute:
 
 
 def resolve_route(values: OptionValues) -> ResolvedRoute | None:
-    """Return the route of the option `route`, or None without that option. Raises ConfigError."""
+    """Return the route of the option `route`, or None without that option.
+
+    Raises ConfigError if the configuration has no such route, or if `config` is not set, or `cluster` or `url` is set as well.
+    """
     name = values["route"]
     if name is None:
         return None

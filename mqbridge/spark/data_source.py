@@ -76,6 +76,7 @@ class MqbridgeDataSource(DataSource):
         return source_settings(values, self._resolve_source_cluster(values), usage, self._route)
 
     def _resolve_source_cluster(self, values: OptionValues) -> ClusterRef:
+        """Return the cluster to read from. The first call sets `_cluster` and `_route`. Raises ConfigError."""
         if self._cluster is None:
             self._route = resolve_route(values)
             self._cluster = resolve_cluster(values) if self._route is None else self._route.source_cluster

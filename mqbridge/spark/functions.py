@@ -37,3 +37,4 @@ def _drop_repeated_names(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 properties_udf = arrow_udf(_decode, MapType(StringType(), StringType()))  # type: ignore[call-overload]  # the stubs lack this overload
+"""Converts binary properties to a map: NULL stays NULL, and a repeated name keeps its first value."""

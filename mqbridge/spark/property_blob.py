@@ -24,6 +24,7 @@ from mqbridge.message import Message, Pair
 from mqbridge.wire.varint import decode_varint, encode_varint
 
 NARROW, WIDE = 1, 2
+"""The kinds of blobs: one or four bytes per length of a value."""
 _MAX_NAME_SETS, _MAX_NAMES_BYTES = 4096, 4096
 """The maximum number of cached name sets, and the maximum total length of the names in a cached set."""
 _EMPTY_BLOB = b""
@@ -92,7 +93,7 @@ def decode_pairs(blob: bytes | None) -> tuple[Pair, ...]:
 def _split_blob(blob: bytes) -> tuple[_Names, tuple[bytes, ...]]:
     """Return the names and the encoded values of a blob. Raises ValueError."""
     try:
-        size, offset = blob[1], 2
+        size, offset = blob[1], 2  # correct for sizes below 128, whose varint is one byte
         if size > 0x7F:
             size, offset = decode_varint(blob, 1)
         field = blob[offset : offset + size]

@@ -38,6 +38,7 @@ class PartitionComparison:
     """The number of messages and the checksum of one source partition and of its copy."""
 
     partition: int
+    """Index of the partition, the same in source and copy."""
     sent: int
     copied: int
     sent_checksum: str
@@ -51,7 +52,7 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a run. `minutes` has the minute, the number of orders and their total amount."""
+    """The results of a run. `minutes` has one row per minute: its begin, the number of orders and their total amount."""
 
     steps: list[Step]
     minutes: list[tuple[datetime, int, int]]
@@ -64,7 +65,10 @@ class Results:
 
 
 class Quickstart:
-    """One run of the quickstart with this number of messages. `folder` must be new."""
+    """One run of the quickstart, with `messages` orders in topics of `partitions` partitions. `folder` must be new.
+
+    `source` and `target` are the URLs of two embedded logs.
+    """
 
     def __init__(self, spark: SparkSession, folder: Path, messages: int, partitions: int, on_step: OnStep) -> None:
         self._spark, self._folder, self._messages, self._partitions, self._on_step = spark, folder, messages, partitions, on_step

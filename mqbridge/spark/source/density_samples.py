@@ -20,12 +20,15 @@ class DensityEstimator:
     def __init__(self, queries: ClusterQueries) -> None:
         self._queries = queries
         self._samples: dict[str, tuple[Density, float]] = {}
-        """Density by topic, with the time of its sample."""
+        """Density by topic, with the time of its sample (time of the event loop)."""
 
     async def lags(
         self, ranges: Mapping[PartitionKey, tuple[Position, Position]], unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]
     ) -> dict[PartitionKey, Lag]:
-        """Return the estimated content of these ranges. Raises ClusterError."""
+        """Return the estimated content of these ranges. Raises ClusterError.
+
+        Without a sample, as of a topic without messages, the estimate is one message of 0 bytes per unit.
+        """
         units = {key: count_units(parts) for key, parts in unit_ranges.items()}
         # By topic, the partition with the most units: a later entry of a topic replaces the earlier one.
         largest = {key[0]: key for key in sorted(ranges, key=lambda key: units[key]) if units[key]}

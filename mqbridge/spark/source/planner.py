@@ -46,8 +46,12 @@ class StreamPlanner:
         self._harmless_losses: set[tuple[PartitionKey, Position]] = set()
         """Suspected losses for which the cluster confirmed that no message was lost."""
         self._reported_losses: set[tuple[PartitionKey, LossKind, Position]] = set()
+        """Accepted losses that were logged, by partition, kind and required position."""
         self._last_batch_time = time.monotonic()
-        """When the last batch with messages was planned, for the maximum delay of `minOffsetsPerTrigger`."""
+        """When the last planned end differed from its start, for the maximum delay of `minOffsetsPerTrigger`.
+
+        Before that, when the planner was created.
+        """
 
     async def freeze(self) -> None:
         """Make the current end the target, where a query with availableNow ends."""
@@ -95,7 +99,8 @@ class StreamPlanner:
     async def end_offsets(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next batch, or `start` if there is nothing to read. Raises ClusterError, ConfigError, GapError.
 
-        A query with availableNow waits until missing targets exist, because it must not end before their partitions are read.
+        A query with availableNow waits until the missing targets of deferred partitions exist, because it must not end before
+        these partitions are read.
         """
         deadline = time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
         while (end := await self._find_end(start, limit)) == start and (deferred := self.state.deferred_targets()):
@@ -110,6 +115,7 @@ class StreamPlanner:
         await self._refresh(start)
         if self.state.take_empty_batch(start):
             return start
+        # An overdue batch is planned even with fewer messages than `minOffsetsPerTrigger`.
         is_overdue = time.monotonic() - self._last_batch_time >= self._settings.max_delay_s
         inputs = (start, self.state.bounds_version, limit, is_overdue)
         if self._last_end is None or self._last_end[0] != inputs:

@@ -82,7 +82,8 @@ class RangeReader:
         """Read all batches in order. Raises GapError, ClusterError.
 
         A read may end before the end of the range. Then the bounds of the partition show whether messages were lost. If they show
-        no loss, a second read confirms that no message follows; with positions of several numbers, an early end is normal.
+        no loss, a second read confirms that no message follows; with positions of several numbers, an early end is normal, and
+        the range counts as complete.
         """
         retry_timer, is_end_checked = RetryTimer(self._rules.retry_s), False
         while self._position < self._task.end:
@@ -94,8 +95,9 @@ class RangeReader:
                             retry_timer.reset()
                             is_end_checked, self._missing_since = False, None
                             yield batch
+                    # If `is_end_checked`, the second read found no message either: compaction removed the others.
                     if is_end_checked or self._position >= self._task.end:
-                        return  # no loss, and the second read found no message either: compaction removed the others
+                        return
                     await self._check_early_end(cluster)
                     is_end_checked = True
                     if not self._has_dense_positions:
@@ -134,7 +136,7 @@ class RangeReader:
         """Find out why the read ended before the range. Raises GapError if the missing messages are not stored any more.
 
         A partition that ends before the range lost messages, for example from a broker's memory. It will reuse their positions
-        for other messages.
+        for other messages. Raises ClusterError, FATAL if the partition is missing.
         """
         topic, name = self._task.key
         bounds = (await cluster.bounds(topic)).get(name)
@@ -172,6 +174,7 @@ class RangeReader:
             partition = describe_partition(self._task.key)
             failed = f"reading {partition} from {format_position(begin)} to {format_position(end)} failed"
             raise GapError(f"{failed}: {gap}. {DATA_LOSS_HINT}") from gap
+        # If the gap does not say where messages follow, the remaining range counts as lost.
         self._position = end if gap.resume is None or gap.resume <= begin else min(gap.resume, end)
         partition, resume_position = describe_partition(self._task.key), format_position(self._position)
         log.warning("data loss in %s, reading continues at %s: %s", partition, resume_position, gap)

@@ -14,16 +14,19 @@ log = logging.getLogger(__name__)
 ATTEMPT_TIMEOUT_S = 60.0
 """Timeout of one attempt. Adapters have shorter timeouts of their own."""
 RESTART_TIMEOUT_S = 60.0
-"""How long partitions may be missing before the query fails: longer than a server restart, but a user can wait for it."""
+"""How long partitions may be missing before the query fails, or `retryTimeout` if that is shorter.
+
+Longer than a server restart, but a user can wait for it.
+"""
 DELETED_TIMEOUT_S = 3600.0
 """A task, and a query with failOnDataLoss=false, treat a partition that is missing for this time as deleted.
 
-Long, because a partition that is skipped too early loses its unread messages.
+A shorter `retryTimeout` applies instead. Long, because a partition that is skipped too early loses its unread messages.
 """
 
 
 class RetryTimer:
-    """Waits between attempts, and raises the error after `retry_s` of failures only. Needs a running event loop."""
+    """Waits between attempts, and raises the error if `retry_s` after the first failure no attempt has succeeded. Needs a running event loop."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s

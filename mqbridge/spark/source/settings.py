@@ -47,7 +47,10 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The options of a source. Names with `_s` are durations in seconds, `rows` are messages, None means no limit."""
+    """The options of a source; `source_settings` shows which option each field comes from.
+
+    Names with `_s` are durations in seconds, `rows` are messages, None means no limit.
+    """
 
     cluster: ClusterRef
     topics: TopicSelection

@@ -44,7 +44,10 @@ async def describe_topic(cluster: Cluster, topic: str) -> Topic:
 
 
 async def positions_at_time(cluster: Cluster, topic: str, time_ms: int) -> Mapping[str, Position]:
-    """Return the positions of a time by partition name. Raises ClusterError, ConfigError if the cluster cannot find them."""
+    """Return, by partition name, the position of the first message stored at this time or later.
+
+    Raises ClusterError, and ConfigError if the cluster cannot find positions by time.
+    """
     if cluster.operations is None:
         raise ConfigError(
             f"cluster {cluster.name!r} cannot find positions by time", hint="Configure its admin_url, or use offsets"

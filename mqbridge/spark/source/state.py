@@ -24,7 +24,7 @@ from mqbridge.spark.source.offsets import Offsets, PartitionKey
 
 
 class SourceState:
-    """Topics, bounds and target of one streaming query.
+    """Topics, bounds and target of one streaming query. The target is where a query with availableNow ends, not a topic.
 
     `reads_topic` returns whether a topic is read, also for topics that do not exist. All times come from one monotonic clock. The
     arguments ending in `_s` are the maximum age of the bounds and of the list of topics.
@@ -38,7 +38,7 @@ class SourceState:
         self.bounds: Mapping[PartitionKey, Bounds] = {}
         """The last known bounds of existing partitions."""
         self.deferred: Collection[PartitionKey] = ()
-        """New partitions that are not read yet, because their targets do not exist."""
+        """New partitions that are not read yet, because the topics or partitions to copy them to do not exist."""
         self.bounds_version = 0
         """The number of times that the bounds were looked up."""
         self.target: Offsets | None = None
@@ -73,7 +73,7 @@ class SourceState:
             self.target = {**{key: self.bounds[key].next for key in keys if key in self.bounds}, **self.target}
 
     def begin(self, offsets: Offsets, *, with_empty_batch: bool) -> None:
-        """Set the initial offsets of a new query. Deferred partitions begin there too, but only after their targets exist.
+        """Set the initial offsets of a new query. Deferred partitions begin there too, but are read later.
 
         `with_empty_batch`: the first batch is empty.
         """

@@ -61,7 +61,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dump_offsets(background_loop().run(self._planner.initial_offsets()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch, or `start` if there is nothing to read.
+        """Return the end of the next batch, or `start` if there is nothing to read or the stop file exists.
 
         Raises ClusterError, ConfigError, GapError.
         """
@@ -103,7 +103,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 async def _run_unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | None) -> T | None:
-    """Return the result of `work`. After a stop request, cancel `work`, which may retry for days, and return None."""
+    """Return the result of `work`. After a stop request, cancel `work`, which may retry for days, and return None.
+
+    Without a stop file, `stop` is None, and `work` is never cancelled.
+    """
     task: asyncio.Task[T] = spawn(work, "planning the end of a batch", log_errors=False)
     try:
         while not task.done():

@@ -30,7 +30,8 @@ class RangeTask(InputPartition):
     """The range of one partition that a task reads; with `is_part`, other tasks read other ranges of the same partition.
 
     index  index of the partition, set only with `mode=ranges`
-    rows   estimated number of messages, and `size` their bytes; 0 if unknown
+    rows   estimated number of messages, used only with `mode=ranges`
+    size   estimated number of bytes, used only with `mode=ranges`
     """
 
     key: PartitionKey

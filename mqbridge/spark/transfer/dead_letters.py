@@ -1,4 +1,4 @@
-"""Limits the dead letters of a transfer: if a target refuses very many messages, something is wrong, and the task must fail."""
+"""Limits the dead letters of a transfer: if targets refuse very many messages, something is wrong, and the task must fail."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ class BoundedDeadLetters(DeadLetters):
         super().__init__(route, outbound, label)
         self._max_letters = max_letters
         self._letters = 0
-        """Number of dead letters since the topic was opened."""
+        """Number of dead letters since the topic was opened; a transfer opens it again after a transient failure."""
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """Make the dead letters for these messages. Raises DeliveryError if that exceeds the limit."""

@@ -34,6 +34,7 @@ class Tally:
         self._unfinished: dict[int, _BatchCounts] = {}
         """Counts of the batches that are not finished, by `id(batch)`."""
         self._current = _BatchCounts()
+        """The counts of the batch of the last `begin_batch`."""
 
     def begin_batch(self, batch: Batch) -> None:
         """Set the counts of this batch to zero, except for `skipped` if the batch is sent again."""
@@ -69,6 +70,6 @@ class Tally:
             counts.by_target[label] = counts.by_target.get(label, 0) + count
 
     def count_dead(self, count: int) -> None:
-        """Count messages for which a dead letter is stored instead."""
+        """Count messages for which a dead letter is stored instead. `finish_batch` counted them as stored."""
         self.counts.dead += count
         self.counts.stored -= count

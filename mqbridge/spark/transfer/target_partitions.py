@@ -62,7 +62,10 @@ class RowPartitioner(Partitioner):
         self._partition_mode, self._divide_by_rule = partition_mode, self.divide
         self._hashes_positions = deduplicate and rule.by == "round_robin"
         self._keyless_partition = -1
-        """The partition of the last rows without source and key: the next ones get the next partition."""
+        """The partition of the last rows without source and key: the next ones get the next partition.
+
+        -1 before the first rows, which get partition 0.
+        """
         self.divide = self._divide_rows  # replaces the method of the rule
 
     def _divide_rows(self, share: Share) -> list[PartitionShare]:

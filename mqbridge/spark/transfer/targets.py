@@ -88,6 +88,7 @@ class OpenTargets:
         dead_letter, request = self._spec.delivery.dead_letter, self._request
         dead_positions: dict[str, set[Position]] = {}
         if dead_letter is not None:
+            # With a sender name, dead letters are found in the topic after a failure, so the outbound need not send them twice.
             outbound = await self._open_outbound(
                 dead_letter.cluster, dead_letter.topic, None, sender=None, retries_unanswered=request.sender is None
             )
@@ -209,6 +210,7 @@ async def open_targets(request: OpenRequest, find_cluster: FindCluster, tally: T
     async with AsyncExitStack() as stack:
         refs = request.spec.clusters
         clusters = {name: await stack.enter_async_context(find_cluster(refs[name])) for name in request.spec.used_clusters}
+        # A target has an empty topic if rows name none.
         target_class = OpenTargets if all(target.topic for target in request.spec.targets) else RefusingTargets
         targets = target_class(request, clusters, tally)
         try:

@@ -48,6 +48,8 @@ class Transfer:
     job     the name of the job, the same in every attempt. Job and source form the producer name for deduplication
     replay  given if an earlier attempt may have sent some of the messages
     budget  limits the bytes in flight; the transfers of a task share one
+
+    `find_cluster` provides the connected clusters.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Transfer:
         try:
             await self._deliver(lane)
         except (ClusterError, DeliveryError) as error:
+            # An error of the iterator is final: the iterator cannot be read again.
             if lane.error is error or error.failure not in (Failure.RETRY, Failure.REFRESH):
                 raise
             now = asyncio.get_running_loop().time()
@@ -105,6 +108,7 @@ class Transfer:
             log.warning("%s: delivery failed, opening the targets again in %.1f s: %s", self._source, pause_s, error)
             await asyncio.sleep(pause_s)
             lane.rewind()
+            # From now on, the targets may store messages that this transfer sent after the initial ends.
             self._replay = self._replay or Replay(self._initial_ends)
 
     async def _deliver(self, lane: IteratorLane) -> None:
