@@ -37,6 +37,7 @@ def text_lists_of(array: pa.Array) -> list[tuple[str, ...]]:
     try:
         lists = array.to_pylist()
     except UnicodeDecodeError:
+        # `texts and`: NULL and the empty list stay as they are.
         lists = [texts and list(map(_to_text, texts)) for texts in array.cast(pa.list_(BINARY)).to_pylist()]
     return [tuple([text for text in texts if text is not None]) if texts else () for texts in lists]
 

@@ -113,7 +113,10 @@ def _read_keys(arrays: Arrays, count: int, *, keys_are_text: bool) -> Iterable[s
 
 
 def _split_at_sources(messages: Sequence[Message], arrays: Arrays) -> list[SourceRun]:
-    """Split the messages into runs of the same source. Raises ValueError for an invalid `source`."""
+    """Split the messages into runs of the same source. Raises ValueError for an invalid `source`.
+
+    The size of a batch counts only payloads. Its next position is one after that of its last message.
+    """
     sizes = pc.binary_length(arrays["payload"])
     runs, begin = [], 0
     for source, end in _find_source_ends(arrays, len(messages)):

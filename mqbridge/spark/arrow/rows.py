@@ -33,7 +33,9 @@ class RowBuilder:
         self.schema: pa.Schema = to_arrow_schema(spark_schema, timezone="UTC")
         self._binary_properties, self._is_part = binary_properties, is_part
         self._partition: Partition | None = None
+        """The partition of the last batch; None before the first batch."""
         self._partition_columns: dict[str, pa.Array] = {}
+        """Columns of `_partition` that have one value for all rows, by name. They have MAX_ROWS rows or more."""
 
     def build(self, batch: Batch) -> pa.RecordBatch:
         """Return all messages of a batch as one record batch."""

@@ -26,6 +26,7 @@ from mqbridge.errors import ConfigError
 log = logging.getLogger(__name__)
 
 RENEW_INTERVAL_S = 10.0
+"""Interval at which the holder renews its lease."""
 EXPIRE_AFTER_S = 40.0
 """A mirror that waits this long without seeing a renewal assumes that the holder has ended. Several renewals may fail before."""
 SETTLE_S = 2.0
@@ -45,6 +46,7 @@ class Lease:
         self.is_lost = False
         """Whether another mirror has taken over the lease."""
         self._id = uuid4().hex
+        """Tells this lease from those of other mirrors on the same folder."""
         self._renewals = 0
         """Number of writes of the lease: each write must change the file."""
         self._released = threading.Event()
@@ -70,6 +72,7 @@ class Lease:
             if current is None:  # the holder has released it
                 break
             # A file that is just being written proves nothing: its writer may have been killed.
+            # `_read` gives such a file an empty id.
             if current["id"] != "" and current != content:
                 raise self._in_use_error(current)
         self._write()

@@ -41,7 +41,7 @@ class RouteQuery:
         self._stop_file, self._settings = stop_file, settings
         self._query: StreamingQuery | None = None
         self._last_batch = -1
-        """Id of the last batch that `progress` counts."""
+        """Id of the last batch that `progress` counts; -1 before the first."""
         self._is_stopping = False
 
     def start(self, session: "SparkSession", config: Path, tasks: int) -> None:

@@ -45,7 +45,7 @@ class Pump:
 
     @property
     def _reading_rules(self) -> PumpReadingRules:
-        """The rules of the route: gaps stop it or not, and failed reads are retried as long as failed writes."""
+        """The rules of the route: `on_gap` decides whether a gap is an error. Reads are retried as long as writes."""
         return PumpReadingRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:

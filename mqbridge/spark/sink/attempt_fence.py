@@ -54,13 +54,17 @@ class ClaimFiles(Protocol):
 
 
 class AttemptFence:
-    """Fences one attempt at one task of a batch against other attempts. Must be created on an event loop."""
+    """Fences one attempt at one task of a batch against other attempts. Must be created on an event loop.
+
+    `task` is the number of the task in its stage.
+    """
 
     def __init__(self, files: ClaimFiles, batch_id: int, task: int, attempt: Attempt) -> None:
         self._files, self._attempt = files, attempt
         self._batch_prefix, self._task = claim_prefix(batch_id), task
         self._time = asyncio.get_running_loop().time
         self._checked_at = self._time()
+        """When the claims were last read without an error (time of the event loop); at first, when the fence was created."""
         self._check_lock = asyncio.Lock()
 
     async def begin(self) -> bool:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def fixed_topics(spec: TargetsSpec) -> set[TopicKey]:
-    """Return the target and dead-letter topics whose names do not depend on the rows."""
+    """Return the target and dead-letter topics whose names do not depend on the rows. A template contains `{`."""
     topics = {(target.cluster, target.topic) for target in spec.targets if "{" not in target.topic}
     dead_letter = spec.delivery.dead_letter
     return topics if dead_letter is None else topics | {(dead_letter.cluster, dead_letter.topic)}

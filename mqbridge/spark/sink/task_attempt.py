@@ -60,7 +60,10 @@ class CheckpointClaimFiles:
 
 
 async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work. If a later attempt begins, cancel the work and raise ClusterError. `fence` may be None."""
+    """Return the result of the work. If a later attempt begins, cancel the work and raise ClusterError.
+
+    Raises OSError if the claims cannot be read. Without a fence (None), nothing cancels the work.
+    """
     work_task: asyncio.Task[T] = spawn(work, "the work of a task", log_errors=False)
     watch_task = None if fence is None else spawn(raise_when_superseded(fence), "watching for later attempts", log_errors=False)
     try:
@@ -73,7 +76,7 @@ async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any,
 
 
 async def raise_when_superseded(fence: AttemptFence) -> NoReturn:
-    """Wait until a later attempt begins, and raise ClusterError."""
+    """Raise ClusterError when this attempt must stop, and OSError if the claims cannot be read."""
     while True:
         # Half an interval, because this check does nothing if a sender has checked just before, and the next one must be in time.
         await asyncio.sleep(CHECK_INTERVAL_S / 2)

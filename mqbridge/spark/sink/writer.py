@@ -85,6 +85,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._files: CheckpointFiles | None = None
+        """The sink's files in the checkpoint; None before the batch began, and if they cannot be accessed."""
         self._start: tuple[Progress, Stage] | None = None
         """The progress when the batch began, and the stage of the batch; None before that."""
 

@@ -26,7 +26,7 @@ A shorter `retryTimeout` applies instead. Long, because a partition that is skip
 
 
 class RetryTimer:
-    """Waits between attempts, and raises the error if `retry_s` after the first failure no attempt has succeeded. Needs a running event loop."""
+    """Waits between attempts, and raises the error if all attempts have failed for `retry_s`. Needs a running event loop."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s

@@ -45,8 +45,9 @@ class PickleCodec:
 
 
 JSON = JsonCodec()
+"""The default codec of StreamBuilder."""
 
 
 def key_text(key: Any) -> str:
-    """Return a key as JSON text. Equal keys have the same text."""
+    """Return a key as JSON text. The order of the names in a dict does not change the text."""
     return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()
