@@ -15,6 +15,7 @@ from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue, partition_name
 from mqbridge.rocketmq.library.queue_batcher import PendingMessage, QueueBatcher, make_send_receipts
+from mqbridge.rocketmq.mapping.request import EncodedRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,8 @@ class Producer:
         """
         self._check_open()
         message = OutgoingMessage(payload, key, keys, msg_type, properties, event_time, deliver_at, delay_level, flag)
-        if deliver_at is not None and self._encoder.delay_levels is None:
-            await self._query_delay_levels()
+        if deliver_at is not None:
+            await self._ensure_delay_levels()
         size = message.size
         number = await self._window.enter(size)
         try:
@@ -120,7 +121,7 @@ class Producer:
         """Send a message that the broker does not confirm, so it may get lost unnoticed. Raises ClusterError, MappingError."""
         self._check_open()
         queue = await self._choose_queue(message, partition)
-        request = self._encoder.encode_single(message)
+        request = self._encoder.encode_single(message) if message.deliver_at is None else await self._encode_delayed(message)
         await self._queue_producer.send_oneway(
             queue, request.body, request.properties, request.flag, request.sys_flag, request.born
         )
@@ -171,6 +172,19 @@ class Producer:
         if batcher is None:
             batcher = self._batchers[queue] = QueueBatcher(queue, self._queue_producer, self._encoder, self._window)
         return batcher
+
+    async def _encode_delayed(self, message: OutgoingMessage) -> EncodedRequest:
+        """Encode a message with `deliver_at`, for the timer or the delay levels of the brokers. Raises MappingError."""
+        await self._ensure_delay_levels()
+        requests, failures = self._encoder.encode([message])
+        if failures:
+            raise MappingError(f"cannot send a message to topic {self.topic}: {failures[0].reason}")
+        return requests[0]
+
+    async def _ensure_delay_levels(self) -> None:
+        """Query the delay levels of the brokers once, before the first message with `deliver_at`."""
+        if self._encoder.delay_levels is None:
+            await self._query_delay_levels()
 
     async def _query_delay_levels(self) -> None:
         """Query the delay levels of the masters, one after the other, up to the first that has levels (a version before 5.0)."""

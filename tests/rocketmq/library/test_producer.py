@@ -152,6 +152,16 @@ async def test_a_batch_is_one_request(cluster: Cluster, producer: Producer):
             await producer.send_batch(wrong)
 
 
+async def test_a_oneway_send_is_delayed(cluster: Cluster, producer: Producer):
+    at = time.time_ns() // 1_000_000 + 60_000
+    await producer.send_oneway(OutgoingMessage(b"x", deliver_at=at))
+    await until(lambda: cluster.requests[SINGLE])
+    (header,) = cluster.headers(SINGLE)
+    assert dict(props.decode(header.properties.encode()))["TIMER_DELIVER_MS"] == str(at)
+    with pytest.raises(MappingError, match="holds messages for"):
+        await producer.send_oneway(OutgoingMessage(b"x", deliver_at=at + 10**12))
+
+
 async def test_a_oneway_send_waits_for_no_response(cluster: Cluster, producer: Producer):
     cluster.on[SINGLE] = silent
     await producer.send_oneway(OutgoingMessage(b"x"), partition=ON_A)
