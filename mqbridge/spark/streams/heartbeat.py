@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 HEARTBEAT_KEY = ""
 """The key of rows that are heartbeats."""
 CHECKS_PER_IDLE_TIME = 4
+"""How often `IdleWatch` checks the query during one `idle`: a heartbeat is at most a quarter of it late."""
 JOIN_TIMEOUT_S = 10.0
 """How long `IdleWatch.stop` waits for the thread, which may be waiting for a response of Spark."""
 
@@ -38,7 +39,7 @@ class Heartbeats:
     """
 
     def __init__(self, folder: str) -> None:
-        self._last_path_segments = folder.rstrip("/").rsplit("/", 2)[-2:]
+        self._last_path_segments = folder.rstrip("/").rsplit("/", 2)[-2:]  # equal in all spellings of the path or URI
         self._folder = folder
         self._file_system, self._path = fs.FileSystem.from_uri(folder)
         self._file_system.create_dir(self._path, recursive=True)
@@ -82,6 +83,7 @@ class IdleWatch:
         self._last_offsets = ""
         """The end offsets of the query's sources in the last report, as JSON."""
         self._idle_since = time.monotonic()
+        """When a report last had other end offsets than the report before (monotonic, in seconds)."""
         self._last_watermark: datetime | None = None
         """The watermark when the query became idle; None before it is known."""
         self._next_heartbeat_s = self._idle_s

@@ -13,7 +13,9 @@ from mqbridge.spark.streams.state import require_rocksdb
 from mqbridge.spark.streams.windows import Window
 
 SIDES = ("left", "right")
+"""The sides of a join, which are also the names of its columns with their rows."""
 JOIN_TYPES = ("inner", "left")
+"""The accepted values of `how`."""
 
 
 def latest_join(

@@ -1,4 +1,4 @@
-"""The steps of a pass: the operators map, flatMap, filter, foreach, selectTimestamp and keyBy of RIP-58."""
+"""The steps of a pass (see `python_stage`): the operators map, flatMap, filter, foreach, selectTimestamp and keyBy of RIP-58."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
