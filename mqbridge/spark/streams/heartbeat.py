@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 HEARTBEAT_KEY = ""
 """The key of rows that are heartbeats."""
 CHECKS_PER_IDLE_TIME = 4
-"""How often `IdleWatch` checks the query during one `idle`: a heartbeat is at most a quarter of it late."""
+"""How often `IdleWatch` checks the query during one `idle`."""
 JOIN_TIMEOUT_S = 10.0
 """How long `IdleWatch.stop` waits for the thread, which may be waiting for a response of Spark."""
 
