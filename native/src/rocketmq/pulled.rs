@@ -30,7 +30,7 @@ pub fn count_stored(body: &[u8]) -> Result<(usize, u8)> {
         let size = if left >= MIN_RECORD_BYTES { i32_at(body, at) } else { 0 };
         let valid_size = usize::try_from(size).ok().filter(|size| (MIN_RECORD_BYTES..=left).contains(size)).ok_or_else(|| {
             let end = body.len();
-            Error::Protocol(format!("record {count} of an answer of {end} bytes has {size} bytes where {left} are left"))
+            Error::Protocol(format!("record {count} of a response of {end} bytes has {size} bytes where {left} are left"))
         })?;
         flags |= body[at + SYS_FLAG_AT];
         at += valid_size;
