@@ -36,17 +36,18 @@ not apply to the operation, is an error. Durations have a unit (`250ms`, `30s`, 
 _BATCHES = """
 ## Content of a stream's batches
 
-- Every `metadataInterval`, the source requests the first and the next position of each partition from the cluster. A batch goes
-  from the offsets in the checkpoint up to the next positions, or less far if limits are set. The two offsets of a batch define
+- Every `metadataInterval`, the source requests from the cluster where the stored messages of each partition begin and end. A
+  batch goes from the offsets in the checkpoint up to these ends, or less far if limits are set. The two offsets of a batch define
   its content: a batch that is repeated after a crash contains the same messages.
-- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` can be combined. Each lagging partition gets a part, and the remainder is shared
-  in proportion to lag. RocketMQ and the embedded log number each message, so a limit of messages is not exceeded there. TubeMQ
-  and Pulsar store packs and batches: their content is estimated from small samples, which are repeated from time to time.
+- `maxOffsetsPerTrigger` and `maxBytesPerTrigger` can be combined. A batch contains at least one message of each partition that
+  has unread messages, in TubeMQ and Pulsar at least one entry, which may hold several messages. What the limits allow beyond
+  that is shared in proportion to lag. The size of messages, and the number of messages per entry, are estimated from small
+  samples, which are repeated from time to time. In RocketMQ and the embedded log, the number of messages needs no estimate.
 - With `trigger(availableNow=True)`, the query ends at the positions that were the latest when it started. It may take several
   batches.
 - A task reads one partition's range of a batch in order, and checks that positions ascend and that no message is missing. After
   a transient failure of a server it resumes at its last position. With `minPartitions` or `maxRecordsPerPartition` several tasks
-  read one partition. The column `source` then ends with `part`, and a sink accepts such rows with `deduplicate=false`.
+  read one partition. The column `source` then ends with `part`, and a sink accepts such rows only with `deduplicate=false`.
 """
 
 _LOSS = """
@@ -65,14 +66,15 @@ again, and with a missing partition as soon as it is available again. A partitio
 
 - Partitions and topics that are created while a query runs are read from their first message, in the next batch.
 - A stream that begins with the latest messages runs one empty batch first, which writes the initial offsets into the checkpoint.
-- The option `startingOffsets` also accepts the offsets of a checkpoint or a progress report. A query without the old checkpoint
-  can resume there.
-- A partition may be missing for up to a minute, for example while a broker restarts, before it counts as lost. A planned batch
-  waits for its partitions for `retryTimeout`, up to one hour; with `failOnDataLoss=false` it then continues without them.
+- The option `startingOffsets` also accepts the offsets of a checkpoint or a progress report. With them, a query without the old
+  checkpoint continues at these offsets.
+- Partitions can be missing for a while, for example while a broker restarts. A stream that plans a batch waits up to a minute for
+  them before it fails. A task waits up to one hour for the partition that it reads; then it fails, or skips the rest of its range
+  with `failOnDataLoss=false`. If `retryTimeout` is shorter than one of these limits, it applies instead.
 - The positions of a recreated partition start again from the beginning. A Pulsar target with deduplication treats its messages as
   duplicates of the old messages at the same positions, and drops them. Use a new `checkpointLocation` in that case.
 - The source creates no subscription in Pulsar, so a topic without retention deletes each ledger when it is closed. Nobody can
-  then determine whether the ledger was read completely: the stream fails although it may have been. Set a retention, or create a
+  then determine whether the ledger was read completely, so the stream fails even if it was. Set a retention, or create a
   subscription that keeps the messages.
 - The source commits nothing to the cluster and creates no consumer group. Only the checkpoint records what was read.
 """
