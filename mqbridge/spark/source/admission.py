@@ -1,7 +1,8 @@
 """Divides the limits of a batch (messages, bytes) among the partitions.
 
-A unit is the smallest amount that a system counts, see `UnitRange`. Its messages and bytes are estimated from samples.
-Every lagging partition gets at least one unit, so none starves. The remainder of the limits is shared in proportion to lag.
+A unit is the smallest amount that a system counts, for example a message or a Pulsar entry, see `UnitRange`. Its messages and
+bytes are estimated from samples. A batch contains at least one unit of every lagging partition, so none starves. What the limits
+allow beyond these units is shared in proportion to lag.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from mqbridge.spark.source.offsets import PartitionKey
 
 
 class Density(NamedTuple):
-    """Average number of messages (rows) per unit, and of bytes per message."""
+    """Average number of messages (rows) per unit, and of bytes per message. The defaults apply until a sample is taken."""
 
     rows_per_unit: float = 1.0
     bytes_per_row: float = 0.0
@@ -41,7 +42,7 @@ class Lag(NamedTuple):
 def admit(lags: Mapping[PartitionKey, Lag], max_rows: float | None, max_bytes: float | None) -> dict[PartitionKey, int]:
     """Return how many units of each lagging partition a batch contains: at least one, and all units if the limits allow it.
 
-    Without a limit, pass None. If the first units alone exceed a limit, the batch exceeds it too.
+    None means no limit. If one unit of each partition already exceeds a limit, the batch exceeds it too.
     """
     lagging = {key: lag for key, lag in lags.items() if lag.units > 0}
     first_units = [lag.with_units(1) for lag in lagging.values()]

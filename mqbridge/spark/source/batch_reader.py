@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class MessageReader(DataSourceReader):
-    """Plans tasks on the driver and reads them on executors."""
+    """Plans the tasks of one `spark.read` on the driver. On executors, `read` reads the messages of a task."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
@@ -33,17 +33,21 @@ class MessageReader(DataSourceReader):
         return list(background_loop().run(self._plan_tasks()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a task. If no task was planned, Spark sends its own empty partition."""
+        """Read the rows of a task. If no task was planned, Spark passes an empty partition of its own, which has no rows."""
         return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
 
     async def _plan_tasks(self) -> list[RangeTask]:
         queries = ClusterQueries(self._settings)
         topics = await queries.topics()
         if not topics:
-            raise ConfigError("no topic matches option subscribePattern", hint="A pattern matches whole names, as in orders_.*")
+            pattern, cluster = self._settings.topics.pattern, self._settings.cluster.name
+            selection = "the topics of the route" if pattern is None else f"option subscribePattern ({pattern.pattern})"
+            raise ConfigError(
+                f"no topic matches {selection} in cluster {cluster!r}", hint="A pattern matches whole names, as in orders_.*"
+            )
         bounds = await queries.selected_bounds(topics)
         topics_with_bounds = {topic for topic, _ in bounds}
-        # Bounds leave out topics that do not exist. Describing these raises the error.
+        # `bounds` leaves out topics that do not exist. `describe` raises the error that names such a topic.
         await queries.describe([topic for topic in topics if topic not in topics_with_bounds])
         begins = await self._resolve_positions(queries, bounds, Start.EARLIEST)
         ends = await self._resolve_positions(queries, bounds, Start.LATEST)

@@ -41,7 +41,7 @@ MAX_CONCURRENT_REQUESTS = 16
 FIRST_SAMPLE_UNITS = 8
 """Number of units in the first sample of a range."""
 SAMPLE_GROWTH = 32
-"""If a sample contains no message, the next sample has this many times as many units."""
+"""If a sample contains no message, the next sample of the range has this many times as many units."""
 
 
 class ClusterQueries:
@@ -56,11 +56,11 @@ class ClusterQueries:
         selection = self._settings.topics
         if not selection.has_pattern:
             return selection.names
-        return await self._request(lambda cluster: matching_topics(cluster, selection), "listing topics")
+        return await self._request(lambda cluster: matching_topics(cluster, selection), operation="listing topics")
 
     async def bounds(self, topics: Iterable[str]) -> dict[PartitionKey, Bounds]:
         """Return the bounds of all partitions of these topics; topics that do not exist are left out. Raises ClusterError."""
-        bounds_by_topic = await self._request_each(topics, find_bounds, "requesting bounds")
+        bounds_by_topic = await self._request_each(topics, find_bounds, operation="requesting bounds")
         return {
             (topic, name): bounds for topic, partitions in bounds_by_topic.items() for name, bounds in (partitions or {}).items()
         }
@@ -85,7 +85,12 @@ class ClusterQueries:
         timeout_s = RESTART_TIMEOUT_S if self._settings.fail_on_data_loss else DELETED_TIMEOUT_S
         backoff, deadline = Backoff(), time.monotonic() + min(timeout_s, self._settings.retry_s)
         while (missing := await self.missing(expected)) and time.monotonic() < deadline:
-            log.warning("%s and %d others are missing, checking again", describe_partition(min(missing)), len(missing) - 1)
+            log.warning(
+                "cluster %s: %s and %d other partitions do not exist now, checking again",
+                self._settings.cluster.name,
+                describe_partition(min(missing)),
+                len(missing) - 1,
+            )
             await asyncio.sleep(backoff.delay())
         return missing
 
@@ -99,7 +104,7 @@ class ClusterQueries:
 
     async def describe(self, topics: Collection[str]) -> dict[str, Topic]:
         """Return the metadata of topics by name. Raises ClusterError, FATAL for a topic that does not exist."""
-        return await self._request_each(topics, describe_topic, "describing topics")
+        return await self._request_each(topics, describe_topic, operation="describing topics")
 
     async def positions(
         self, offsets: OffsetSpec, bounds: Mapping[PartitionKey, Bounds], default: Start
@@ -113,7 +118,7 @@ class ClusterQueries:
         topics = list(dict.fromkeys(topic for topic, _ in bounds))
         if isinstance(offsets, AtTimestamp):
             find = partial(positions_at_time, time_ms=offsets.time_ms)
-            by_topic = await self._request_each(topics, find, "finding positions by time")
+            by_topic = await self._request_each(topics, find, operation="finding positions by time")
             return {(topic, name): by_topic[topic].get(name, bounds[topic, name].next) for topic, name in bounds}
         explicit = await self._resolve_explicit(offsets, bounds)
         starts = {key: explicit.get(key, default) for key in bounds}
@@ -121,7 +126,9 @@ class ClusterQueries:
 
     async def measure(self, ranges: Mapping[PartitionKey, tuple[Position, Position]]) -> dict[PartitionKey, Sequence[UnitRange]]:
         """Return the units of each range, see `Cluster.measure`. Raises ClusterError."""
-        return await self._request_each(ranges, lambda cluster, key: cluster.measure(*key, *ranges[key]), "measuring ranges")
+        return await self._request_each(
+            ranges, lambda cluster, key: cluster.measure(*key, *ranges[key]), operation="measuring ranges"
+        )
 
     async def density(
         self, key: PartitionKey, begin: Position, end: Position, unit_ranges: Sequence[UnitRange]
@@ -131,25 +138,28 @@ class ClusterQueries:
         while True:  # the first units may contain no message
             until = position_after(unit_ranges, min(units, total_units), end)
             sample = partial(sample_density, key=key, begin=begin, until=until, unit_ranges=unit_ranges)
-            density = await self._request(sample, f"sampling {describe_partition(key)}")
+            density = await self._request(sample, operation=f"sampling {describe_partition(key)}")
             if density is not None or units >= total_units:
                 return density
             units *= SAMPLE_GROWTH
 
     async def is_harmless(self, loss: Loss) -> bool:
-        """Return whether there was no message between the required position and the first stored one. Raises ClusterError."""
+        """Return whether there was no message between the required position and the first stored one. Raises ClusterError.
+
+        False without a request if the partition is missing or was created again.
+        """
         if loss.kind is not LossKind.EXPIRED or loss.bounds is None:
             return False
         first = loss.bounds.first
         return not await self._request(
             lambda cluster: has_gap(cluster, loss.key, loss.position, first),
-            f"checking for a gap in {describe_partition(loss.key)}",
+            operation=f"checking for a gap in {describe_partition(loss.key)}",
         )
 
     async def _resolve_explicit(
         self, offsets: ExplicitOffsets, bounds: Mapping[PartitionKey, Bounds]
     ) -> dict[PartitionKey, Start | Position]:
-        """Return what `offsets` says for each partition that it names. Raises like `positions`."""
+        """Return the position, or earliest or latest, of each partition that `offsets` names. Raises like `positions`."""
         read_topics = {topic for topic, _ in bounds}
         if unread := sorted(offsets.topics.keys() - read_topics):
             raise ConfigError(

@@ -22,7 +22,10 @@ class LossKind(Enum):
 
 
 class Loss(NamedTuple):
-    """A loss in one partition. `position` is where a read begins or ends; `bounds` is None if the partition is missing."""
+    """A loss in one partition. `bounds` is None if the partition is missing.
+
+    `position` is where a read should begin, or where a batch read should end.
+    """
 
     key: PartitionKey
     kind: LossKind

@@ -20,7 +20,7 @@ class DensityEstimator:
     def __init__(self, queries: ClusterQueries) -> None:
         self._queries = queries
         self._samples: dict[str, tuple[Density, float]] = {}
-        """Density by topic, with the time of its sample (time of the event loop)."""
+        """By topic, the density and the loop time of its last sample."""
 
     async def lags(
         self, ranges: Mapping[PartitionKey, tuple[Position, Position]], unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]

@@ -18,7 +18,7 @@ Offsets = Mapping[PartitionKey, Position]
 
 
 def describe_partition(key: PartitionKey) -> str:
-    """Return how errors and log lines name a partition."""
+    """Return the words for a partition in errors and log lines. They do not name the cluster."""
     return f"partition {key[1]!r} of topic {key[0]!r}"
 
 

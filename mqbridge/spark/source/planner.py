@@ -42,15 +42,15 @@ class StreamPlanner:
         route = settings.target_route
         self._target_creator = None if route is None else NewTargetCreator(route.route, route.clusters)
         self._last_end: tuple[object, Offsets] | None = None
-        """The inputs and the result of the last search for an end. The same inputs give the same result."""
+        """The inputs and the result of the last search for the end of a batch. The same inputs give the same result."""
         self._harmless_losses: set[tuple[PartitionKey, Position]] = set()
         """Suspected losses for which the cluster confirmed that no message was lost."""
         self._reported_losses: set[tuple[PartitionKey, LossKind, Position]] = set()
         """Accepted losses that were logged, by partition, kind and required position."""
         self._last_batch_time = time.monotonic()
-        """When the last planned end differed from its start, for the maximum delay of `minOffsetsPerTrigger`.
+        """Monotonic time of the last planned batch that was not empty; before that, the time when the planner was created.
 
-        Before that, when the planner was created.
+        A batch that `minOffsetsPerTrigger` delays is overdue `maxTriggerDelay` after this time.
         """
 
     async def freeze(self) -> None:
@@ -84,9 +84,9 @@ class StreamPlanner:
             return start  # partitions that `end` adds are read from the next batch on
         missing = await self.queries.missing_after_wait(lacking)
         if missing and self._settings.fail_on_data_loss:
-            raise GapError(f"{Loss(min(missing), LossKind.MISSING, end[min(missing)], None)}. {DATA_LOSS_HINT}")
+            raise GapError(f"{Loss(min(missing), LossKind.MISSING, position=end[min(missing)], bounds=None)}. {DATA_LOSS_HINT}")
         for key in sorted(missing):
-            loss = Loss(key, LossKind.MISSING, end[key], None)
+            loss = Loss(key, LossKind.MISSING, position=end[key], bounds=None)
             log.warning("data loss, reading continues with the stored messages: %s", loss)
         bounds = await self.queries.bounds(sorted({topic for topic, _ in lacking}))
         lacking_bounds = {key: bounds[key] for key in lacking if key in bounds}
@@ -111,7 +111,10 @@ class StreamPlanner:
         return end
 
     async def _find_end(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Return the end of the next batch with the partitions that are known now. Computes it again only if an input changed."""
+        """Return the end of the next batch with the partitions that are known now, or `start` if the batch would be empty.
+
+        Computes the end again only if an input changed.
+        """
         await self._refresh(start)
         if self.state.take_empty_batch(start):
             return start
@@ -148,7 +151,12 @@ class StreamPlanner:
         missing = self.state.missing(start) if self._settings.fail_on_data_loss else set()
         backoff, deadline = Backoff(), time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
         while self.state.missing(start) & missing and time.monotonic() < deadline:
-            log.warning("%s and %d others are missing, checking again", describe_partition(min(missing)), len(missing) - 1)
+            log.warning(
+                "cluster %s: %s and %d other partitions do not exist now, checking again",
+                self._settings.cluster.name,
+                describe_partition(min(missing)),
+                len(missing) - 1,
+            )
             await asyncio.sleep(backoff.delay())
             self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
         self.state.extend_target(missing)
@@ -174,7 +182,10 @@ class StreamPlanner:
         return identity in self._harmless_losses
 
     async def _limit_backlog(self, start: Offsets, limit: ReadLimit, *, is_overdue: bool) -> dict[PartitionKey, Position]:
-        """Return where the next batch ends in each partition with a backlog, within the limits."""
+        """Return where the next batch ends in each partition with a backlog, within the limits.
+
+        Empty if there are fewer messages than `minOffsetsPerTrigger`, and the batch is not overdue.
+        """
         backlog = self.state.backlog(start)
         max_rows, max_bytes = self._max_rows_and_bytes(limit)
         min_rows = None if is_overdue or self.state.target is not None else self._settings.min_rows

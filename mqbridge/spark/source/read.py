@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 Connect = Callable[[], AbstractAsyncContextManager[Cluster]]
 """Returns a context that provides the connected cluster."""
 MERGED_BATCH_BYTES = 1 << 20
-"""Small batches are merged up to this size. A task holds only the few merged batches that the background loop prefetches.
+"""Small batches are merged while the memory that they use together (`Batch.held_bytes`) is at most this.
+
+A task holds only the few merged batches that the background loop prefetches.
 
 Measured CPU time to read and build a row of 1 KB: 3.2 us with 1 MiB, 3.7 us with 512 KiB or 2 MiB, 4.3 us with 4 MiB. A batch of
 4 MiB fits into no CPU cache, and the kernel allocates fresh pages for it every time.
@@ -35,7 +37,7 @@ Measured CPU time to read and build a row of 1 KB: 3.2 us with 1 MiB, 3.7 us wit
 
 def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBatch]:
     """Read the rows of a task. Raises GapError, ClusterError."""
-    if settings.reads_ranges:
+    if settings.reads_ranges:  # mode=ranges: one row that describes the range, whose messages the sink reads itself
         yield build_ranges([range_row(settings, task)])
         return
     builder = RowBuilder(binary_properties=settings.binary_properties, is_part=task.is_part)
@@ -46,7 +48,9 @@ def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBa
 def range_row(settings: SourceSettings, task: RangeTask) -> RangeRow:
     """Return the row that describes the range of a task, for `mode=ranges`."""
     partition = Partition(settings.cluster.name, *task.key, task.index)
-    return RangeRow(partition, task.begin, task.end, task.is_part, task.rows, task.size)
+    return RangeRow(
+        partition, task.begin, task.end, is_part=task.is_part, estimated_messages=task.rows, estimated_bytes=task.size
+    )
 
 
 async def _task_batches(settings: SourceSettings, task: RangeTask) -> AsyncGenerator[Batch, None]:
@@ -61,29 +65,29 @@ class ReadRules(Protocol):
 
     @property
     def fail_on_data_loss(self) -> bool:
-        """Option `failOnDataLoss`."""
+        """Option `failOnDataLoss`: whether a gap is an error. False: the gap is logged and skipped."""
 
     @property
     def retry_s(self) -> float:
-        """Option `retryTimeout`."""
+        """Option `retryTimeout`: how many seconds a read is retried without receiving a batch."""
 
 
 class RangeReader:
-    """Reads one range. After a transient failure of the cluster it resumes at its last position."""
+    """Reads the messages of one range. After a transient failure of the cluster it resumes at its last position."""
 
     def __init__(self, rules: ReadRules, task: RangeTask, connect: Connect) -> None:
         self._rules, self._task, self._connect = rules, task, connect
         self._position = task.begin
         """Where the next read begins: all messages before it were returned or are lost."""
         self._missing_since: float | None = None
-        """Time of the event loop since when the partition is missing."""
+        """Loop time since when the partition is missing; None if it was not missing at the last attempt."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Read all batches in order. Raises GapError, ClusterError.
 
         A read may end before the end of the range. Then the bounds of the partition show whether messages were lost. If they show
-        no loss, a second read confirms that no message follows; with positions of several numbers, an early end is normal, and
-        the range counts as complete.
+        no loss, the next step depends on the positions. If they have several numbers, the last message may end before the range
+        does, so the range counts as complete. If they are single numbers, a second read must find no message either.
         """
         retry_timer, is_end_checked = RetryTimer(self._rules.retry_s), False
         while self._position < self._task.end:
@@ -95,7 +99,7 @@ class RangeReader:
                             retry_timer.reset()
                             is_end_checked, self._missing_since = False, None
                             yield batch
-                    # If `is_end_checked`, the second read found no message either: compaction removed the others.
+                    # If `is_end_checked`, this was the second read: compaction removed all messages up to the end of the range.
                     if is_end_checked or self._position >= self._task.end:
                         return
                     await self._check_early_end(cluster)
@@ -105,13 +109,14 @@ class RangeReader:
             except GapError as gap:
                 self._skip_gap(gap)
             except ClusterError as error:
-                if error.failure is Failure.FATAL and await self._is_missing():
-                    if self._is_deleted():
+                if error.failure is Failure.FATAL and await self._may_be_missing():
+                    if self._record_missing():
                         self._skip_gap(GapError(f"the partition does not exist any more: {error}"))
                         continue
                     error = ClusterError(str(error))  # not FATAL: the partition may return, so the read is retried
                 else:
                     self._missing_since = None
+                # Raises a FATAL error at once, so an error of a partition that exists is not retried.
                 await retry_timer.wait(error, f"reading {describe_partition(self._task.key)}")
 
     def _advance(self, batch: Batch) -> None:
@@ -133,26 +138,30 @@ class RangeReader:
         return len(self._position) == 1
 
     async def _check_early_end(self, cluster: Cluster) -> None:
-        """Find out why the read ended before the range. Raises GapError if the missing messages are not stored any more.
+        """Find out why the read ended before the end of the range. Raises GapError if messages of the range were deleted.
 
-        A partition that ends before the range lost messages, for example from a broker's memory. It will reuse their positions
-        for other messages. Raises ClusterError, FATAL if the partition is missing.
+        Raises ClusterError, FATAL if the partition is missing.
         """
         topic, name = self._task.key
-        bounds = (await cluster.bounds(topic)).get(name)
+        bounds = (await cluster.bounds(topic)).get(name)  # raises a FATAL error if the whole topic is missing
         if bounds is None:
             raise ClusterError(f"{describe_partition(self._task.key)} does not exist", Failure.FATAL)
+        # If the partition now ends before the end of the range, its last messages were lost, for example messages that a broker
+        # had only in memory. An empty partition with positions of several numbers may report an earlier end without a loss.
         if bounds.next < self._task.end and (self._has_dense_positions or bounds.first < bounds.next):
             raise GapError(f"the partition ends before {format_position(self._task.end)} now")
+        # Such an empty partition lost the range if nothing of it was read: the range had messages when the task was planned.
         if not self._has_dense_positions and bounds.first == bounds.next and self._position == self._task.begin:
-            raise GapError("the partition is empty now")  # although it had messages when the task was planned
+            raise GapError("the partition is empty now")
+        # The message at the position was deleted. With positions of several numbers, a later begin is normal: the position may be
+        # the end of a storage segment that was read completely and then deleted.
         if self._has_dense_positions and bounds.first > self._position:
             raise GapError(f"the partition begins at {format_position(bounds.first)} now", bounds.first)
 
-    async def _is_missing(self) -> bool:
+    async def _may_be_missing(self) -> bool:
         """Return whether the cluster does not list the partition now, or cannot be asked because of a transient failure.
 
-        The partitions of a restarting server are missing for a while.
+        The partitions of a restarting server are missing for a while. A topic that does not exist has no partitions.
         """
         topic, name = self._task.key
         try:
@@ -161,8 +170,8 @@ class RangeReader:
         except ClusterError as error:
             return error.failure is not Failure.FATAL
 
-    def _is_deleted(self) -> bool:
-        """Return whether the partition has been missing for so long that it counts as deleted."""
+    def _record_missing(self) -> bool:
+        """Record that the partition is missing now. Return whether it has been missing so long that it counts as deleted."""
         now = asyncio.get_running_loop().time()
         self._missing_since = now if self._missing_since is None else self._missing_since
         return now - self._missing_since >= min(DELETED_TIMEOUT_S, self._rules.retry_s)

@@ -12,9 +12,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 ATTEMPT_TIMEOUT_S = 60.0
-"""Timeout of one attempt. Adapters have shorter timeouts of their own."""
+"""Timeout of one attempt, for attempts that hang: the timeouts of the adapters are shorter."""
 RESTART_TIMEOUT_S = 60.0
-"""How long partitions may be missing before the query fails, or `retryTimeout` if that is shorter.
+"""How long the planning of a batch waits for missing partitions before the query fails; less if `retryTimeout` is shorter.
 
 Longer than a server restart, but a user can wait for it.
 """
@@ -26,12 +26,13 @@ A shorter `retryTimeout` applies instead. Long, because a partition that is skip
 
 
 class RetryTimer:
-    """Waits between attempts, and raises the error if all attempts have failed for `retry_s`. Needs a running event loop."""
+    """Waits between attempts, and raises an error if all attempts have failed for `retry_s` seconds. Needs a running loop."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
         self._backoff = Backoff()
         self._failing_since: float | None = None
+        """Loop time of the first failure since the last success; None if none has failed since then."""
 
     def reset(self) -> None:
         """Record a success: the next failure starts a new period of `retry_s`."""
@@ -39,7 +40,10 @@ class RetryTimer:
         self._backoff.reset()
 
     async def wait(self, error: ClusterError, operation: str) -> None:
-        """Wait before the next attempt. Raises the error if a retry cannot help, or ClusterError after `retry_s`."""
+        """Wait before the next attempt. Raises `error` at once unless it is transient, and ClusterError after `retry_s`.
+
+        `operation` names what failed, in the log line and the error, as in "listing topics in cluster 'main'".
+        """
         if error.failure not in (Failure.RETRY, Failure.REFRESH):
             raise error
         now = asyncio.get_running_loop().time()
@@ -52,7 +56,7 @@ class RetryTimer:
 
 
 async def request_with_retries(attempt: Callable[[], Awaitable[T]], retry_s: float, operation: str) -> T:
-    """Return the result of the first successful attempt. Raises ClusterError."""
+    """Return the result of the first successful attempt. Retries as `RetryTimer.wait` does, and raises its errors."""
     retry_timer = RetryTimer(retry_s)
     while True:
         try:

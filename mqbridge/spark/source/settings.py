@@ -14,16 +14,17 @@ from mqbridge.spark.options import OptionValues, Usage
 from mqbridge.spark.ranges.rows import RANGES_MODE
 
 TOPIC_OPTION_NAMES = ("subscribe", "subscribePattern", "assign", "route")
+"""The options that select topics, of which a read needs exactly one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """The topics to read: topic names, a pattern, assigned partitions, or the topics of a route.
+    """The topics to read: topic names, a pattern, assigned partitions, or the topics of a route. None: the option is not set.
 
     names         topics that are given by name, in the option `subscribe`, `assign` or `route`
     pattern       option `subscribePattern`
     assigned      option `assign`: partitions by topic
-    route_topics  the source topics of a route: names, and patterns that begin with `~`
+    route_topics  the source topics of a route: names, and patterns that begin with `~`; empty without the option `route`
     """
 
     names: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class TopicSelection:
 class SourceSettings:
     """The options of a source; `source_settings` shows which option each field comes from.
 
-    Names with `_s` are durations in seconds, `rows` are messages, None means no limit.
+    Names with `_s` are durations in seconds, `rows` are messages. None: the option is not set, which for limits means no limit.
     """
 
     cluster: ClusterRef

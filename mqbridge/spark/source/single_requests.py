@@ -12,7 +12,7 @@ from mqbridge.spark.source.offsets import PartitionKey
 from mqbridge.spark.source.settings import TopicSelection
 
 MAX_SAMPLE_ROWS = 256
-"""A sample ends after this number of messages."""
+"""A sample ends after the batch with which it has this many messages or more."""
 
 
 async def matching_topics(cluster: Cluster, selection: TopicSelection) -> tuple[str, ...]:

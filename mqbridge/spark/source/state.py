@@ -27,7 +27,7 @@ class SourceState:
     """Topics, bounds and target of one streaming query. The target is where a query with availableNow ends, not a topic.
 
     `reads_topic` returns whether a topic is read, also for topics that do not exist. All times come from one monotonic clock. The
-    arguments ending in `_s` are the maximum age of the bounds and of the list of topics.
+    bounds are looked up again when they are `metadata_s` old, and the list of topics when it is `new_topics_s` old.
     """
 
     def __init__(self, reads_topic: Callable[[str], bool], metadata_s: float, new_topics_s: float) -> None:
@@ -40,22 +40,24 @@ class SourceState:
         self.deferred: Collection[PartitionKey] = ()
         """New partitions that are not read yet, because the topics or partitions to copy them to do not exist."""
         self.bounds_version = 0
-        """The number of times that the bounds were looked up."""
+        """The number of times that the bounds were looked up. The planner computes an end again if it changed."""
         self.target: Offsets | None = None
-        """The offsets where a query with availableNow ends."""
+        """The offsets where a query with availableNow ends; None before `freeze_target`, and for other queries."""
         self.initial: Offsets | None = None
         """The initial offsets of a new query; None before `begin`."""
         self._empty_batch_start: Offsets | None = None
-        """The start of the empty first batch, until `take_empty_batch` is called."""
+        """The start of the empty first batch, until `take_empty_batch` is called; None if no such batch is pending."""
         self._deferred_positions: Offsets = {}
         """Where deferred partitions begin, if they were known when the query began."""
         self._topics_time: float | None = None
+        """When the topics were looked up last; None before the first time."""
         self._bounds_time: float | None = None
+        """When the bounds were looked up last; None before the first time."""
 
     # --- transitions --------------------------------------------------------------------------------------------------
 
     def set_topics(self, topics: tuple[str, ...], now: float, assigned: Collection[PartitionKey] | None = None) -> None:
-        """Store the topics to read, and the partitions of the option `assign` if it is set."""
+        """Store the topics to read, and the partitions of the option `assign`; None without that option: all partitions."""
         self.topics, self.assigned, self._topics_time = topics, assigned, now
 
     def set_bounds(self, bounds: Mapping[PartitionKey, Bounds], now: float) -> None:
@@ -75,7 +77,7 @@ class SourceState:
     def begin(self, offsets: Offsets, *, with_empty_batch: bool) -> None:
         """Set the initial offsets of a new query. Deferred partitions begin there too, but are read later.
 
-        `with_empty_batch`: the first batch is empty.
+        `with_empty_batch`: the first batch is empty, see the docstring of this module.
         """
         self._deferred_positions = {key: position for key, position in offsets.items() if key in self.deferred}
         self.initial = offsets = {key: position for key, position in offsets.items() if key not in self.deferred}

@@ -44,7 +44,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._created_planner: StreamPlanner | None = None
-        """Only the planning process creates it."""
+        """None in processes that only run tasks, and before the first call that needs a planner."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of the options as Spark's type. Spark passes it to `latestOffset`, or passes a limit of its own."""
@@ -61,7 +61,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dump_offsets(background_loop().run(self._planner.initial_offsets()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch, or `start` if there is nothing to read or the stop file exists.
+        """Return the end of the next batch, or `start` if there is nothing to read or the file of the option `stopFile` exists.
 
         Raises ClusterError, ConfigError, GapError.
         """
@@ -82,7 +82,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
         tasks = background_loop().run(plan_tasks(self._planner.queries, self._settings, ranges))
         if self._settings.range_tasks is None or not self._settings.reads_ranges:
-            return list(tasks)
+            return list(tasks)  # each range has a task of its own
         rows = [range_row(self._settings, task) for task in tasks]
         return [RangeRowsTask(tuple(group)) for group in divide_ranges(rows, self._settings.range_tasks)]
 
@@ -107,7 +107,7 @@ async def _run_unless_stopped(work: Coroutine[Any, Any, T], stop: StopFile | Non
 
     Without a stop file, `stop` is None, and `work` is never cancelled.
     """
-    task: asyncio.Task[T] = spawn(work, "planning the end of a batch", log_errors=False)
+    task: asyncio.Task[T] = spawn(work, name="planning the end of a batch", log_errors=False)
     try:
         while not task.done():
             await asyncio.wait([task], timeout=STOP_POLL_S)

@@ -27,11 +27,12 @@ Ranges = Mapping[PartitionKey, tuple[Position, Position]]
 
 @dataclass(frozen=True)
 class RangeTask(InputPartition):
-    """The range of one partition that a task reads; with `is_part`, other tasks read other ranges of the same partition.
+    """The range of one partition that a task reads, from `begin` up to, not including, `end`.
 
-    index  index of the partition, set only with `mode=ranges`
-    rows   estimated number of messages, used only with `mode=ranges`
-    size   estimated number of bytes, used only with `mode=ranges`
+    is_part  whether other tasks of the batch read other ranges of the same partition
+    index    index of the partition in its topic, set only with `mode=ranges`, else 0
+    rows     estimated number of messages, used only with `mode=ranges`
+    size     estimated number of bytes, used only with `mode=ranges`
     """
 
     key: PartitionKey
@@ -45,13 +46,13 @@ class RangeTask(InputPartition):
 
 @dataclass(frozen=True)
 class RangeRowsTask(InputPartition):
-    """The ranges that one task of a mirror moves."""
+    """The ranges whose messages one task of a mirror moves (`mode=ranges` with the option `rangeTasks`)."""
 
     rows: tuple[RangeRow, ...]
 
 
 async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    """Return the tasks of a batch. Without options that split ranges or need estimates, no request is sent to the cluster.
+    """Return the tasks of a batch. Only options that split ranges or need estimates cause requests to the cluster.
 
     Raises ClusterError, and GapError for a partition that does not exist any more. With failOnDataLoss=false such a partition
     gets no task.
@@ -62,10 +63,10 @@ async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: 
         return await _plan_measured_tasks(queries, settings, ranges)
     except ClusterError as error:
         if error.failure is not Failure.FATAL or not await queries.missing(ranges):
-            raise
+            raise  # the cause is not a missing partition
     missing = await queries.missing_after_wait(ranges)
     for key in sorted(missing):
-        loss = Loss(key, LossKind.MISSING, ranges[key][0], None)
+        loss = Loss(key, LossKind.MISSING, position=ranges[key][0], bounds=None)
         if settings.fail_on_data_loss:
             raise GapError(f"{loss}. {DATA_LOSS_HINT}")
         log.warning("data loss, reading continues with the stored messages: %s", loss)
@@ -85,7 +86,8 @@ async def _plan_measured_tasks(queries: ClusterQueries, settings: SourceSettings
     for key, (begin, end) in sorted(ranges.items()):
         parts = split_evenly(unit_ranges[key], begin, end, counts[key]) or [(begin, end)]
         rows, size = round(lags[key].rows / len(parts)), round(lags[key].size / len(parts))
-        tasks += [RangeTask(key, *part, len(parts) > 1, indexes[key] if indexes else 0, rows, size) for part in parts]
+        index = indexes[key] if indexes else 0
+        tasks += [RangeTask(key, *part, is_part=len(parts) > 1, index=index, rows=rows, size=size) for part in parts]
     return tasks
 
 
@@ -94,7 +96,8 @@ def plan_task_counts(
 ) -> dict[PartitionKey, int]:
     """Return the number of tasks for each range: at least `min_tasks` in total, each with at most `max_task_rows` messages.
 
-    The range with the largest tasks gets another task first. A unit is never split, so there may be fewer tasks in total.
+    None means no such limit. The range with the largest tasks gets another task first. A unit, the smallest amount that the
+    system counts, is never split, so there may be fewer tasks in total.
     """
     # -int(-a // b) rounds a / b up.
     counts = {
@@ -114,7 +117,7 @@ def plan_task_counts(
 
 
 def _lags_without_density(unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]) -> dict[PartitionKey, Lag]:
-    """Return the units of each range, as if each unit were one message."""
+    """Return the number of units of each range, as if each unit were one message of 0 bytes."""
     return {key: Lag(count_units(parts)) for key, parts in unit_ranges.items()}
 
 
