@@ -19,7 +19,7 @@ class BoundedDeadLetters(DeadLetters):
         """Number of dead letters since the topic was opened; a transfer opens it again after a transient failure."""
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
-        """Make the dead letters for these messages. Raises DeliveryError if that exceeds the limit."""
+        """Make the dead letters for these messages of `source`, which `target` refused. Raises DeliveryError above the limit."""
         self._letters += len(failures)
         if self._max_letters is not None and self._letters > self._max_letters:
             reason = failures[0].reason

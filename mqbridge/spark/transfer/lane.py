@@ -1,4 +1,7 @@
-"""A lane that gives the gateway's delivery the batches of an iterator instead of those of a consumer."""
+"""A lane for the batches of an iterator.
+
+The gateway's delivery takes batches from lanes, one per source partition. The gateway's own lanes belong to a consumer.
+"""
 
 import asyncio
 from collections import deque
@@ -24,7 +27,7 @@ class IteratorLane:
         self.done = asyncio.Event()
         """Set when the iterator is exhausted and all its batches are acknowledged."""
         self.error: BaseException | None = None
-        """The error that the iterator raised."""
+        """The error that the iterator raised; None if it has raised none."""
         self.acknowledged_batches = 0
         self._batches, self._tally = batches, tally
         self._unacknowledged: deque[Batch] = deque()
@@ -32,11 +35,11 @@ class IteratorLane:
         """How many of the unacknowledged batches, counted from the newest, `receive` still has to return."""
         self._is_exhausted = False
         self._read_task: asyncio.Task[Batch | None] | None = None
-        """Reads the next batch. A separate task, because the iterator must go on if `receive` is cancelled."""
+        """Reads the next batch; None while none is read. A separate task, so that the iterator survives a cancelled `receive`."""
 
     @property
     def caught_up(self) -> bool:
-        """Whether the iterator is exhausted."""
+        """Whether the iterator is exhausted, so that no batch follows those in the buffer."""
         return self._is_exhausted
 
     async def peek(self) -> Batch | None:
@@ -78,7 +81,10 @@ class IteratorLane:
             self._to_receive += 1
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:  # noqa: ARG002
-        """Remove a batch from the buffer, and count it. Raises LocalProtocolError unless it is whole and the oldest."""
+        """Remove a batch from the buffer, and count it.
+
+        Raises LocalProtocolError unless it is the oldest batch, and acknowledged as a whole: `indexes` is None.
+        """
         if self._unacknowledged.popleft() is not batch or indexes is not None:
             raise LocalProtocolError(f"{self.partition}: batches must be acknowledged as a whole and in order")
         self.acknowledged_batches += 1
@@ -93,7 +99,7 @@ class IteratorLane:
         """Do nothing: the batch is buffered until it is acknowledged."""
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading: cancel a read in progress."""
         if (read_task := self._read_task) is not None:
             await cancel(read_task)
             mark_error_retrieved(read_task)

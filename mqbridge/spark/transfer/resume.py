@@ -3,8 +3,8 @@
 In each target partition, an attempt stores the messages of a source in order. No message after the last stored position is
 stored. A message before it is stored, unless it was refused: later messages were in flight when the refusal arrived, and the
 attempt may have crashed before it stored the dead letter. The positions before the last one are therefore looked up in the target
-and among the dead letters. A message in neither goes to the partition MISSED, which refuses the message again. It becomes a dead
-letter or an error, and is never lost silently.
+and among the dead letters. A message in neither gets the partition index MISSED, and the outbound refuses the message again. This
+makes it a dead letter or an error, and it is never lost silently.
 
 A target may have deleted messages of the range since the earlier attempt: the positions before the first one that it still stores
 count as stored.
@@ -36,7 +36,7 @@ DEAD_TARGET = "mqbridge.dead.target"
 class StoredPositions:
     """The positions of a source that a target stores, from the first message of the range.
 
-    last            the last stored position, by target partition
+    last            the last stored position, by the index of the target partition
     stored          all stored positions, one collection per target partition
     dead_lettered   positions whose messages are stored as dead letters
     complete_after  by target partition, the position after which `stored` is complete. Before it, the target may have deleted
@@ -66,7 +66,7 @@ class StoredPositions:
 
 
 async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
-    """Return the current end positions of a topic's partitions, by index. Raises ClusterError."""
+    """Return the current end positions of a topic's partitions, by index; none if it does not exist. Raises ClusterError."""
     described = await cluster.describe(topic)
     if described is None:
         return {}
@@ -77,7 +77,9 @@ async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
 async def find_stored(
     cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
 ) -> StoredPositions:
-    """Find the positions of a source, from `first` on, that a target stores. Searches each target partition back to `since`.
+    """Find the positions of a source, from `first` on, that a target stores.
+
+    Searches each target partition from its position in `since`, or from its first message if it has none there.
 
     Raises ClusterError, with Failure.RETRY if the system has accepted messages that it has not stored yet. Pulsar, for example,
     reports the last message that it received from an earlier attempt, even if it is not on disk yet and may never be.
@@ -114,7 +116,8 @@ async def find_dead_letters(
 ) -> dict[str, set[Position]]:
     """Return the positions of a source, from `first` on, that have a dead letter, by the label of the refusing target.
 
-    Dead letters are in no order, so the topic is read completely from `since`, or from its beginning. Raises ClusterError.
+    A label is `cluster/topic`. Dead letters are in no order, so each partition of the topic is read completely, from its position
+    in `since`, or from its first message if it has none there. Raises ClusterError.
     """
     described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
     positions_of: dict[str, set[Position]] = {}
@@ -129,12 +132,18 @@ async def find_dead_letters(
 
 
 def _refusing_target(letter: Message) -> str:
-    """Return the label of the target that refused the message last; the message may have been a dead letter before."""
+    """Return the label of the target that refused the message last, or "" if the property is missing.
+
+    The property may occur several times, because the message may have been a dead letter before.
+    """
     return next((value for name, value in reversed(letter.properties) if name == DEAD_TARGET), "")
 
 
 class ResumedTarget(Target):
-    """A target that may already store some of the messages. `stored_before` is None if it cannot store any of them."""
+    """A target that may already store some of the messages, and does not send these.
+
+    `stored_before` is None if the transfer cannot find stored messages: without deduplication, or without a source.
+    """
 
     def __init__(
         self,
@@ -157,7 +166,7 @@ class ResumedTarget(Target):
         stored = self._stored_before
         count = sum(part.count for _, part in divided)
         if stored is None or share.batch.first > self._highest:
-            self._tally.count_target(self.label, count, 0)
+            self._tally.count_target(self.label, count, skipped=0)
             return divided
         unstored = [unsent for partition, part in divided for unsent in _exclude_stored(stored, partition, part)]
         self._tally.count_target(self.label, count, count - sum(part.count for _, part in unstored))
@@ -165,7 +174,10 @@ class ResumedTarget(Target):
 
 
 def _exclude_stored(stored: StoredPositions, partition: int, share: Share) -> list[tuple[int, Share]]:
-    """Return the messages that are not stored: those before the last stored position for MISSED, the others for `partition`."""
+    """Return the messages that are not stored: those before the last stored position for MISSED, the others for `partition`.
+
+    Messages up to the position in `complete_after` count as stored.
+    """
     last, complete_after = stored.last.get(partition, ()), stored.complete_after.get(partition, ())
     positions = [message.position for message in share.originals]
     finished = stored.finished_between(positions[0], positions[-1])

@@ -30,8 +30,10 @@ class TargetsSpec:
     """The targets of a route, or of the sink's options. Picklable.
 
     name           name of the route, or of the job
-    clusters       every cluster that `targets` and `delivery.dead_letter` name
-    source_topics  topic names and patterns of the route; groups of a pattern fill the templates of target topics
+    clusters       every cluster that `targets` and `delivery.dead_letter` name, by name
+    source_topics  topic names and patterns of the route; groups of a pattern fill the templates of target topics. Empty without a
+                   route
+    msg_types      message types (TubeMQ's type, RocketMQ's tag) to store; empty means all
 
     A transfer does not create topics: that happens before tasks begin.
     """
@@ -47,23 +49,23 @@ class TargetsSpec:
     deduplicate: bool = True
     """Store each message with a source once, in the order of the positions, despite failures and repeated attempts."""
     write_timeout_s: float = WRITE_TIMEOUT_S
-    """How long transient failures are retried while no batch is acknowledged."""
+    """How many seconds transient failures are retried while no batch is acknowledged."""
     max_dead_letters: int | None = None
-    """A transfer fails if its targets refuse more messages than this."""
+    """A transfer fails if its targets refuse more messages than this. None: no limit."""
     topic_from_rows: bool = False
-    """The target topic comes from the rows: it is no template, and if it does not exist, its messages are refused."""
+    """True: the rows name the target topic. It is no template, and if it does not exist, its messages are refused."""
 
     @classmethod
     def of_route(cls, route: Route, clusters: Mapping[str, ClusterRef]) -> "TargetsSpec":
         """Return the targets and delivery settings of a route of the configuration."""
         return cls(
-            route.name,
-            {name: ref for name, ref in clusters.items() if name in route.clusters},
-            route.targets,
-            route.source.configured_topics,
-            route.source.msg_types,
-            route.filter,
-            route.delivery,
+            name=route.name,
+            clusters={name: ref for name, ref in clusters.items() if name in route.clusters},
+            targets=route.targets,
+            source_topics=route.source.configured_topics,
+            msg_types=route.source.msg_types,
+            filter=route.filter,
+            delivery=route.delivery,
         )
 
     @property
@@ -74,7 +76,7 @@ class TargetsSpec:
         return list(names if dead_letter is None else {**names, dead_letter.cluster: None})
 
     def with_topic(self, topic: str) -> "TargetsSpec":
-        """Return a copy for rows whose column `topic` has this value: all targets have this topic."""
+        """Return a copy for the rows whose column `topic` has this value, which becomes the topic of all targets."""
         return replace(
             self, topic_from_rows=True, targets=tuple(target.model_copy(update={"topic": topic}) for target in self.targets)
         )
@@ -84,7 +86,8 @@ class TargetsSpec:
 class Replay:
     """Marks a transfer some of whose messages may be stored already, by an earlier attempt.
 
-    In each target partition they are stored at or after its position in `since`, or anywhere if `since` has no position for it.
+    In each target partition they are stored at or after its position in `since`, or anywhere if `since` has no position for the
+    partition.
     """
 
     since: TopicEnds = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Counts the result of each batch once, even if the transfer sends the batch in several rounds.
 
-In the first round of a batch, `skipped` counts the messages that an earlier attempt stored. All other counts are those of the
-last round.
+A round ends with a transient failure, after which the transfer opens the targets again and starts the next round. Only the first
+round of a batch counts `skipped`, the messages that an earlier attempt stored. All other counts are those of the last round.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from mqbridge.spark.transfer.counts import Counts
 
 @dataclass(slots=True)
 class _BatchCounts:
-    """The counts of one batch that is not acknowledged yet."""
+    """The counts of one batch that is not acknowledged yet, in messages."""
 
     to_targets: Counter[str] = field(default_factory=Counter)
     """Messages for each target, by its label."""

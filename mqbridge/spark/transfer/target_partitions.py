@@ -1,6 +1,6 @@
 """Chooses the target partition of each row: from its column `partition`, or by the target's partition rule.
 
-The sink stores the values of the column `partition` in the handle of the batch, as a `BatchPartition` or `RowPartitions`. A
+The sink stores the values of the column `partition` in `Batch.handle`, as a `BatchPartition` or `RowPartitions`. A
 `PartitionMode` is one of:
 
 rule     the target's rule chooses the partition
@@ -157,7 +157,7 @@ class CheckedOutbound:
         self._outbound.withdraw(sends)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition that the system's own producers would choose for this key."""
+        """Return the partition that the target system's own producers would choose for this key."""
         return self._outbound.partition_of(key)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:

@@ -29,7 +29,7 @@ from mqbridge.spark.transfer.target_partitions import CheckedOutbound, RefusingO
 log = logging.getLogger(__name__)
 
 RESEND_S = 10.0
-"""How long an outbound retries a send before it fails and the transfer opens the target again."""
+"""How long an outbound retries a send before the send fails and the transfer opens the targets again."""
 
 FindCluster = Callable[[ClusterRef], AbstractAsyncContextManager[Cluster]]
 """Returns a context that provides the connected cluster: `BackgroundLoop.cluster`, or its replacement in tests."""
@@ -90,7 +90,7 @@ class OpenTargets:
         if dead_letter is not None:
             # With a sender name, dead letters are found in the topic after a failure, so the outbound need not send them twice.
             outbound = await self._open_outbound(
-                dead_letter.cluster, dead_letter.topic, None, sender=None, retries_unanswered=request.sender is None
+                dead_letter.cluster, dead_letter.topic, options=None, sender=None, retries_unanswered=request.sender is None
             )
             label = f"{dead_letter.cluster}/{dead_letter.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
@@ -101,7 +101,7 @@ class OpenTargets:
             self.targets.append(await self._open_target(config, selected_topic, dead_positions))
 
     async def close(self, deadline: float | None) -> None:
-        """Close all open outbounds, at the latest by the deadline (time of the event loop)."""
+        """Close all open outbounds, at the latest by the deadline (loop time); None means no deadline."""
         outbounds, self._outbounds = self._outbounds, []
         closing = (outbound.close(deadline) for outbound in outbounds)
         await close_by_deadline(deadline, f"closing the targets of {self._request.source}", *closing)
@@ -158,7 +158,7 @@ class OpenTargets:
                 format_position(max(last.values())),
                 request.sender,
             )
-            return await find_stored(cluster, topic, outbound, request.source, request.first, None)
+            return await find_stored(cluster, topic, outbound, request.source, request.first, since=None)
         return StoredPositions(last)
 
     async def _find_dead_letters(self, cluster: Cluster, topic: str) -> dict[str, set[Position]]:
@@ -187,7 +187,7 @@ class OpenTargets:
 
 
 class RefusingTargets(OpenTargets):
-    """Targets for rows that name no topic. They refuse all messages, and only the dead-letter topic is opened."""
+    """Targets for rows that name no topic. The targets refuse all messages, and only the dead-letter topic is opened."""
 
     async def _open_target(
         self,
@@ -197,7 +197,7 @@ class RefusingTargets(OpenTargets):
     ) -> ResumedTarget:
         outbound = RefusingOutbound("it names no target topic: its column `topic` is NULL, and there is no option `topic`")
         label = f"{config.cluster}/"
-        partitioner = RowPartitioner(config.partitions, outbound, "rule")
+        partitioner = RowPartitioner(config.partitions, outbound, partition_mode="rule")
         stored_before = None
         if self._request.sender is not None:
             stored_before = StoredPositions({}).with_dead_letters(dead_positions.get(label, ()))
@@ -217,4 +217,4 @@ async def open_targets(request: OpenRequest, find_cluster: FindCluster, tally: T
             await targets.open()
             yield targets
         finally:
-            await targets.close(None)
+            await targets.close(deadline=None)

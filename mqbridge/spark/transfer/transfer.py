@@ -46,8 +46,8 @@ class Transfer:
     spec    the targets
     source  the source partition, or NO_SOURCE
     job     the name of the job, the same in every attempt. Job and source form the producer name for deduplication
-    replay  given if an earlier attempt may have sent some of the messages
-    budget  limits the bytes in flight; the transfers of a task share one
+    replay  given if an earlier attempt may have sent some of the messages; None if this is the first attempt
+    budget  limits the bytes in flight; the transfers of a task share one. None: the transfer makes its own
 
     `find_cluster` provides the connected clusters.
     """
@@ -69,7 +69,7 @@ class Transfer:
         self._initial_ends: TopicEnds = {}
         """The end positions of the target partitions when they were opened for the first time."""
         self._failing_since: float | None = None
-        """Time of the first failure since the last acknowledged batch; None before the first failure."""
+        """Loop time of the first failure since the last acknowledged batch; None before the first failure."""
         self._pauses = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
 
     async def run(self, batches: AsyncIterator[Batch]) -> Counts:
@@ -127,7 +127,7 @@ class Transfer:
             finally:
                 await cancel(stopper)
             if not lane.done.is_set():
-                raise DeliveryError(f"{self._source}: the delivery ended before all messages were stored")
+                raise DeliveryError(f"{self._source}: the delivery ended without an error, and not all messages are stored yet")
 
     def _settings(self, opened: OpenTargets) -> LaneSettings:
         return LaneSettings(
