@@ -86,7 +86,7 @@ class MessageColumns:
         if PAYLOAD in names and KAFKA_PAYLOAD in names:
             raise ConfigError(f"both {PAYLOAD!r} and {KAFKA_PAYLOAD!r} are columns", hint=f"Drop {KAFKA_PAYLOAD!r}, or rename it")
         self.is_key_text_by_default = "key" in names and _is_text(schema.field("key").type)
-        """Whether a key is text if its row has no value in the column `key_is_text`."""
+        """Whether a key is text, otherwise bytes, if its row has no value in the column `key_is_text`."""
         self._indexes = {}
         """The index of each message column in the rows."""
         for index, field in enumerate(schema):

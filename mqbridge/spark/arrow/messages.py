@@ -81,7 +81,7 @@ _FIELD_READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
 def _read_messages(arrays: Arrays, count: int, *, keys_are_text: bool) -> Sequence[Message]:
     """Return the messages of `count` rows. Raises ValueError for values that cannot be read.
 
-    `keys_are_text`: whether a key is text if its row has no value in the column `key_is_text`.
+    `keys_are_text`: whether a key is text, otherwise bytes, if its row has no value in the column `key_is_text`.
     """
     # A column that is NULL in all rows is treated as missing.
     arrays = {name: array for name, array in arrays.items() if array.null_count < count}

@@ -36,8 +36,8 @@ def _wrap_column(arrow_type: pa.DataType, count: int, column: tuple[Any, ...]) -
 
 
 def _text_array(column: tuple[Any, ...]) -> pa.Array:
-    _, _, offsets, _ = column
-    return _wrap_column(TEXT, len(offsets) // 4 - 1, column)
+    _, _, offsets, _ = column  # null count, validity bitmap, offsets, bytes of the texts
+    return _wrap_column(TEXT, len(offsets) // 4 - 1, column)  # an offset has 4 bytes, and there is one more than texts
 
 
 def _offsets_array(offsets: bytes) -> pa.Array:
@@ -56,7 +56,8 @@ _MS = pa.timestamp("ms", "UTC")
 def native_messages(arrays: dict[str, pa.Array], count: int, *, keys_are_text: bool) -> Sequence[Message] | None:
     """Return the messages of `count` rows, or None without the compiled module, and for rows that only the Python code can read.
 
-    `keys_are_text`: whether a key is text if its row has no value in the column `key_is_text`.
+    `arrays` are the message columns by name. `keys_are_text`: whether a key is text, otherwise bytes, if its row has no value in
+    the column `key_is_text`.
     """
     if compiled is None:
         return None

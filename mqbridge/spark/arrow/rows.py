@@ -1,7 +1,8 @@
 """Converts batches of messages to record batches.
 
 The compiled module turns native messages into buffers. For other messages, one Arrow call per column converts a list: that takes
-half the time of building the buffers in Python. Columns with one value per source partition are built once and sliced.
+half the time of building the buffers in Python. Columns with one value per source partition are built once and then sliced to
+the number of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,10 @@ MAX_BYTES = 8 << 20
 
 
 class RowBuilder:
-    """Builds the rows of batches. Each task has its own, because the builder caches the columns of the current partition.
+    """Builds the rows of batches. Each task has its own builder, which caches the columns of the current partition.
+
+    With `binary_properties`, each row has its properties as one blob instead of a map. With `is_part`, the column `source` says
+    that the task reads only a part of the partition's range.
 
     Every record batch has exactly the schema `schema`, because Spark rejects any other.
     """

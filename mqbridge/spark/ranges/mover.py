@@ -1,4 +1,4 @@
-"""Moves ranges from their source cluster into the targets of a route, several concurrently."""
+"""Moves the messages of ranges from their source cluster into the targets of a route, several ranges concurrently."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -24,7 +24,7 @@ MAX_CONCURRENT_RANGES = 16
 
 @dataclass(frozen=True, slots=True)
 class PumpReadingRules:
-    """The rules for reading a range: the source's options `failOnDataLoss` and `retryTimeout`."""
+    """The rules for reading a range, which for a normal read are the options `failOnDataLoss` and `retryTimeout`."""
 
     fail_on_data_loss: bool
     retry_s: float
@@ -32,11 +32,11 @@ class PumpReadingRules:
 
 @dataclass(frozen=True, slots=True)
 class Pump:
-    """Moves the ranges of one task. Picklable.
+    """Moves the messages of the ranges of one task. Picklable.
 
     spec     where the messages are stored
     sources  every cluster that a range may come from, by name
-    job      the name of the job, the same in every attempt; see `Transfer`
+    job      the name of the job, the same in every attempt. Job and source form the producer name, see `Transfer`
     """
 
     spec: TargetsSpec
@@ -45,13 +45,14 @@ class Pump:
 
     @property
     def _reading_rules(self) -> PumpReadingRules:
-        """The rules of the route: `on_gap` decides whether a gap is an error. Reads are retried as long as writes."""
+        """The rules of the route. A gap is an error with `on_gap: stop`, else it is skipped. Reads are retried like writes."""
         return PumpReadingRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
         """Store the messages of all ranges, and return their counts. Must run on an event loop.
 
-        Raises the errors of `RangeReader.batches` and `Transfer.run`. The first range that fails cancels the others.
+        Without `replay`, no earlier attempt may have sent some of the messages. Raises the errors of `RangeReader.batches` and
+        `Transfer.run`. The first range that fails cancels the others.
         """
         budget, range_slots = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
 
@@ -70,7 +71,7 @@ class Pump:
     async def _read(self, row: RangeRow, find_cluster: FindCluster) -> AsyncGenerator[Batch, None]:
         """Yield the batches of a range. Raises the errors of `RangeReader.batches`; ConfigError for an unknown cluster."""
         partition = row.partition
-        task = RangeTask((partition.topic, partition.name), row.begin, row.end, row.is_part, partition.index)
+        task = RangeTask((partition.topic, partition.name), row.begin, row.end, is_part=row.is_part, index=partition.index)
         ref = self._source_cluster(partition.cluster)
         async with aclosing(RangeReader(self._reading_rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:

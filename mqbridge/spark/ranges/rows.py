@@ -80,7 +80,14 @@ def parse_ranges(batch: pa.RecordBatch) -> list[RangeRow]:
         partition, is_part = parse_source(row["source"])
         begin, end = tuple(row["begin"]), tuple(row["end"])
         ranges.append(
-            RangeRow(partition, begin, end, is_part, row.get("estimated_messages") or 0, row.get("estimated_bytes") or 0)
+            RangeRow(
+                partition,
+                begin,
+                end,
+                is_part=is_part,
+                estimated_messages=row.get("estimated_messages") or 0,
+                estimated_bytes=row.get("estimated_bytes") or 0,
+            )
         )
     return ranges
 
@@ -101,5 +108,5 @@ def divide_ranges(rows: Sequence[RangeRow], max_tasks: int) -> list[list[RangeRo
 
 
 def _weight(row: RangeRow) -> int:
-    """Return the estimated work: bytes if they are known, else messages, at least 1."""
+    """Return the estimated work: the bytes of the range if they are known, else its messages, at least 1."""
     return max(1, row.estimated_bytes or row.estimated_messages)
