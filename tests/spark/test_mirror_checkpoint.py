@@ -43,7 +43,7 @@ def test_a_second_mirror_cannot_claim_the_folder_until_the_first_releases_it(tmp
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"name": "invoices"}, "positions of a route 'orders', which the configuration does not have"),
+        ({"name": "invoices"}, "positions of route 'orders', which the configuration does not have"),
         ({"from": ORDERS["from"] | {"cluster": "c"}}, "read from a (memory), not from c"),
         ({"from": ORDERS["from"] | {"topics": ["orders"]}}, "also read '~eu_.+'"),
         ({"to": {"cluster": "c", "topic": "copy_{topic}"}}, "wrote to b/copy_{topic}"),

@@ -37,6 +37,7 @@ class CheckpointFolder:
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/") or "/"
         self.local_path = _local_path(self.location)
+        """The folder's absolute path; None if the location is a URL of another file system."""
         try:
             if self.local_path is not None:
                 self.local_path.mkdir(parents=True, exist_ok=True)
@@ -50,6 +51,7 @@ class CheckpointFolder:
                 hint="Choose a folder that both Spark and pyarrow can access from this machine",
             ) from error
         self._lock: int | None = None
+        """Descriptor of the locked file; None while it is not locked, and if the folder is not local."""
         self._lease: Lease | None = None
 
     def route_checkpoint(self, name: str) -> str:
@@ -58,7 +60,7 @@ class CheckpointFolder:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another mirror has taken over the folder."""
+        """Whether another mirror has taken over the folder. A local folder, which has a lock, cannot be taken over."""
         return self._lease is not None and self._lease.is_lost
 
     def claim(self, config: Config, routes: list[Route], on_lost: Callable[[], None] = lambda: None) -> None:
@@ -128,7 +130,7 @@ class CheckpointFolder:
         return lease
 
     def _read_routes(self) -> dict[str, Any]:
-        """Return the recorded routes by name, each as `route_identity` described it; empty without a file."""
+        """Return the recorded routes by name, each as `route_identity` described it; empty if no file exists yet."""
         try:
             with self._file_system.open_input_stream(f"{self._root}/{ROUTES_FILE}") as file:
                 content = orjson.loads(file.read())
@@ -139,10 +141,13 @@ class CheckpointFolder:
         except ValueError as error:
             raise self._damaged_error(str(error)) from error
         if not isinstance(content, dict) or content.get("version") != VERSION:
-            raise ConfigError(f"{self.location}/{ROUTES_FILE} was written by another version of mqbridge")
+            raise ConfigError(
+                f"{self.location}/{ROUTES_FILE} was written by another version of mqbridge: its format is not version {VERSION}",
+                hint="Use that version of mqbridge, or a new checkpoint folder, in which every route begins at its start again",
+            )
         routes = content.get("routes")
         if not isinstance(routes, dict):
-            raise self._damaged_error("it has no routes")
+            raise self._damaged_error("its key routes is missing or no object")
         return routes
 
     def _damaged_error(self, problem: str) -> ConfigError:
@@ -186,7 +191,7 @@ def _describe_unknown_routes(recorded: Mapping[str, Any], config: Config) -> lis
     """Return one problem for each recorded route that the configuration does not have."""
     names = {route.name for route in config.routes}
     return [
-        f"it has positions of a route {name!r}, which the configuration does not have" for name in sorted(recorded.keys() - names)
+        f"it has positions of route {name!r}, which the configuration does not have" for name in sorted(recorded.keys() - names)
     ]
 
 
@@ -218,7 +223,7 @@ def _for_pyarrow(url: str) -> str:
 
 
 def _local_path(location: str) -> Path | None:
-    """Return the path of a folder on this machine; None for other URLs."""
+    """Return the path of a folder that is a path or a `file` URL; None for other URLs."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

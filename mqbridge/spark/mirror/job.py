@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 UPDATE_INTERVAL_S = 0.2
 """Interval at which the progress of all queries is read and shown."""
 BACKLOG_INTERVAL_S, BACKLOG_TIMEOUT_S = 5.0, 30.0
-"""Shortest time between the starts of two backlog counts, and the limit of the count of one route."""
+"""Shortest time between the starts of two counts of all backlogs, and the timeout for counting the backlog of one route."""
 CLOSE_TIMEOUT_S = 10.0
 """Timeout for closing the cluster connections at the end."""
 PREPARE_TIMEOUT_S = 300.0
-"""Timeout for planning all routes and creating their topics."""
+"""Timeout for planning all routes and creating their topics. After it, the mirror fails without starting a query."""
 
 Show = Callable[[Sequence[RouteProgress]], None]
 """Shows the progress of all routes to the user."""
@@ -48,7 +48,8 @@ Show = Callable[[Sequence[RouteProgress]], None]
 class Mirror:
     """One run of a mirror. `run` blocks the main thread; a signal handler may call `stop` meanwhile.
 
-    `on_started` is called once, before the first query starts.
+    show        called with the progress of all routes every UPDATE_INTERVAL_S
+    on_started  called once, when Spark is ready and before the first query starts
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Mirror:
 
     @property
     def route_progress(self) -> list[RouteProgress]:
-        """The progress of each route."""
+        """The progress of each route; empty before `run` has claimed the checkpoint folder."""
         return [query.progress for query in self._queries]
 
     def stop(self) -> None:
@@ -74,12 +75,14 @@ class Mirror:
             query.stop()
 
     def clean_up(self) -> None:
-        """Remove the copy of the configuration. Must be called before the process exits while `run` has not returned."""
+        """Remove the copy of the configuration and the stop files. A process that exits before `run` returns must call this."""
         if self._temp_folder is not None:
             shutil.rmtree(self._temp_folder, ignore_errors=True)
 
     def run(self) -> list[RouteProgress]:
-        """Mirror until every route is caught up, failed or stopped, and return the progress of each route.
+        """Mirror until every route has ended, and return the progress of each route.
+
+        A route ends when its query fails, after `stop`, and without `follow` also when it has caught up.
 
         Raises MqbridgeError if the mirror cannot start, and ConfigError if another mirror has taken over the checkpoint folder.
         """
@@ -130,13 +133,13 @@ class Mirror:
                     route.name,
                 )
         for plan in plans:
-            log.info("route %s: mirroring %d topics of %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
+            log.info("route %s: mirroring %d topics of cluster %s", plan.route.name, len(plan.sources), plan.route.source.cluster)
 
     def _start_queries(self, spark: "SparkSession", config: Path) -> None:
         """Start the query of each route, each in its own scheduler pool, so that the routes share the executors equally."""
-        tasks = spark.sparkContext.defaultParallelism
+        tasks = spark.sparkContext.defaultParallelism  # usually the number of cores
         for query in self._queries:
-            if self._is_stopping:
+            if self._is_stopping:  # `stop` was called while the earlier queries were starting
                 query.progress.is_done = True
                 continue
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.route.name)
@@ -197,7 +200,7 @@ def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
 def _close_clusters() -> None:
     """Close the cluster connections of the background loop, because the process and its loop may outlive the mirror."""
     with suppress(MqbridgeError):
-        background_loop().run(background_loop().close_idle(0), CLOSE_TIMEOUT_S)
+        background_loop().run(background_loop().close_idle(max_idle=0), CLOSE_TIMEOUT_S)
 
 
 def _stop_file(folder: Path, route: Route) -> StopFile:

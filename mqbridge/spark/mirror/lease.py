@@ -28,7 +28,10 @@ log = logging.getLogger(__name__)
 RENEW_INTERVAL_S = 10.0
 """Interval at which the holder renews its lease."""
 EXPIRE_AFTER_S = 40.0
-"""A mirror that waits this long without seeing a renewal assumes that the holder has ended. Several renewals may fail before."""
+"""A mirror that waits this long without seeing a renewal assumes that the holder has ended.
+
+Before that, several renewals in a row may fail.
+"""
 SETTLE_S = 2.0
 """Time between writing a new lease and checking that no other mirror has overwritten it."""
 
@@ -50,6 +53,7 @@ class Lease:
         self._renewals = 0
         """Number of writes of the lease: each write must change the file."""
         self._released = threading.Event()
+        """Set when `release` is called, which ends the renewals."""
         self._renewal_thread: threading.Thread | None = None
 
     def acquire(self) -> None:
@@ -92,6 +96,7 @@ class Lease:
                     self._file_system.delete_file(self._path)
 
     def _renew_loop(self) -> None:
+        """Renew the lease until it is released, or until another mirror has taken over."""
         while not self._released.wait(RENEW_INTERVAL_S):
             try:
                 if self._is_taken_over():
@@ -101,7 +106,12 @@ class Lease:
                     return
                 self._write()
             except OSError as error:
-                log.warning("cannot renew the lease on %s, retrying in %.0f s: %s", self._folder, RENEW_INTERVAL_S, error)
+                log.warning(
+                    "cannot renew the lease on checkpoint folder %s, retrying in %.0f s: %s",
+                    self._folder,
+                    RENEW_INTERVAL_S,
+                    error,
+                )
 
     def _is_taken_over(self) -> bool:
         """Return whether the file has the id of another lease. A file that is just being written has an empty id."""

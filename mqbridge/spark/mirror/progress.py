@@ -53,7 +53,7 @@ class RouteProgress:
     is_done: bool = False
     """Whether the query has ended, or is not going to start."""
     _history: deque[tuple[float, int, int]] = field(default_factory=deque)
-    """Time, total of stored messages and total of received bytes after each of the last batches."""
+    """Time, total of stored messages and total of received bytes: when the run began, and after each of the last batches."""
 
     def begin(self, totals: Totals) -> None:
         """Record the totals of earlier runs, before the query starts."""

@@ -37,7 +37,7 @@ class RouteQuery:
         self.route, self.checkpoint = route, checkpoint
         self.progress = RouteProgress(route.name, time.monotonic())
         self.reached: Mapping[str, Mapping[str, str]] = {}
-        """The next position to read, by topic and partition name."""
+        """The next position to read as text, by topic and partition name; empty before the first report of a batch."""
         self._stop_file, self._settings = stop_file, settings
         self._query: StreamingQuery | None = None
         self._last_batch = -1

@@ -32,17 +32,17 @@ class MirrorSettings:
     follow: bool = True
     """Continue with new messages. False: stop at the positions where the source ended when the mirror started."""
     start: Start | int | None = None
-    """Where a route without checkpoint begins: earliest, latest, or a time in ms. None: the route's own `start`."""
+    """Where a route without checkpoint begins: earliest, latest, or a time in ms since 1970. None: the route's own `start`."""
     batch_bytes: int = DEFAULT_BATCH_BYTES
     """Limit of the bytes that one batch reads, see the option maxBytesPerTrigger."""
     master: str | None = None
-    """The URL of the Spark master. None: as `session` chooses it."""
+    """The URL of the Spark master. None: the master of `spark-submit`, else all cores of this machine."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Additional settings of Spark, by name."""
     metrics: tuple[str, int] | None = None
     """Host and port to serve metrics on; None to serve none."""
     quiet: bool = True
-    """Whether Spark's own log shows only errors."""
+    """Whether Spark's own log shows only errors. False: as much as Spark is configured to log."""
 
 
 def select_routes(config: Config, names: tuple[str, ...]) -> list[Route]:

@@ -35,7 +35,7 @@ _WAITED_MARKER = "waited"
 class Attempt(NamedTuple):
     """An attempt at a task, ordered by time.
 
-    run  number of the run of the batch; each restart of the batch is a new run
+    run  number of the run of the batch, see `Progress.runs`: a restart of the batch is a later run with a higher number
     id   Spark's id of the attempt; later attempts of a run have higher ids
     """
 
@@ -66,6 +66,7 @@ class AttemptFence:
         self._checked_at = self._time()
         """When the claims were last read without an error (time of the event loop); at first, when the fence was created."""
         self._check_lock = asyncio.Lock()
+        """Held while the claims are checked, because all transfers of the task share the fence."""
 
     async def begin(self) -> bool:
         """Write the claim, wait until earlier attempts have stopped, and return whether there were earlier attempts.

@@ -25,7 +25,8 @@ _PYARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 class CheckpointFiles:
     """The sink's folder, created by the first write. Every method may raise OSError.
 
-    The file NAME is stored as `NAME.1`, `NAME.2` and so on. Names must not contain slashes.
+    The file NAME is stored as `NAME.1`, `NAME.2` and so on. Names must not contain slashes. `path` is the folder's path in the
+    file system.
     """
 
     def __init__(self, file_system: fs.FileSystem, path: str) -> None:

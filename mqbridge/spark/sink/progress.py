@@ -73,6 +73,7 @@ class Progress:
         if not self.query:
             return replace(self, query=query)
         log.warning("ignoring the sink's progress: it belongs to query %s, not to this query %s", self.query, query)
+        # `runs` still counts up: claims of the other query may remain, and later attempts must have a higher number.
         return Progress(runs=self.runs, query=query)
 
     def begin(self, find_ends: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
@@ -93,6 +94,7 @@ class Progress:
 
     def ends_before(self, batch_id: int) -> TopicEnds:
         """Return positions before which nothing of this batch is stored; empty if unknown."""
+        # Without a committed batch, `ends` are those from before batch 0, so they hold for batch 0 only.
         return self.ends if self.committed >= 0 or batch_id == 0 else {}
 
     def commit(self, batch_id: int, ends: TopicEnds, totals: Mapping[str, int]) -> "Progress":

@@ -30,9 +30,9 @@ class Stream(NamedTuple):
 class RowReader:
     """Reads the rows of one task.
 
-    by_topic        the column `topic` names the target topic
-    partition_mode  how target partitions are chosen
-    deduplicate     the positions of the rows of a source must ascend
+    by_topic        the column `topic` names the target topic; False: the spec of the targets names it
+    partition_mode  how target partitions are chosen; without a column `partition` it is always `rule`
+    deduplicate     the positions of the rows of a source must ascend, and rows of a part of a range are an error
     """
 
     def __init__(self, schema: pa.Schema, *, by_topic: bool, partition_mode: PartitionMode, deduplicate: bool) -> None:
@@ -47,7 +47,7 @@ class RowReader:
         """Yield the batches of these rows with their streams. Raises ConfigError for rows that cannot be written."""
         for group in self._group_rows(rows):
             topic = (group.column("topic")[0].as_py() or "") if self._by_topic else None
-            for run in self._messages.read_runs(group):
+            for run in self._messages.read_runs(group):  # a run has consecutive rows of one source partition
                 batch = run.batch
                 if run.is_part and self._deduplicate:
                     raise ConfigError(
@@ -82,7 +82,7 @@ class RowReader:
             yield rows.take(pa.array(indexes, pa.int64()))
 
     def _check_order(self, stream: Stream, batch: Batch) -> None:
-        """Raise ConfigError if the positions of the stream do not ascend, also since its previous batch."""
+        """Raise ConfigError if the positions do not ascend, from the end of the stream's previous batch on."""
         positions = [self._last_positions.get(stream, ()), *(message.position for message in batch.messages)]
         for previous, position in pairwise(positions):
             if position <= previous:

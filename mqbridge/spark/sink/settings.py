@@ -16,7 +16,10 @@ from mqbridge.spark.ranges.rows import is_range_schema
 from mqbridge.spark.transfer.spec import PartitionMode, TargetsSpec
 
 ANY_TOPIC = "{topic}"
-"""The target topic in the spec while only the rows name their topics. It is a template, so no fixed topic."""
+"""The target topic in the spec if only the rows name their topics. Tasks replace it, see `TargetsSpec.with_topic`.
+
+It is a template, so `driver.fixed_topics` leaves it out: before the first batch, its end positions are not looked up.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class SinkSettings:
     spec               the targets; with `topic_from="column"` the topic of each row replaces their topic
     topic_from         what names the target topic: the spec, or the rows' column `topic`
     create_partitions  the sink creates missing target topics with this number of partitions; None: it creates no topics
-    job                the name of the job, from the option jobId; None if it has none
+    job                the name of the job, from the option jobId; None without this option: writers then choose a name
     checkpoint         the checkpoint folder of a streaming query; None if unknown
     are_ranges         the rows are ranges to move, not messages (see `mqbridge.spark.ranges`)
     """
@@ -50,15 +53,15 @@ def sink_settings(values: OptionValues, schema: StructType) -> SinkSettings:
             "deduplication needs the origins of messages, and stampOrigin=false does not write them",
             hint="Set deduplicate=false too, or remove stampOrigin=false",
         )
-    if are_ranges and not spec.source_topics:
+    if are_ranges and not spec.source_topics:  # only the spec of a route has source topics
         raise ConfigError("the rows are ranges, and ranges need the targets of a route", hint="Give the options config and route")
-    has_topic_column = values["route"] is None and values["topic"] is None
-    if has_topic_column and "topic" not in schema.fieldNames():
-        raise ConfigError("no topic is named", hint="Give the option topic, or a column topic")
+    needs_topic_column = values["route"] is None and values["topic"] is None
+    if needs_topic_column and "topic" not in schema.fieldNames():
+        raise ConfigError("no target topic is named", hint="Give the option topic, or name a topic in each row's column topic")
     return SinkSettings(
         spec,
-        topic_from="column" if has_topic_column else "spec",
-        create_partitions=values["createTopics"],
+        topic_from="column" if needs_topic_column else "spec",
+        create_partitions=values["createTopics"],  # the option is a number of partitions
         job=values["jobId"],
         checkpoint=values["checkpointLocation"],
         are_ranges=are_ranges,
@@ -85,7 +88,10 @@ def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
     partitions = values["partitions"]
     partition_mode: PartitionMode = partitions if partitions in ("auto", "column") else "rule"
     if partition_mode == "column" and "partition" not in schema.fieldNames():
-        raise ConfigError("partitions=column needs a column partition")
+        raise ConfigError(
+            "partitions=column is set, and the rows have no column partition", hint="Add the column, or choose another value"
+        )
+    # In the mode `auto` the rule applies to rows whose column is NULL; in the mode `column` it is not used.
     rule = PartitionRule(by=cast("By", partitions if partition_mode == "rule" else "modulo"))
     dead_letter_topic = values["deadLetterTopic"]
     delivery = Delivery(
@@ -94,11 +100,16 @@ def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
         stamp_origin=values["stampOrigin"],
         prevent_loops=False,  # the user chose this target, even if a message came from it
     )
+    # Not validated, because the options were checked already. `TaskWriter` creates topics, so `create` is off.
     target = Target.model_construct(
         cluster=cluster.name, topic=values["topic"] or ANY_TOPIC, partitions=rule, create=False, edit=None, options=None
     )
     spec = TargetsSpec(
-        values["jobId"] or "spark", {cluster.name: cluster}, (target,), delivery=delivery, partition_mode=partition_mode
+        name=values["jobId"] or "spark",
+        clusters={cluster.name: cluster},
+        targets=(target,),
+        delivery=delivery,
+        partition_mode=partition_mode,
     )
     return _with_common_options(spec, values)
 

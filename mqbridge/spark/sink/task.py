@@ -86,7 +86,12 @@ class _BatchQueue:
 class TaskWriter:
     """Writes the rows of one task: call `write` for the rows, then `finish`; or `abort` at any time.
 
-    `replay` is given if messages of the task may be stored already. Runs on the background event loop.
+    job     name of the job, the same in every attempt
+    replay  where messages of the task may be stored already; None: none is stored
+    gate    None: every batch may be sent
+    watch   None: nothing stops the task from outside
+
+    Runs on the background event loop.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class TaskWriter:
         self._transfers: dict[Stream, tuple[_BatchQueue, asyncio.Task[Counts]]] = {}
         """The open transfers, least recently used first."""
         self._created_topics: set[str] = set()
+        """Target topics that this task has created, or has found to exist."""
         self._result = TaskResult()
         self._error: BaseException | None = None
         """The first error of a transfer or of the watch."""

@@ -78,6 +78,7 @@ async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any,
 async def raise_when_superseded(fence: AttemptFence) -> NoReturn:
     """Raise ClusterError when this attempt must stop, and OSError if the claims cannot be read."""
     while True:
-        # Half an interval, because this check does nothing if a sender has checked just before, and the next one must be in time.
+        # `check` does nothing within an interval of the last check, which a sender may have made. With half an interval, the
+        # claims are still read every one and a half intervals at the latest; a repeated attempt waits for two.
         await asyncio.sleep(CHECK_INTERVAL_S / 2)
         await fence.check()

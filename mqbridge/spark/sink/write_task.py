@@ -42,7 +42,7 @@ def _write_messages(
     reader: RowReader | None = None
     try:
         for rows in iterator:
-            if reader is None:
+            if reader is None:  # the schema is known from the first batch of rows on
                 spec = settings.spec
                 by_topic = settings.topic_from == "column"
                 reader = RowReader(
@@ -51,7 +51,7 @@ def _write_messages(
             loop.run(writer.write(list(reader.streams(rows))))
         return loop.run(writer.finish())
     finally:
-        loop.run(writer.abort())
+        loop.run(writer.abort())  # after `finish`, this ends only the watch
 
 
 def _move_ranges(

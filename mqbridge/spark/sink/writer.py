@@ -47,8 +47,9 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         self._job = settings.job or uuid4().hex
+        """The name of the job. Without the option jobId it is unique, because no other write continues this job."""
         self._initial_ends: TopicEnds | None = None
-        """The ends of the targets when the job began; None before that."""
+        """The ends of the targets when the job began; None before that, and empty for a job that may have run before."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Begin the job when Spark pickles the writer: record the current ends of the targets.
@@ -65,7 +66,7 @@ class BatchWriter(DataSourceArrowWriter):
         task = TaskId.current()
         may_be_stored = task.attempt > 0 or self._settings.job is not None
         replay = Replay(self._initial_ends or {}) if may_be_stored else None
-        return TaskMessage(write_rows(self._settings, self._job, iterator, replay, None))
+        return TaskMessage(write_rows(self._settings, self._job, iterator, replay, fence=None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts after all tasks have finished. Raises ConfigError if several tasks wrote rows of one source."""
@@ -76,7 +77,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of a failed write. The messages that were sent remain in the targets."""
-        log.warning("the write failed after %s", _describe(Counts.total(result.counts for result in _results(messages))))
+        log.warning(
+            "the write failed, and what it has sent remains in the targets; its finished tasks: %s",
+            _describe(Counts.total(result.counts for result in _results(messages))),
+        )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -134,7 +138,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if settings.spec.deduplicate:
             check_streams(results)
         counts = Counts.total(result.counts for result in results)
-        log.info("batch %d stored: %s", batchId, _describe(counts))
+        log.info("batch %d (checkpoint %s) is complete: %s", batchId, settings.checkpoint or "unknown", _describe(counts))
         if (files := _open_files(settings)) is None:
             return
         topics = written_topics(settings.spec, counts)
@@ -143,20 +147,28 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the counts of a failed batch. The progress does not change, because Spark repeats the batch."""
-        log.warning("batch %d failed after %s", batchId, _describe(Counts.total(result.counts for result in _results(messages))))
+        log.warning(
+            "batch %d (checkpoint %s) failed, and Spark repeats it after a restart; its finished tasks: %s",
+            batchId,
+            self._settings.checkpoint or "unknown",
+            _describe(Counts.total(result.counts for result in _results(messages))),
+        )
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """Return the writer of a batch write, for options as Spark passes them. Raises ConfigError."""
     if overwrite:
-        raise ConfigError("messages of a topic are never replaced", hint='Write with .mode("append")')
+        raise ConfigError("mode overwrite: messages of a topic are never replaced", hint='Write with .mode("append")')
     return BatchWriter(sink_settings(parse_options(options, Usage.WRITE), schema))
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Return a writer of a streaming query. Spark calls this for each batch, and again for its commit. Raises ConfigError."""
     if overwrite:
-        raise ConfigError("messages of a topic are never replaced", hint='Write with .outputMode("append"), or in foreachBatch')
+        raise ConfigError(
+            "output mode complete: messages of a topic are never replaced",
+            hint='Write with .outputMode("append"), or in foreachBatch',
+        )
     return StreamWriter(sink_settings(parse_options(options, Usage.WRITE), schema))
 
 
@@ -170,7 +182,7 @@ def _open_files(settings: SinkSettings) -> CheckpointFiles | None:
         return open_checkpoint_files(settings.checkpoint)
     log.warning(
         "the sink does not know its checkpointLocation, so it stores no progress: each batch searches its targets for messages "
-        "that are stored already. Give the option checkpointLocation to the query itself"
+        "that are stored already. Set checkpointLocation with .option(...) on writeStream, not in the Spark configuration"
     )
     return None
 
@@ -187,7 +199,7 @@ def _load(files: CheckpointFiles) -> Progress:
 
 
 def _find_fixed_ends(settings: SinkSettings) -> TopicEnds:
-    """Return the current ends of the topics whose names do not depend on the rows."""
+    """Return the current ends of the topics whose names do not depend on the rows. Raises RequestTimeout."""
     spec = settings.spec
     return background_loop().run(find_topic_ends(spec, fixed_topics(spec), background_loop().cluster), DRIVER_TIMEOUT_S)
 

@@ -96,7 +96,7 @@ def window_aggregate(
     time: str = "event_time",
     lateness: str | None = "2 seconds",
 ) -> DataFrame:
-    """Compute aggregates per `by` and window.
+    """Compute aggregates per key (the columns `by`) and window.
 
     The columns of the result are `by`, `window_start`, `window_end`, `event_time` (the last moment of the window) and the
     aggregates. The result has one row per key and window, written when the watermark has passed the end of the window.
@@ -122,11 +122,11 @@ def accumulate(
     kind: DataType | str,
     order: str | None = None,
 ) -> DataFrame:
-    """Run one accumulator per `by`, without windows. Its state never expires.
+    """Run one accumulator per key (the columns `by`), without windows. Its state never expires.
 
     Each batch yields one row for every key that occurs in it, with the columns `by` and `into`. `kind` is the type of `into`.
-    The values of one batch are added in the order of the column `order`. Without `order`, a repeated batch may add them in
-    another order. The output mode is update.
+    The accumulator receives the column `value`. The values of one batch are added in the order of the column `order`. Without
+    `order`, a repeated batch may add them in another order. The output mode is update.
     """
     require_rocksdb(frame.sparkSession)
     by = [by] if isinstance(by, str) else list(by)
@@ -179,7 +179,7 @@ def accumulate_window(
     time: str = "event_time",
     lateness: str | None = "2 seconds",
 ) -> DataFrame:
-    """Run one accumulator per `by` and window.
+    """Run one accumulator per key (the columns `by`) and window.
 
     The columns of the result are those of `window_aggregate`, with `into` as the only aggregate. `kind` is the type of `into`.
     Spark stores the values until the window closes, and merges session windows. Python then adds the values in the order of
@@ -201,6 +201,7 @@ def accumulate_window(
                 _compute_result(_new_accumulator(accumulator, key), (item["value"] for item in items), start, end)
                 for key, (start, end), items in zip(keys, bounds, lists, strict=True)
             ]
+            # The last column is `__values`, which the results replace.
             columns = [*batch.columns[:-1], pa.array(results, arrow_type)]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:-1], into])
 

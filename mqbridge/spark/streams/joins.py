@@ -13,7 +13,7 @@ from mqbridge.spark.streams.state import require_rocksdb
 from mqbridge.spark.streams.windows import Window
 
 SIDES = ("left", "right")
-"""The sides of a join, which are also the names of its columns with their rows."""
+"""The sides of a join. The result has one column of each name, a struct with the row of that side."""
 JOIN_TYPES = ("inner", "left")
 """The accepted values of `how`."""
 
@@ -26,7 +26,7 @@ def latest_join(
     *,
     order: str | None = None,
 ) -> DataFrame:
-    """Join each row with the latest row of the other side that has the same `on`.
+    """Join each row with the latest row of the other side that has the same values in the columns `on`.
 
     The columns of the result are `on`, and the structs `left` and `right`. The output mode is append.
     With `how="inner"` a row of either side yields one row if the other side has a row for the key. With "left" a row of the left
@@ -96,7 +96,7 @@ def window_join(
     time: str = "event_time",
     lateness: str | None = "2 seconds",
 ) -> DataFrame:
-    """Join rows that have the same `on` and are in the same window.
+    """Join rows that have the same values in the columns `on` and are in the same window.
 
     The columns of the result are `on`, `window_start`, `window_end`, `event_time`, and the structs `left` and `right`. The output
     mode is append. `keep="last"` joins the last row by `time` of each side, so it yields one row per key and window. `keep="all"`

@@ -64,7 +64,10 @@ class Window:
     def __post_init__(self) -> None:
         """Raise ValueError if the size or the slide is out of range."""
         if self.size.ms <= 0 or (self.slide is not None and not 0 < self.slide.ms <= self.size.ms):
-            raise ValueError("invalid window: the size must be above 0, and the slide above 0 and not above the size")
+            raise ValueError(
+                f"invalid window (size {self.size}, slide {self.slide}): the size must be above 0, and the slide "
+                "above 0 and at most the size"
+            )
 
     @classmethod
     def tumbling(cls, size: Time) -> Self:

@@ -35,7 +35,7 @@ class TargetsSpec:
                    route
     msg_types      message types (TubeMQ's type, RocketMQ's tag) to store; empty means all
 
-    A transfer does not create topics: that happens before tasks begin.
+    A transfer does not create topics: the mirror or the sink's `TaskWriter` does that before the transfer begins.
     """
 
     name: str

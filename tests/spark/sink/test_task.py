@@ -314,11 +314,11 @@ def test_the_bytes_that_a_task_buffers_are_bounded_while_nothing_is_stored() -> 
 
 def test_a_column_or_an_option_must_name_the_topic() -> None:
     payload_only = StructType([StructField("payload", StringType())])
-    with pytest.raises(ConfigError, match="no topic is named"):
+    with pytest.raises(ConfigError, match="no target topic is named"):
         settings_of(payload_only)
     assert settings_of(payload_only, topic="copy").topic_from == "spec"
     assert settings_of(StructType([*payload_only, StructField("topic", StringType())])).topic_from == "column"
-    with pytest.raises(ConfigError, match="partitions=column needs a column partition"):
+    with pytest.raises(ConfigError, match="partitions=column is set, and the rows have no column partition"):
         settings_of(payload_only, topic="copy", partitions="column")
     assert settings_of(StructType([*payload_only, StructField("partition", IntegerType())]), topic="copy", partitions="column")
 

@@ -1,6 +1,7 @@
-"""Nodes that aggregate the rows of a pass, per key or per key and window.
+"""Nodes (Spark operators of a topology) that aggregate rows per key, or per key and window.
 
-Aggregates of numbers run in the JVM, accumulators in Python.
+The rows come from a pass, which runs the preceding operators in Python. Aggregates of numbers run in the JVM, accumulators
+in Python.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,22 +33,24 @@ Select = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate that runs in the JVM over the columns that KeyedWriter writes."""
+    """An aggregate that runs in the JVM over the columns of KeyedWriter: `whole` has integers, `real` has other numbers."""
 
     name: str
+    """The name of the operator in errors."""
     column: Callable[[], Column]
     """Returns the column with the result as bytes, which `codec` decodes."""
     select: Select | None
-    """Returns the number of a value, or None for a value without a number."""
+    """Returns the number of a value, or None for a value to leave out. None instead of a function: no numbers are needed."""
     codec: Codec
     keep_value: bool = False
-    """Whether `column` needs the value itself, not only its number."""
+    """Whether `column` needs the value itself. False: only its number, so the column `value` is null."""
 
 
 def count_of(select: Select | None) -> Aggregate:
     """Return the aggregate that counts elements; with `select`, only those for which it does not return None."""
 
     def column() -> Column:
+        # `_OneIfSelected` sets `whole` to 1 for the elements to count; without `select`, every row counts.
         return _as_json(F.count("whole" if select else F.lit(1)))
 
     return Aggregate("count", column, None if select is None else _OneIfSelected(select), JSON)
@@ -112,6 +115,7 @@ def windowed_node(chain: Chain, window: Window, aggregate: Aggregate) -> Node:
 
     def frame(context: Context) -> DataFrame:
         rows = chain.rows_with_watermark(context, writer)
+        # `lateness` is None because the rows have a watermark already.
         return window_aggregate(rows, "key", window, aggregate.column().alias("value"), lateness=None)
 
     return Node(frame, ValueReader(aggregate.codec), has_watermark=True)
@@ -131,12 +135,16 @@ def keyed_accumulator_node(chain: Chain, accumulator: Accumulator, codec: Codec)
 
 
 def windowed_accumulator_node(chain: Chain, window: Window, accumulator: Accumulator, codec: Codec) -> Node:
-    """Return a node that runs one accumulator per key and window. When the window closes, it adds the values in order of time."""
+    """Return a node that runs one accumulator per key and window.
+
+    When a window closes, the accumulator receives its values in order of time, and its result is yielded.
+    """
     chain.require_no_updates("a window")
 
     def frame(context: Context) -> DataFrame:
         rows = chain.rows_with_watermark(context, KeyedWriter(codec))
         wrapped = CodedAccumulator(accumulator, codec)
+        # `lateness` is None because the rows have a watermark already.
         return accumulate_window(rows, "key", window, wrapped, into="value", kind="binary", lateness=None)
 
     return Node(frame, ValueReader(codec), has_watermark=True)

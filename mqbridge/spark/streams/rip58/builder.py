@@ -25,8 +25,9 @@ class StreamBuilder:
         """Return a stream of the messages of a topic.
 
         `deserializer` is a function of the payload, or an object with the method `deserialize`. It returns a value, or a Pair of
-        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if one is given. The options
-        are those of the Spark source.
+        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if one is given. In the other
+        outputs, such a payload is skipped or fails the query, see `StreamConfig.SKIP_DATA_ERROR`. The options are those of the
+        Spark source.
         """
 
         def frame(context: Context) -> DataFrame:

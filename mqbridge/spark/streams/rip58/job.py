@@ -1,4 +1,4 @@
-"""Run a topology: one streaming query per output, each with its own checkpoint."""
+"""Runs a topology: one streaming query per output, each with its own checkpoint."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -52,7 +52,10 @@ class StreamConfig:
     SKIP_DATA_ERROR = "skip_data_error"
     """Whether a record is skipped and logged when one of its functions fails (true, the default), or fails the query (false)."""
     CONSUME_FROM_WHERE = "consume_from_where"
-    """CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_LAST_OFFSET. It applies to the first start only."""
+    """CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_LAST_OFFSET. It applies to the first start only.
+
+    Default: the value of the source option startingOffsets, which also takes precedence.
+    """
     CHECKPOINT_LOCATION = "checkpointLocation"
     """A permanent folder, on a file system that all executors reach. Required."""
     TRIGGER = "trigger"
@@ -71,7 +74,8 @@ DEFAULTS: dict[str, Any] = {
 class StreamJob:
     """Runs a topology with the properties of StreamConfig, in the session `spark` or in the active session.
 
-    `read` and `write` replace topics with other sources and sinks, for tests. `show` receives the lines of `print()`.
+    `read` and `write` replace topics with other sources and sinks, for tests; None: topics are read and written. `show` receives
+    the lines of `print()`.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class StreamJob:
         self._show = show
         self._idle_watches: list[IdleWatch] = []
         self.queries: list[StreamingQuery] = []
+        """The started queries, one per output of the topology."""
 
     def start(self) -> None:
         """Start the queries. A query with a checkpoint resumes from it. If a query cannot start, the started ones are stopped."""
@@ -130,7 +135,7 @@ class StreamJob:
         return bool(self.queries) and all(query.isActive for query in self.queries)
 
     def awaitTermination(self, timeout: float | None = None) -> None:
-        """Wait until all queries have ended, for at most `timeout` seconds.
+        """Wait until all queries have ended, for about `timeout` seconds at most; None: without limit.
 
         Raises the error of a query that has failed, even while other queries are running.
         """
@@ -148,7 +153,7 @@ class StreamJob:
         return [query for query in self.queries if query.isActive]
 
     def _start_query(self, spark: SparkSession, name: str, output: Output) -> None:
-        """Start the query of an output. `name` is unique in the job, and names the checkpoint of the query."""
+        """Start the query of an output. `name` is unique in the job, and names the query's folder in the job's checkpoint."""
         checkpoint = f"{str(self._settings[StreamConfig.CHECKPOINT_LOCATION]).rstrip('/')}/{name}"
         idle = Time.milliseconds(float(self._settings[StreamConfig.IDLE_TIME_TO_FIRE_WINDOW]))
         lateness = Time.milliseconds(float(self._settings[StreamConfig.ALLOW_LATENESS_MILLISECOND]))
@@ -166,7 +171,7 @@ class StreamJob:
         trigger = {"availableNow": True} if is_bounded else {"processingTime": self._settings[StreamConfig.TRIGGER]}
         query = writer.queryName(f"{self._topology.job}-{name}").trigger(**trigger).start()
         self.queries.append(query)
-        if heartbeats is not None and not is_bounded:
+        if heartbeats is not None and not is_bounded:  # a bounded query ends and has no idle time
             self._idle_watches.append(IdleWatch(query, heartbeats, idle, lateness))
 
     def _make_writer(self, output: Output, rows: DataFrame) -> DataStreamWriter:

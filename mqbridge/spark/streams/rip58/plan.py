@@ -65,7 +65,10 @@ class Node:
 
 @dataclass
 class Chain:
-    """A node and the steps that follow it. `is_used` means that another step, node or output uses this chain."""
+    """A node and the steps (Python functions) that follow it.
+
+    `is_used` means that another step, node or output uses this chain: then a `foreach` at its end needs no query of its own.
+    """
 
     topology: "Topology"
     node: Node
@@ -108,7 +111,9 @@ class Output:
     chain: Chain
     writer: Writer
     topic: str = ""
+    """The topic of a sink or of dead letters; otherwise empty."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """The options of the Spark sink for this output."""
 
     def rows(self, context: Context) -> DataFrame:
         """Return the rows that this output writes in this run."""

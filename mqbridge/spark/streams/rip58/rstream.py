@@ -1,6 +1,7 @@
 """RStream, GroupedStream, WindowStream and JoinedStream: the operators of RIP-58.
 
-Each operator adds either a step of a pass or a stateful node.
+An operator on single values adds a step, a Python function that a Spark task calls for each element. An aggregate or a join adds
+a node, a Spark operator that keeps state. Consecutive steps run in one pass of the rows through Python.
 """
 
 from collections.abc import Callable, Iterable
@@ -62,7 +63,7 @@ class RStream(Stream):
     def selectTimestamp(self, function: Callable[[Any], float]) -> "RStream":
         """Set the time of each value to the result of the function, in milliseconds since 1970.
 
-        Use it before the first window. This time replaces the time that TimeType chooses.
+        Use it before the first window. This time replaces the time that the property `timeType` of the job chooses.
         """
         if self._chain.node.has_watermark:
             raise ValueError("use selectTimestamp before the first window: after a window, the time is the end of the window")
@@ -71,6 +72,8 @@ class RStream(Stream):
     def foreach(self, function: Callable[[Any], object]) -> "RStream":
         """Call the function with each value, in a Spark task, and keep the value. A repeated task calls it again."""
         stream = RStream(self._chain.with_step(steps.Foreach(function)), self._codec)
+        # Spark runs a step only for an output. If another operator or output follows, `Topology.build` removes this one, and the
+        # function runs in the query of what follows.
         stream._chain.topology.add(Output("foreach", stream._chain, TextWriter()))
         return stream
 
@@ -209,17 +212,21 @@ class JoinedStream:
         return self
 
     def window(self, window: Window) -> "JoinedStream":
-        """Join the last values of both sides in each window. Without a window, a value joins the latest of the other side."""
+        """Join the values with the latest times of both sides, per key and window.
+
+        Without a window, each value joins the latest value of the other side that has the same key.
+        """
         self._window = window
         return self
 
     def apply(self, action: Callable[[Any, Any], Any]) -> RStream:
         """Complete the join: `action(left, right)` returns the new value. In a left join the right value may be None."""
         chains = (self._left._chain, self._right._chain)
+        # Both streams have the codec of their StreamBuilder, so one codec serves for both.
         codec, window, how = self._left._codec, self._window, self._how
         for chain in chains:
-            chain.require_no_updates("a join")
-            chain.is_used = True
+            chain.require_no_updates("a join")  # raises after an aggregate without a window, whose results are updates
+            chain.is_used = True  # a `foreach` at the end of the chain now runs in the query of the join
         writer = KeyedWriter(codec)
 
         def frame(context: Context) -> DataFrame:
@@ -231,6 +238,7 @@ class JoinedStream:
                 left, right = (
                     chain.rows_with_watermark(context, writer).select("key", "value", "event_time") for chain in chains
                 )
+                # `lateness` is None because the rows have a watermark already.
                 joined = window_join(left, right, "key", window, how, lateness=None)
             return joined.select("key", F.col("left.value").alias("left"), F.col("right.value").alias("right"), "event_time")
 
