@@ -80,7 +80,7 @@ class RocketMQ:
             raise
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the client; at the deadline (loop time), stop waiting for responses."""
+        """Close the client; at the deadline (loop time; None: CLOSE_S from now), stop waiting for responses."""
         self.connectivity.close()
         client, self._shared_client = self._shared_client, None
         if client is not None:
@@ -132,7 +132,7 @@ class RocketMQ:
         await self._client.admin.masters()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and the next offset of every queue, by partition name."""
+        """Return the offsets of the first message and of the next one to be stored, for every queue, by partition name."""
         stats = await self._client.admin.topic_stats(topic)
         return {partition_name(queue): Bounds((offsets.min_offset,), (offsets.max_offset,)) for queue, offsets in stats.items()}
 
@@ -156,7 +156,10 @@ class RocketMQ:
     # --- reading and writing -------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of one queue from offset `begin` up to, not including, `end`, without joining a group."""
+        """Yield the batches of one queue from offset `begin` up to, not including, `end`, without joining a group.
+
+        With None as `end`, continue with new messages, for ever.
+        """
         queues = {partition_name(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
         if partition not in queues:
             raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
@@ -181,6 +184,7 @@ class RocketMQ:
             subscriptions=_subscriptions(spec),
             model=MessageModel.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
+            # `start_of` returns EARLIEST for a queue that was added to the topic later, even if `spec.start` is LATEST.
             came_later=lambda queue: spec.start_of(queue.topic, f"{queue.broker}:{queue.id}") is Start.EARLIEST,
             orderly=options.orderly,
             retries=options.retries,

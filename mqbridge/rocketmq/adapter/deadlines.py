@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 async def close_by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
     """Run `closing`, the call that closes the client `name`; at the deadline (loop time), cancel it and log a warning.
 
-    None as the deadline means `CLOSE_S` from now.
+    None as the deadline means `CLOSE_S` (30 s) from now.
     """
     try:
         async with asyncio.timeout(seconds_until(deadline)):

@@ -83,7 +83,10 @@ class RocketMQLane:
         self._assigned.commit(batch.next[0], batch.handle)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver this batch and all later ones again, after the delay; without effect if `QueueState.rewind` returns False."""
+        """Deliver this batch and all later ones again, after the delay. `failures` is not used.
+
+        Has no effect if the batch is acknowledged already, or a seek or a reset of offsets began a new run.
+        """
         self._release_budget(batch)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -98,13 +101,13 @@ class RocketMQLane:
             self._assigned.release_budget(size)
 
     async def seek(self, position: Position) -> None:
-        """Continue at this offset, and commit it for the group."""
+        """Continue at this offset, and commit it for the group. Raises LaneRevoked if the queue is no longer assigned."""
         if self.revoked.is_set():
             raise LaneRevoked(f"partition {self.partition} was revoked or released")
         await self._assigned.seek(position[0])
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit acknowledged messages and release the queue."""
+        """Commit acknowledged messages and release the queue, by the deadline (loop time; None: CLOSE_S from now)."""
         await self._assigned.release(resolve_deadline(deadline))
 
 
@@ -119,7 +122,10 @@ def join_pulls(assigned: AssignedQueue, first: PulledRecords) -> list[PulledReco
 
 
 def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | None = None) -> Batch | None:
-    """Return one batch for consecutive pulls, with `run` as its handle; None if the filter removed all messages."""
+    """Return one batch for consecutive pulls; None if the filter removed all messages.
+
+    `run` becomes the handle of the batch; None for a reader, which acknowledges nothing.
+    """
     nonempty = [pulled for pulled in pulls if pulled.count]
     if not nonempty:
         return None

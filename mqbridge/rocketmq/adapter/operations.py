@@ -34,7 +34,7 @@ class TopicQueries(Protocol):
         """Return the queues of a topic. Raises ClusterError."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and the next offset of every queue, by partition name."""
+        """Return the offsets of the first message and of the next one to be stored, for every queue, by partition name."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the committed offsets of a group, by partition name."""
@@ -103,7 +103,7 @@ class RocketMQOperations:
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the position `count` messages before the end, by partition name."""
+        """Return the position `count` messages before the end of each queue, by partition name."""
         return newest_from_offsets(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:

@@ -105,7 +105,7 @@ class RocketMQOutbound:
         """Queue a share for sending, in order; the receipt has the positions of its messages. Sets `share.held_bytes`."""
         if not 0 <= partition < len(self._queues):
             raise LocalProtocolError(
-                f"topic {self._spec.topic!r} has {len(self._queues)} queues, so there is no partition {partition}"
+                f"topic {self._spec.topic!r} has {len(self._queues)} queues, so no partition {partition} (counted from 0)"
             )
         if self._closed:
             return closed_outbound_future(repr(self._spec.topic))
@@ -159,14 +159,17 @@ class RocketMQOutbound:
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the last position of this source partition that each queue has stored, by partition index.
 
-        The positions are read from the topic's messages, in each partition from `since` on. Other producers are not fenced,
-        because RocketMQ cannot do it.
+        The positions are read from the topic's messages, in each partition from `since` on (None: from its beginning). Other
+        producers are not fenced, because RocketMQ cannot do it.
         """
         partitions = {index: partition_name(queue) for index, queue in enumerate(self._queues)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for sends in flight until the deadline (loop time), then close; sends without a receipt then fail."""
+        """Wait for sends in flight until the deadline, then close; sends without a receipt then fail.
+
+        The deadline is a loop time; None: CLOSE_S from now.
+        """
         if not self._closed:
             self._closed = True
             for callback in self._on_close:

@@ -33,9 +33,9 @@ async def read_range(
         if offset >= end_offset:
             return
     settings = ConsumerSettings(
-        "",
-        (everything(queue.topic),),
-        MessageModel.ASSIGNED,
+        group="",
+        subscriptions=(everything(queue.topic),),
+        model=MessageModel.ASSIGNED,
         queues=(queue,),
         offsets={queue: offset},
         max_bytes=READ_AHEAD_BYTES,
@@ -65,7 +65,7 @@ async def read_range(
 
 
 async def _next_pull(assigned: AssignedQueue, end_offset: int | None) -> PulledRecords | None:
-    """Return the next pull once there is one; None if no message is left before `end_offset`. Raises the queue's error."""
+    """Wait for the next pull and return it; None if no message is left before `end_offset`. Raises the queue's error."""
     while (pulled := assigned.take()) is None:
         if end_offset is not None and assigned.position >= end_offset:
             return None

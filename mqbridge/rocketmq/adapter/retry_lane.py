@@ -149,7 +149,7 @@ class RetryLane:
             self._queue.portion_stored(portion)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver the batch again after the delay, and all batches that were delivered after it."""
+        """Deliver the batch again after the delay, and all batches that were delivered after it. `failures` is not used."""
         self._queue.release_budget(batch.handle)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -169,5 +169,8 @@ class RetryLane:
         )
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the whole retry queue; messages that are not acknowledged stay uncommitted and are redelivered."""
+        """Release the whole retry queue; messages that are not acknowledged stay uncommitted and are redelivered.
+
+        The deadline is a loop time; None: CLOSE_S from now.
+        """
         await self._queue.release(resolve_deadline(deadline))

@@ -122,12 +122,13 @@ class RetryQueue:
             self._all_stored.clear()
             await self._all_stored.wait()
         offset = self.assigned.end_offset if gap.resume is None else gap.resume[0]
-        log.error("%s: messages that members sent back are lost, continuing at offset %d: %s", self.assigned, offset, gap)
+        log.error("%s: messages that members sent back are lost (%s); continuing at offset %d", self.assigned, gap, offset)
         await self.assigned.seek(offset)
 
     async def _distribute(self, pulled: PulledRecords) -> None:
         """Split a pull to portions of one topic each; pass them to the lanes, and send messages of other topics back again."""
         records, run = pulled.records, self.assigned.state.run
+        # The offset after a record is that of the following one, because a retry queue may have gaps.
         next_offsets = {record.queue_offset: following.queue_offset for record, following in pairwise(records)}
         budget_bytes = pulled.size
         for topic, group in groupby(records, original_topic):
@@ -157,11 +158,11 @@ class RetryQueue:
             except (ClusterError, ProtocolError) as error:
                 delay = self._backoff.delay()
                 log.warning(
-                    "%s: cannot send back a message of a topic that this member does not consume (%s), retrying in %.1f s: %s",
+                    "%s: a message of a topic that this member does not consume (%s) cannot be sent back: %s; retrying in %.1f s",
                     self.assigned,
                     record,
-                    delay,
                     error,
+                    delay,
                 )
                 await asyncio.sleep(delay)
             else:
@@ -173,7 +174,7 @@ class RetryQueue:
         lane = self._lanes.get(topic)
         if lane is None:
             queue = self.assigned.queue
-            partition = Partition(self._cluster, topic, f"{queue.topic}:{queue.broker}:{queue.id}", 0)
+            partition = Partition(self._cluster, topic, f"{queue.topic}:{queue.broker}:{queue.id}", index=0)
             lane = self._lanes[topic] = RetryLane(partition, self)
             self._on_lane(lane)
         return lane

@@ -67,8 +67,10 @@ class RocketMQClient:
     url                name servers of the cluster: `rocketmq://host:9876[,host:9876]`, or `rocketmq+ssl://` for TLS
     tls                TLS settings for `rocketmq+ssl://`; None: trust the CA certificates of the system
     access_key, secret_key, security_token
-                       credentials that sign every request, for brokers with access control
-    request_timeout_s  timeout of one response, in seconds
+                       credentials that sign every request, for brokers with access control; None: requests are not signed.
+                       Only temporary keys have a security token
+    request_timeout_s  timeout of one response, in seconds; pulls and pops, which brokers hold until there is a message, have a
+                       longer one
     heartbeat_s        interval between heartbeats, in seconds; brokers remove a client after 120 s without one
     refresh_s          interval between route queries, in seconds: how soon new queues and moved brokers are noticed
     """
@@ -121,8 +123,8 @@ class RocketMQClient:
         in_flight_per_queue  maximum number of concurrent requests to one queue; more than 1 is faster, but gives up the order
         max_elapsed_s        if a queue has stored nothing for this many seconds since a send to it failed, its messages fail with
                              the last error (None: retry forever)
-        max_pending_bytes    `send` waits while this number of bytes has no receipt
-        max_message_bytes    maximum size of a message: the `maxMessageSize` of the brokers
+        max_pending_bytes    limit of the bytes of messages without a receipt; `send` waits while its message would exceed it
+        max_message_bytes    maximum size of a message, the `maxMessageSize` of the brokers; a larger message fails at once
         """
 
         async def open_producer() -> Producer:
@@ -200,10 +202,12 @@ class RocketMQClient:
         start             where the group begins in queues without a committed offset: `earliest`, `latest`, or the first message
                           stored at this time or later
         msg_types         tags of the messages to receive; empty means all
-        sql               SQL92 expression on the properties of the messages to receive; brokers need `enablePropertyFilter`
+        sql               SQL92 expression on the properties of the messages to receive, instead of `msg_types`; brokers need
+                          `enablePropertyFilter`; None: no such filter
         mode              `clustering`: the members of the group divide the queues; `broadcasting`: every member reads all queues
         orderly           lock each queue at its broker, so that two members never read it at the same time
-        retries           also receive messages that members of the group sent back; all members must use the same value
+        retries           also receive messages that members of the group sent back; all members must use the same value.
+                          False: this consumer itself redelivers its messages after `negative_acknowledge`
         max_redeliveries  number of redeliveries after which a message that is sent back becomes a dead letter
         strategy          how the members divide the queues; all members, including Java ones, must use the same
         max_bytes         limit of the bytes of messages read ahead, all queues together
@@ -257,9 +261,15 @@ class RocketMQClient:
                 queues = tuple(find_queue(topic, queues, partition) for partition in partitions)
             start_offset, start_ms = parse_start(start)
             settings = ConsumerSettings(
-                "", (everything(topic),), MessageModel.ASSIGNED, start_offset, start_ms, queues=queues, max_bytes=max_bytes
+                group="",
+                subscriptions=(everything(topic),),
+                model=MessageModel.ASSIGNED,
+                start=start_offset,
+                start_ms=start_ms,
+                queues=queues,
+                max_bytes=max_bytes,
             )
-            return await self._open_consumer(settings, MAX_REDELIVERIES, None)
+            return await self._open_consumer(settings, MAX_REDELIVERIES, instance=None)
 
         return Opening(open_reader)
 
@@ -296,7 +306,7 @@ class RocketMQClient:
         Any number of consumers share the topic, and each message is acknowledged by itself. Messages are not
         in order, except with `orderly`.
 
-        start         where a group that is new to the topic begins
+        start         where a group that is new to the topic begins: at its first message, or after its last one
         msg_types, sql
                       filters, as for `consumer`
         orderly       keep the order of each queue: its next messages are delivered once the previous ones are acknowledged
@@ -337,7 +347,7 @@ class RocketMQClient:
 
     @property
     def positions(self) -> Positions:
-        """Look-ups of offsets: the first and next of a queue, the offset at a time, the committed offset of a group."""
+        """Look-ups of offsets in a queue: of its first message, of the next one to be stored, at a time, committed by a group."""
         return self.requests.positions
 
     @property
@@ -349,7 +359,7 @@ class RocketMQClient:
     def requests(self) -> ClusterClient:
         """The protocol client that this client uses: sends requests of any code, and sets handlers for requests of brokers.
 
-        Needs a running loop.
+        Needs a running loop. Raises ClusterError if this client is closed.
         """
         return self._shared_client()
 
@@ -377,7 +387,7 @@ class RocketMQClient:
     def _shared_client(self) -> LazyClusterClient:
         """Return the cluster client of everything but group members. Raises ClusterError if the client is closed."""
         if self._closed:
-            raise ClusterError("the client is closed", Failure.FATAL)
+            raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
         if self._shared is None:
             self._shared = LazyClusterClient(
                 self._name_servers, timing=self._timing, tls=self._tls, credentials=self._credentials
@@ -393,7 +403,7 @@ class RocketMQClient:
     def _make_client(self, instance: str | None) -> ClusterClient:
         """Return a new cluster client for one group member or reader. Raises ClusterError if the client is closed."""
         if self._closed:
-            raise ClusterError("the client is closed", Failure.FATAL)
+            raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
         return ClusterClient(
             self._name_servers, timing=self._timing, instance=instance, tls=self._tls, credentials=self._credentials
         )
@@ -406,7 +416,7 @@ class RocketMQClient:
         """Let `close` close this producer or consumer. If the client is closed already, close it now, and raise ClusterError."""
         if self._closed:
             await opened.close(LATE_CLOSE_TIMEOUT_S)
-            raise ClusterError("the client is closed", Failure.FATAL)
+            raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
         self._opened.add(opened)
         return opened
 

@@ -1,7 +1,8 @@
 """Consumer of a group: delivers the messages of all queues one by one, and acknowledges them one by one.
 
-All queues are read ahead, together up to `max_bytes` of undecoded pulls. Only one pull at a time is decoded, so the decoded
-messages in memory are those of one pull, and those that the application has not yet acknowledged.
+A pull is the response to one read request: consecutive messages of one queue. All queues are read ahead, together up to
+`max_bytes` of undecoded pulls. Only one pull at a time is decoded, so the decoded messages in memory are those of one pull, and
+those that the application has not yet acknowledged.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class Consumer:
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds.
+        """Return the next message; wait for it, at most `timeout` seconds (None: for ever).
 
         Raises TimeoutError after `timeout` seconds, GapError if the broker has deleted messages that were never read,
         RemoteProtocolError for damaged bytes, and ClusterError if the consumer is closed or cannot continue. An error of one
@@ -188,7 +189,7 @@ class Consumer:
                 is_stored = True
         except (ClusterError, ProtocolError) as error:
             log.warning(
-                "%s: sending back the message at offset %d failed, this consumer will deliver the message again: %s",
+                "%s: sending back the message at offset %d failed (%s); this consumer will deliver the message again itself",
                 acknowledger.assigned,
                 offset,
                 error,
@@ -240,7 +241,7 @@ class Consumer:
             if not queue.topic.startswith(RETRY_PREFIX) and not reader.assigned.revoked
         ]
         if not readers:
-            raise ClusterError(f"the consumer of {self._member.name} holds no queue now, so there is nothing to seek")
+            raise ClusterError(f"the consumer of {self._member.name} cannot seek, because it has no queue now: retry later")
         await asyncio.gather(*(self._seek_queue(reader, to) for reader in readers))
 
     async def _seek_queue(self, reader: QueueReader, to: Start | datetime) -> None:
@@ -256,7 +257,7 @@ class Consumer:
     # --- closing ----------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Wait until the brokers have confirmed all acknowledgements. Raises ClusterError."""
+        """Wait until the brokers have stored the messages sent back, and confirmed all acknowledgements. Raises ClusterError."""
         if self._send_back_tasks:
             await asyncio.wait(self._send_back_tasks)
         await asyncio.gather(*(reader.assigned.flush() for reader in self._readers.values() if not reader.assigned.revoked))

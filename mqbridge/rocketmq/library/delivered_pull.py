@@ -1,7 +1,8 @@
 """Acknowledgement of single messages, which RocketMQ does not have: it stores one offset per queue and group.
 
 A pull is the response to one pull request: consecutive messages of one queue. A `DeliveredPull` tracks which messages of its pull
-are acknowledged. The `QueueAcknowledger` of the queue commits the offset below which every message is acknowledged.
+are acknowledged. The `QueueAcknowledger` of the queue commits the offset below which every message is acknowledged. A message is
+outstanding from its delivery on, while it is neither acknowledged nor being sent back.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class DeliveredPull:
         """Offsets of delivered messages in order; acknowledged ones are removed from the left."""
         self._pulled: PulledRecords | None = pulled
         """The stored records; None once all messages are acknowledged."""
-        self._end_offset, self._size_bytes = pulled.next, pulled.size
+        self._end_offset, self._size_bytes = pulled.next, pulled.size  # `next` is the offset after the pull
         self._messages: Sequence[Message] | None = None
         """The decoded messages; None before the first `take`, empty once exhausted."""
         self._original_topics: Sequence[str] | None = None
@@ -84,6 +85,7 @@ class DeliveredPull:
         return ReceivedMessage(message, topic, partition_name(queue), self)
 
     def _decode(self) -> None:
+        """Decode the records; in a retry queue, also find the topic to which each message was sent first."""
         assert self._pulled is not None  # noqa: S101 - it is None only after `exhaust`, which sets `_messages`
         queue = self.acknowledger.assigned.queue
         if queue.topic.startswith(RETRY_PREFIX):
@@ -120,7 +122,7 @@ class DeliveredPull:
         if self.exhausted.is_set():
             self._pulled = None
             return self._end_offset
-        if self._messages and self._index:
+        if self._messages and self._index:  # all delivered messages are acknowledged: the next one to deliver is the limit
             return self._messages[self._index].position[0]
         return None
 
@@ -182,6 +184,7 @@ class QueueAcknowledger:
             pull = self._pulls.popleft()
             if pull.may_be_acknowledged:
                 offset = pull.committable_offset()
+        # The oldest pull that is left may be acknowledged in part: then its offset is after those of the dropped pulls.
         if self._pulls and (offset_in_oldest := self._pulls[0].committable_offset()) is not None:
             offset = offset_in_oldest
         if offset is not None:

@@ -45,7 +45,7 @@ class MessageEncoder:
     ) -> None:
         codec = compression.NAMES.get(compression_name)
         if codec is None and compression_name != "none":
-            raise MappingError(f"unknown compression {compression_name!r}: choose none, {' or '.join(compression.NAMES)}")
+            raise MappingError(f"unknown compression {compression_name!r}; allowed are: none, {', '.join(compression.NAMES)}")
         self._reserve_ids, self._unique_id, self._codec = reserve_ids, unique_id, codec
         self._max_message_bytes = max_message_bytes
         self.delay_levels: Sequence[int] | None = None
@@ -101,10 +101,11 @@ class MessageEncoder:
     ) -> EncodedRequest:
         """Encode one message as a request of its own, compressed if large enough. Raises MappingError.
 
-        `system_properties` follow the message's own; `unique_id` and the bits of `sys_flag` are set on the message.
+        `system_properties` follow the message's own; the bits of `sys_flag` are set on the message. `unique_id` is its UNIQ_KEY;
+        None: the UNIQ_KEY among its properties, or else a new one.
         """
         if message.delay_level and not 0 < message.delay_level <= MAX_LEVEL:
-            raise MappingError(f"invalid delay_level {message.delay_level}: brokers support the levels 1 to {MAX_LEVEL}")
+            raise MappingError(f"delay_level is {message.delay_level}; allowed are 0 (no delay) and the levels 1 to {MAX_LEVEL}")
         delay = (Name.DELAY, str(message.delay_level)) if message.delay_level else None
         try:
             block, flag = write_block(message.as_message(), stamp=None, alone=True, delay=delay)
@@ -117,7 +118,7 @@ class MessageEncoder:
         body, compression_bits = self._compress(message.payload or PLACEHOLDER)
         if len(body) > self._max_message_bytes:
             raise MappingError(
-                f"its payload has {len(body)} bytes, the broker accepts {self._max_message_bytes} (maxMessageSize)"
+                f"its payload has {len(body)} bytes; brokers accept at most {self._max_message_bytes} (maxMessageSize)"
             )
         return EncodedRequest(
             body,

@@ -36,7 +36,7 @@ class GroupMember:
 
     @property
     def positions(self) -> Positions:
-        """Look-ups of offsets: the first and next of a queue, the offset at a time, the committed offset of a group."""
+        """Look-ups of offsets in a queue: of its first message, of the next one to be stored, at a time, committed by a group."""
         return self._client.positions
 
     @property
@@ -82,7 +82,10 @@ async def join_group(
 
 
 def parse_start(start: Start | datetime) -> tuple[StartOffset, int]:
-    """Return the settings `start` and `start_ms` of ConsumerSettings for this start of a group without committed offsets."""
+    """Return the settings `start` and `start_ms` of ConsumerSettings for this start of a group without committed offsets.
+
+    `start_ms` is used only with a time, and 0 otherwise.
+    """
     if isinstance(start, datetime):
         return StartOffset.TIMESTAMP, round(start.timestamp() * 1000)
     return (StartOffset.EARLIEST if start == "earliest" else StartOffset.LATEST), 0

@@ -17,13 +17,14 @@ class OutgoingMessage:
     """A message to send: fields of `mqbridge.message.Message`, and `delay_level` and `flag`, which only RocketMQ has.
 
     payload      bytes, or None for a tombstone
-    key          sharding key: its hash chooses the queue, like Java's SelectMessageQueueByHash; stored as `__SHARDINGKEY`
+    key          sharding key: its hash chooses the queue, like Java's SelectMessageQueueByHash; stored as `__SHARDINGKEY`;
+                 None: no key, so the queues take turns
     keys         index keys by which `Query.by_key` finds the message; stored as `KEYS`
     msg_type     tag by which consumers filter; stored as `TAGS`
     properties   names and values of the application's properties
-    event_time   time of the event that the message reports, ms since the epoch
-    deliver_at   time before which no consumer receives the message, ms since the epoch, at most three days ahead
-    delay_level  level of the broker's `messageDelayLevel`, by default 1 (1 s) to 18 (2 h); 0 for no delay
+    event_time   time of the event that the message reports, ms since the epoch; None: the time of sending
+    deliver_at   time before which no consumer receives the message, ms since the epoch, at most three days ahead; None: no delay
+    delay_level  level of the broker's `messageDelayLevel`, by default 1 (1 s) to 18 (2 h); 0: no delay
     flag         32-bit number that the application chooses; brokers store it unchanged
     """
 

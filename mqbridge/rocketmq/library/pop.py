@@ -76,7 +76,8 @@ class Popper:
     ) -> None:
         if start is StartOffset.TIMESTAMP or not 0 < max_msgs <= MAX_POP_MESSAGES:
             raise LocalProtocolError(
-                f"a pop starts at EARLIEST or LATEST and requests 1 to {MAX_POP_MESSAGES} messages, not {start.name}, {max_msgs}"
+                f"invalid pops of topic {subscription.topic}: start is {start.name} (allowed: EARLIEST, LATEST), "
+                f"max_msgs is {max_msgs} (allowed: 1 to {MAX_POP_MESSAGES})"
             )
         self._client, self._brokers = client, Brokers(client)
         self._group, self._subscription = group, subscription
@@ -174,7 +175,7 @@ class Popper:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "acknowledging %d messages of topic %s with other tags failed, the broker will redeliver them: %s",
+                "acknowledging %d messages of topic %s with unsubscribed tags failed (%s); the broker will redeliver them",
                 len(other_receipts),
                 self._subscription.topic,
                 error,
@@ -231,7 +232,7 @@ class Popper:
 
         `strategy` is the name of an allocation strategy of the broker. Raises ClusterError.
         """
-        broker = (await self.brokers())[0]
+        broker = (await self.brokers())[0]  # any broker of the topic can answer
         address = await self._brokers.master(self._subscription.topic, broker)
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
         body = query.encode()

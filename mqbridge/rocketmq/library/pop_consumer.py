@@ -51,11 +51,11 @@ class PopConsumer:
 
     @property
     def closed(self) -> bool:
-        """True if `close` was called."""
+        """True once `close` was called."""
         return self._closed
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it, at most `timeout` seconds. Raises TimeoutError, ClusterError."""
+        """Return the next message; wait for it, at most `timeout` seconds (None: for ever). Raises TimeoutError, ClusterError."""
         async with asyncio.timeout(timeout):
             while True:
                 if self._closed:
@@ -89,7 +89,7 @@ class PopConsumer:
         receipt: Receipt | None = message.handle
         if receipt is None or self._closed:
             return False
-        message.handle = None
+        message.handle = None  # marks the message as acknowledged
         self._pending_receipts.append(receipt)
         if self._ack_task is None:
             self._ack_task = spawn(self._acknowledge(), f"rocketmq acknowledgements of {self._topic}")
@@ -148,7 +148,7 @@ class PopConsumer:
                     self._arrived.set()
                     return
                 delay = backoff.delay()
-                log.warning("a pop of topic %s from broker %s failed, retrying in %.1f s: %s", self._topic, broker, delay, error)
+                log.warning("a pop of topic %s from broker %s failed (%s); retrying in %.1f s", self._topic, broker, error, delay)
                 await asyncio.sleep(delay)
                 continue
             backoff.reset()
@@ -168,7 +168,7 @@ class PopConsumer:
                 except (ClusterError, ProtocolError) as error:
                     self._ack_error = error
                     log.warning(
-                        "acknowledging %d messages of topic %s failed, the broker will redeliver them: %s",
+                        "acknowledging %d messages of topic %s failed (%s); brokers will redeliver messages",
                         len(receipts),
                         self._topic,
                         error,

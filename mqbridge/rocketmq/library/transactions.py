@@ -111,7 +111,9 @@ class TransactionProducer:
     ) -> None:
         handlers = _check_handlers.setdefault(client, {})
         if (group, topic) in handlers:
-            raise LocalProtocolError(f"this client already has a transaction producer of group {group} for topic {topic}")
+            raise LocalProtocolError(
+                f"this client already has a transaction producer of group {group} for topic {topic}: use it, or close it first"
+            )
         self._client, self._check = client, check
         self._group, self._topic = group, topic
         self._producer = QueueProducer(
@@ -214,7 +216,7 @@ class TransactionProducer:
             await self._client.oneway(address, Code.END_TRANSACTION, header.encode(), remark=remark)
         except ClusterError as error:
             log.info(
-                "the outcome of transaction %s could not be sent to broker %s, which will ask for it: %s",
+                "sending the outcome of transaction %s to broker %s failed (%s); the broker will ask for the outcome",
                 header.msg_id,
                 address,
                 error,
@@ -274,7 +276,9 @@ def dispatch_check(client: BaseClient, address: str, request: Command) -> None:
     check_header = CheckTransactionHeader.decode(request.ext)
     records = decode_records(request.body)
     if len(records) != 1:
-        raise RemoteProtocolError(f"a check of a transaction has {len(records)} records instead of one half message")
+        raise RemoteProtocolError(
+            f"a check of a transaction by broker {address} has {len(records)} records instead of one half message"
+        )
     (record,) = records
     properties = dict(props.decode(record.properties))
     group = properties.get(Name.PGROUP, "")

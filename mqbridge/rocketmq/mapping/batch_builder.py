@@ -11,7 +11,10 @@ _MAX_INT64 = (1 << 63) - 1
 
 
 def born_at(time: int | None, now: int) -> int:
-    """Return the born timestamp for an event time, all in ms: `now` for None, and for a time that brokers refuse."""
+    """Return the born timestamp for an event time; it is `now` for None, and for a time that brokers refuse .
+
+    All are in ms since the epoch; brokers refuse times below 1, and numbers beyond 64 bits.
+    """
     return time if time is not None and 0 < time <= _MAX_INT64 else now
 
 

@@ -17,7 +17,7 @@ class Limits:
     """Limits of a send request (`max_bytes`, `max_messages`), and the broker's limits of one message.
 
     `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels. It is empty for a broker that can
-    deliver a message at any time.
+    deliver a message at any time; only then, `max_delay_ms` limits the delay, otherwise the longest level does.
     """
 
     __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")

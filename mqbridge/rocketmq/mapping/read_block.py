@@ -43,7 +43,8 @@ class BlockContent(NamedTuple):
 def read_block(block: bytes, *, flag: int, blank: bool) -> BlockContent:
     """Decode a property string. `flag` is the record's flag; `blank` is True if its body is PLACEHOLDER.
 
-    Raises RemoteProtocolError for a string that is not UTF-8.
+    PLACEHOLDER stands for a missing or empty payload; it may also be the payload itself. Raises RemoteProtocolError for a string
+    that is not UTF-8.
     """
     split = _SplitBlock(block, blank=blank)
     properties, carried = tuple(split.user_pairs), dict[str, Any]()
@@ -126,6 +127,7 @@ def _kind_of(name: str) -> _Kind:
 
 
 _kinds = BoundedCache(_kind_of)
+"""The kinds of recent names. `get` does not call the function, but is faster for a name that is in the cache."""
 
 
 class _SplitBlock:

@@ -73,9 +73,9 @@ def encode(
     """Encode messages, in order, to batches and single sends; return a failure for each message that RocketMQ cannot store.
 
     `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps. A message
-    whose `deliver_at` is after `now` (ms) is sent alone, with a timer or a delay level. `reserve_ids` makes the UNIQ_KEY of
-    messages without one, because only with it, Java consumers see the same message id on every delivery. The new id follows the
-    gateway's own pairs, so `read_block` drops it like an id that a broker added.
+    whose `deliver_at` is after `now` (both in ms since the epoch) is sent alone, with a timer or a delay level. `reserve_ids`
+    (None: no ids are made) makes the UNIQ_KEY of messages without one, because only with it, Java consumers see the same message
+    id on every delivery. The new id follows the gateway's own pairs, so `read_block` drops it like an id that a broker added.
     """
     if compiled is not None:
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)

@@ -1,4 +1,7 @@
-"""Stored RocketMQ record -> `Message`. If the compiled module is installed, it decodes pulls."""
+"""Stored RocketMQ record -> `Message`. If the compiled module is installed, it decodes pulls.
+
+A pull is the response to one read request: consecutive records of one queue.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,12 +20,12 @@ class Pull(Protocol):
     def fields(self) -> tuple[bytes, int, int, frozenset[str]]:
         """Arguments of the compiled decoder: the bytes, the first offset, the next offset, the subscribed tags.
 
-        The decoder skips records outside of these offsets or with other tags.
+        The decoder skips records before the first or from the next offset on, and those with a tag that is not subscribed.
         """
 
     @property
     def records(self) -> list[Record]:
-        """The decoded records, without those outside of the offsets or with other tags. Raises RemoteProtocolError."""
+        """The decoded records, without those that `fields` tells the decoder to skip. Raises RemoteProtocolError."""
 
 
 def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:

@@ -2,6 +2,7 @@
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
+Pairs in brackets are written only if the message needs them; `mqbridge.order` is written only for a message that is sent alone.
 Carried fields are those that no system property can hold; a reserved property, with a name of the gateway's own, holds each. A
 block contains at least one pair that only gateways write. All pairs of this kind follow the user's pairs.
 """
@@ -36,7 +37,8 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
     """Return the property string of a message, and the flag to send with it.
 
     `stamp` is the origin stamp, None for none. `alone` is True for a single send, whose properties the broker reorders. `delay`
-    is the property that makes the broker delay the message. Raises UnicodeEncodeError for lone surrogates.
+    is the property that makes the broker delay the message; None: it is not delayed. Raises UnicodeEncodeError for lone
+    surrogates.
     """
     properties, flag, sharded = _take_synthetic(message)
     system_pairs, not_in_system = _write_system(message, delay, sharded=sharded)

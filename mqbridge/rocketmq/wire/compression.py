@@ -12,7 +12,7 @@ import cramjam
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 
 OLD = 0
-"""zlib, as written by clients before 4.9.4."""
+"""zlib, as clients before 4.9.4 write it: without a codec in the system flag."""
 LZ4 = 0x100
 ZSTD = 0x200
 ZLIB = 0x300

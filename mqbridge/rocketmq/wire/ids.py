@@ -20,6 +20,7 @@ _PROCESS_AND_CONSTANT = struct.Struct(">Hi")
 
 OFFSET_ID_CHARS = 32
 OFFSET_ID_CHARS_IPV6 = 56
+"""Hex digits of an offset id: address (4 bytes, or 16 for IPv6), port (4 bytes) and physical offset (8 bytes)."""
 
 
 def format_host(host: bytes) -> str:
@@ -62,7 +63,7 @@ class UniqueIds:
     """Generates unique ids, which do not repeat within a month.
 
     `address` is the client's IP address, 4 or 16 bytes; `process` (16 bits) and `constant` (31 bits) distinguish the generators
-    of one host. The counter of the first id is `start` + 1.
+    of one host. The counter (16 bits) of the first id is `start` + 1.
     """
 
     __slots__ = ("_counter", "_last_ms", "_prefix")

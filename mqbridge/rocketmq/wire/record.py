@@ -74,6 +74,7 @@ class SysFlag:
     """Mask of PREPARED, COMMIT and ROLLBACK, the states of a transaction."""
     BORN_IPV6 = 16
     STORE_IPV6 = 32
+    """The born host, or the store host, is an IPv6 address."""
     NEED_UNWRAP = 64
     INNER_BATCH = 128
     """With NEED_UNWRAP: the body is a `batch`, and every message in it has a queue offset of its own."""
@@ -88,7 +89,9 @@ _SLOW_PATH = SysFlag.COMPRESSED | _IPV6 | _INNER_BATCH_BITS
 """A record with one of these bits needs more than `decode_records` does for every record."""
 
 NO_HOST = bytes(8)
+"""The IPv4 address 0.0.0.0 and the port 0, for a record without a known host."""
 IPV6_HOST_BYTES = 20
+"""Bytes of an IPv6 address (16) and a port (4); with IPv4 it is 8."""
 
 
 def _layout(born_host_size: int, store_host_size: int) -> struct.Struct:
@@ -111,7 +114,7 @@ MIN_RECORD_BYTES = _FIXED.size + 3
 
 
 class Record:
-    """A stored message. Timestamps are in ms.
+    """A stored message. Timestamps are in ms since the epoch.
 
     body                     decompressed, with the compression bits of `sys_flag` cleared; as stored if there is a `defect`
     properties               the property string as stored; UTF-8 unless there is a `defect`

@@ -31,7 +31,7 @@ async def test_a_seek_right_after_opening_moves_every_queue(scene: Scene) -> Non
 
 async def test_a_seek_without_queues_is_an_error(scene: Scene) -> None:
     async with await open_consumer_of_t(scene, instance="1#1"), await open_consumer_of_t(scene, instance="2#2") as second:
-        with pytest.raises(ClusterError, match="holds no queue now"):
+        with pytest.raises(ClusterError, match="has no queue now"):
             await second.seek("earliest")
 
 

@@ -48,8 +48,9 @@ class GroupConfig(Body):
     """The configuration of a consumer group at one broker.
 
     It is the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, and of the response to GET_SUBSCRIPTIONGROUP_CONFIG. The defaults are
-    the broker's own. For further pulls, the broker suggests `broker_id` (0: the master) to a consumer, or `slow_broker_id` if the
-    consumer reads slowly. With `notify_changes`, members are told when another one joins or leaves.
+    the broker's own. After `retry_max_times` redeliveries, a message becomes a dead letter. For further pulls, the broker
+    suggests `broker_id` (0: the master) to a consumer, or `slow_broker_id` if the consumer reads slowly. With `notify_changes`,
+    members are told when another one joins or leaves.
     """
 
     name: str = member("groupName")

@@ -32,7 +32,8 @@ class ProducerGroupHeader(Header):
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: deliver the message at this physical offset again.
 
-    With `delay_level` 0, the broker chooses the delay; below 0, the message becomes a dead letter.
+    With `delay_level` 0, the broker chooses the delay; below 0, the message becomes a dead letter, as it also does after
+    `max_reconsume_times` redeliveries.
     """
 
     offset: int

@@ -9,7 +9,7 @@ from mqbridge.rocketmq.wire.headers.base import Header
 class QueueHeader(Header):
     """A queue, for GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME.
 
-    Only GET_MAX_OFFSET uses `committed`. If it is True, the default, only messages that consumers can read already count.
+    Only GET_MAX_OFFSET uses `committed`. If it is True or None, only messages that consumers can read already count.
     """
 
     topic: str
@@ -22,7 +22,7 @@ class QueueHeader(Header):
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP.
 
-    The response has the offset of a message by its store time. `boundary_type` LOWER, the default: the first message stored at
+    The response has the offset of a message by its store time. `boundary_type` LOWER (or None): the first message stored at
     `timestamp` (ms) or later; UPPER: the last message stored at `timestamp` or earlier.
     """
 

@@ -1,7 +1,8 @@
 """Headers of POP: the broker, not the clients, distributes the messages of a queue among the consumers of a group.
 
-The commands must be encoded as JSON, because their codes exceed 16 bits. Times are in ms. `extra_info` is the receipt of a
-message. `attempt_id` identifies an orderly request that a client sends again, so the broker does not block it.
+The commands must be encoded as JSON, because their codes exceed 16 bits. Times are in ms; `born_time` and `pop_time` since the
+epoch. `extra_info` is the receipt of a message. `attempt_id` identifies an orderly request that a client sends again, so the
+broker does not block it.
 """
 
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class ChangeInvisibleResult(Header):
 
 @dataclass(slots=True)
 class NotificationHeader(Header):
-    """NOTIFICATION: ask whether there is a message to pop."""
+    """NOTIFICATION: ask whether there is a message to pop. The fields are those of PopHeader."""
 
     consumer_group: str
     topic: str

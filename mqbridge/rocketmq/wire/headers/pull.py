@@ -24,9 +24,9 @@ class PullFlag:
 class PullHeader(Header):
     """PULL_MESSAGE and LITE_PULL_MESSAGE.
 
-    `sys_flag` consists of the bits of PullFlag. `suspend_timeout_millis` is how long the broker may hold the request; some Go
-    clients write it in ns. `subscription`, `sub_version` (ms, see `SubscriptionData.version`) and `expression_type` are the
-    filter.
+    `sys_flag` consists of the bits of PullFlag. `max_msg_bytes` limits the response; None: only the broker's own limit does.
+    `suspend_timeout_millis` is how long the broker may hold the request; some Go clients write it in ns. `subscription`,
+    `sub_version` (ms, see `SubscriptionData.version`) and `expression_type` are the filter.
     """
 
     consumer_group: str
@@ -51,6 +51,7 @@ class PullResult(Header):
     suggest_which_broker_id    the id of the broker (0: the master) to send the next pull to
     next_begin_offset          the offset of the next pull
     min_offset, max_offset     the offsets in the queue, from the first one to before `max_offset`
+    offset_delta               not used by mqbridge, like both `..._sys_flag`
     forbidden_type             with NO_PERMISSION, what forbids it: 1 broker, 2 group, 3 topic, 4 broadcasting, 5 subscription
     """
 

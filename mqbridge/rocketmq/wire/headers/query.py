@@ -7,7 +7,10 @@ from mqbridge.rocketmq.wire.headers.base import Header, named
 
 @dataclass(slots=True)
 class QueryHeader(Header):
-    """QUERY_MESSAGE: find messages by an index key (KEYS), or by their UNIQ_KEY if `unique_key` is true. Times are in ms."""
+    """QUERY_MESSAGE: find messages by an index key (KEYS), or by their UNIQ_KEY if `unique_key` is True.
+
+    `begin_timestamp` and `end_timestamp` are store times, in ms since the epoch.
+    """
 
     topic: str
     key: str
