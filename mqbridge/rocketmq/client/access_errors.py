@@ -92,7 +92,7 @@ def _permission_problem(denial: AccessDenial, code: int, address: str, access_ke
     if denial.version == 1:
         return f"{problem} ({request}): give its account {resource_type.value}Perms {name}={action.upper()} in plain_acl.yml"
     resource = f"{resource_type.value.capitalize()}:{name}"
-    # `createAcl` replaces permissions, and consumers need both of these.
+    # `createAcl` replaces the actions granted for the resource, and a consumer needs both Sub and Get.
     actions = "Sub,Get" if action in ("Sub", "Get") and resource_type is not ResourceType.CLUSTER else action
     return (
         f"{problem} ({request}, from {denial.source}): grant it with "

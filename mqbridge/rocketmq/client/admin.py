@@ -23,7 +23,7 @@ from mqbridge.rocketmq.wire.headers.admin import ClusterHeader, CreateTopicHeade
 
 ROUTE_TIMEOUT_S = 30.0
 """How long to wait until a change is in the route. A broker registers a new topic with the name servers at once, and all topics
-every 30 s."""
+every 30 s: by then a name server that missed the first registration has the topic."""
 ROUTE_POLL_S = 0.05
 """Pause between two queries of the route while we wait for a change."""
 SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
@@ -33,7 +33,7 @@ REPLY_SUFFIX = "_REPLY_TOPIC"
 SYSTEM_TOPICS = frozenset(
     {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )
-"""System topics without such a prefix."""
+"""System topics whose names have none of SYSTEM_PREFIXES."""
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Admin:
         return info
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Return the addresses of the masters of one cluster, or all, by broker name, sorted.
+        """Return the addresses of the masters of `cluster`, or of all clusters with None, by broker name, sorted.
 
         Raises ClusterError: FATAL for an unknown cluster, RETRY while no master is registered.
         """
@@ -67,12 +67,14 @@ class Admin:
             raise ClusterError(f"there is no cluster {cluster!r}; there are: {', '.join(sorted(info.clusters))}", Failure.FATAL)
         if not masters:
             raise ClusterError(
-                "no master is registered with the name servers: do the brokers run, and reach them?", Failure.RETRY
+                "no master is registered with the name servers: do the brokers run, and reach the name servers?", Failure.RETRY
             )
         return masters
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute | None:
-        """Return the route of a topic, None if it does not exist. Raises ClusterError (RETRY) while no master is registered.
+        """Return the route of a topic, None if it does not exist; `fresh`: query the name servers even if a route is cached.
+
+        Raises ClusterError (RETRY) while no master is registered.
 
         Name servers drop the topics of a broker that stops. So if the route is missing, it is requested again after `masters`: a
         broker that has restarted has registered its topics by then.
@@ -84,7 +86,10 @@ class Admin:
         return route
 
     async def at_masters(self, call: Callable[[str], Awaitable[T]], cluster: str | None = None) -> dict[str, T]:
-        """Call `call` with the address of every master; return the results by broker name."""
+        """Call `call` with the address of every master of `cluster`, or of all clusters with None.
+
+        Returns the results by broker name. Raises the first error of a call.
+        """
         masters = await self.masters(cluster)
         return dict(zip(masters, await asyncio.gather(*map(call, masters.values())), strict=True))
 
@@ -99,7 +104,7 @@ class Admin:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self, cluster: str | None = None) -> list[str]:
-        """Return every topic, system topics included; see `is_system`."""
+        """Return every topic of `cluster`, or of all clusters with None; system topics included, see `is_system`."""
         code, ext = Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, dict[str, str]()
         if cluster is not None:
             code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
@@ -128,21 +133,22 @@ class Admin:
 
         `queues` is the number of writable queues, `read_queues` of readable ones (default: `queues`); to shrink a topic without
         loss, keep the old `read_queues` until the queues that are no longer written are consumed. `perm` is made of bits of Perm.
-        `order` is the topic's order flag. `attributes` (5.x) are like {"message.type": "FIFO"}.
-        Raises RequestTimeout if the change is not in the route in time.
+        `order` is the order flag, which the brokers store with the topic. `attributes` (5.x) are like {"message.type": "FIFO"};
+        those of an existing topic that are not given stay. `cluster` is the cluster of the masters; None: every cluster.
+        Raises RequestTimeout if the change is not in the route after `timeout` seconds.
         """
         header = CreateTopicHeader(
             check_topic(topic),
-            queues if read_queues is None else read_queues,
-            queues,
-            perm,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            write_queue_nums=queues,
+            perm=perm,
             order=order,
             attributes=",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None,
         )
         ext = header.encode()
         create = Code.UPDATE_AND_CREATE_TOPIC
         responses = await self.at_masters(lambda address: self._client.request(address, create, ext), cluster)
-        # A route counts only the queues that its permissions let clients use.
+        # A TopicRoute contains only the queues that the permissions let clients use.
         readable, writable = header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0
         expected = dict.fromkeys(responses, (readable, writable))
         await self._wait_for(topic, lambda: self._has_queues(topic, expected), timeout)
@@ -150,7 +156,7 @@ class Admin:
     async def delete_topic(self, topic: str, *, timeout: float = ROUTE_TIMEOUT_S) -> None:
         """Delete a topic and its messages at every master, and wait until no name server returns its route.
 
-        A missing topic is no error.
+        A missing topic is no error. Raises RequestTimeout if a name server still returns the route after `timeout` seconds.
         """
         ext = TopicHeader(topic).encode()
         await self.at_masters(lambda address: self._client.request(address, Code.DELETE_TOPIC_IN_BROKER, ext))
@@ -176,7 +182,7 @@ class Admin:
         return {name: config for name, config in (await self.at_masters(query_config)).items() if config is not None}
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
-        """Return the first and next offset of every queue, and its last write time.
+        """Return the first offset of every queue, the offset after its last message, and its last write time (epoch, ms).
 
         Raises ClusterError (FATAL) if the topic does not exist.
         """
@@ -194,14 +200,14 @@ class Admin:
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     async def _wait_for(self, topic: str, condition: Callable[[], Awaitable[bool]], timeout: float) -> None:
-        """Wait until the topic's route fulfils the condition. Raises RequestTimeout."""
+        """Wait until the topic's route fulfils the condition. Raises RequestTimeout after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while not await condition():  # noqa: ASYNC110 - other processes decide
                     await asyncio.sleep(ROUTE_POLL_S)
         except TimeoutError as error:
             problem = f"topic {topic} was changed at its brokers, but the name servers do not show the change after {timeout:g} s"
-            raise RequestTimeout(f"{problem}: do the brokers reach them?") from error
+            raise RequestTimeout(f"{problem}: do the brokers reach the name servers?") from error
 
     async def _has_queues(self, topic: str, expected: Mapping[str, tuple[int, int]]) -> bool:
         """Return True if the route has the expected numbers of readable and writable queues of every broker."""

@@ -28,14 +28,14 @@ def queue_order(queue: Queue) -> tuple[bytes, bytes, int]:
 
 
 def divide(strategy: Strategy, me: str, queues: Iterable[Queue], members: Collection[str]) -> list[Queue]:
-    """Return our queues of a topic; none if we are not among the members."""
+    """Return our queues of a topic; none if we are not among the members. `me` is our client id, `members` are client ids."""
     if me not in members:
         return []
     return strategy(me, sorted(set(queues), key=queue_order), sorted(set(members), key=java_order))
 
 
 def averagely(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
-    """AVG, Java's default: consecutive queues; the first members take one more each if there is a remainder."""
+    """AVG, Java's default: consecutive queues; if they cannot be divided evenly, the first members take one more each."""
     index, count = members.index(me), len(members)
     share, remainder = divmod(len(queues), count)
     start = index * share + min(index, remainder)
@@ -43,7 +43,7 @@ def averagely(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[
 
 
 def circle(me: str, queues: Sequence[Queue], members: Sequence[str]) -> list[Queue]:
-    """AVG_BY_CIRCLE: round robin."""
+    """AVG_BY_CIRCLE: the members take one queue each in turn, until all queues are taken."""
     return list(queues[members.index(me) :: len(members)])
 
 
@@ -64,4 +64,4 @@ def _ring_position(text: str) -> int:
 
 
 STRATEGIES: dict[str, Strategy] = {"averagely": averagely, "circle": circle, "consistent_hash": consistent_hash}
-"""By configuration name; all members of a group, Java ones too, must use the same."""
+"""By configuration name. All members of a group, Java clients included, must use the same strategy."""

@@ -39,7 +39,10 @@ class ConsumerContext(PullContext, CommitContext, Protocol):
 
 
 class AssignedQueue:
-    """A queue from its assignment until it is revoked, lost or released. Create it inside a running loop; `begin` starts it."""
+    """A queue from its assignment until it is revoked (it now belongs to another member), lost (with its lock) or released.
+
+    Create it inside a running loop; `begin` starts the pulling. `puller` sends its pulls.
+    """
 
     def __init__(self, context: ConsumerContext, queue: Queue, subscription: Subscription, puller: Puller) -> None:
         self.queue = queue
@@ -47,7 +50,10 @@ class AssignedQueue:
         self.ended = asyncio.Event()
         """Set as soon as the queue is revoked, lost or released."""
         self.holds_budget = False
-        """True if bytes that were taken stay on the consumer's budget until `release_budget`; set by the user of the queue."""
+        """True: bytes that were taken stay on the consumer's budget until `release_budget`. False: `take` releases them.
+
+        Set by the user of the queue.
+        """
         self._context = context
         self._error: MqbridgeError | None = None
         """The error that `receive` raises once no pull is buffered."""
@@ -98,17 +104,17 @@ class AssignedQueue:
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the queue, by the last response to a pull."""
+        """The first offset of the queue, by the last response to a pull; 0 before the first response."""
         return self._pulls.first_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last message of the queue, by the last response to a pull."""
+        """The offset after the last message of the queue, by the last response to a pull; 0 before the first response."""
         return self._pulls.end_offset
 
     @property
     def answered_ms(self) -> int:
-        """Time of the last response to a pull, ms since the epoch; 0 before the first."""
+        """Time of the last response to a pull, ms since the epoch; 0 before the first response."""
         return self._pulls.answered_ms
 
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
@@ -123,7 +129,7 @@ class AssignedQueue:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self) -> PulledRecords | None:
-        """Return the records of the next buffered pull; None if there is none."""
+        """Return the records of the next buffered pull; None without one, after the end, or while the lock may have expired."""
         pulled = self.state.take(self._loop.time())
         if pulled is not None and self.holds_budget:
             self._pulls.keep_on_budget(pulled.size)
@@ -174,18 +180,18 @@ class AssignedQueue:
     def commit(self, offset: int, run: int | None = None) -> None:
         """Acknowledge all messages below `offset`; the next pull, or a commit within seconds, stores the offset at the broker.
 
-        Has no effect for an offset that was not delivered in this run, or is acknowledged already. `run` is the run of the queue
-        in which the messages were delivered (`state.run`), None for the current one: a seek or a reset begins a new run.
+        `run` is the run in which the messages were delivered (`state.run`), None for the current one: a seek or a reset begins a
+        new run. Has no effect for an offset that was not delivered in `run`, or is acknowledged already.
         """
         if self.state.acknowledge(offset, run) and self.state.nothing_in_flight:
             self._release.stop_settling()  # a release in progress need not wait for more acknowledgements
 
     def unreported(self) -> int | None:
-        """Return the offset to commit, None if it was already sent to the broker."""
+        """Return the offset to commit; None if it was sent to the store already, or may not be committed now."""
         return self.state.unreported(self._loop.time())
 
     def mark_reported(self, offset: int | None) -> None:
-        """Record that `offset` is being sent to the broker; None records that this failed."""
+        """Record that `offset` is being sent to the store; None records that this failed."""
         self.state.mark_reported(offset)
 
     async def flush(self) -> None:
@@ -195,14 +201,17 @@ class AssignedQueue:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
-        """Continue at `offset`, and commit it unless it is the offset of a delivered message that is not acknowledged."""
+        """Continue at `offset`, and commit it unless it is the offset of a delivered message that is not acknowledged.
+
+        A commit that fails is only logged.
+        """
         if not self.rewind(offset):
             await self._move(offset)
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
-        """Deliver again from `offset`, if it was delivered and is not acknowledged; else return False without effect.
+        """Deliver again from `offset`, if its message was delivered and is not acknowledged; else return False without effect.
 
-        `run` is the run in which it was delivered, as in `commit`.
+        `run` is the run in which the message was delivered, as in `commit`.
         """
         if not self.state.rewind(offset, run):
             return False
@@ -213,7 +222,7 @@ class AssignedQueue:
     async def reset(self, offset: int, why: str) -> None:
         """Continue at an offset that an administrator has set at the broker; `why` is the reason for the log.
 
-        If the queue is being released, the offset becomes its last commit. Later there is no effect.
+        If the queue is being released, the offset becomes its last commit. After the release there is no effect.
         """
         if self.state.may(Event.MOVE):
             log.warning("%s: continuing at offset %d instead of %d, %s", self, offset, self.position, why)
@@ -253,7 +262,8 @@ class AssignedQueue:
     async def release(self, deadline: float | None = None) -> None:
         """Release the queue: commit acknowledged messages; all others will be delivered again.
 
-        Waits for the end of the release, also if another call began it. At `deadline` (loop time) the release is cancelled.
+        Waits for the end of the release, also if another call began it. At `deadline` (loop time; None: never) the
+        release is cancelled.
         """
         self._leave(Event.RELEASE, f"{self} was released")
         await self._release.run(deadline)
@@ -261,7 +271,7 @@ class AssignedQueue:
     async def revoke(self) -> None:
         """Release the queue for another member; with a lock, first wait a moment until messages in flight are acknowledged."""
         self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
-        await self._release.run(None)
+        await self._release.run(deadline=None)
 
     def _leave(self, event: Event, why: str) -> bool:
         """Stop pulling and delivering; return False if the event is not allowed now. `why` is the text of `receive`'s error."""

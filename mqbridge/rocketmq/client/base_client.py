@@ -39,9 +39,9 @@ Handler = Callable[[str, Command], Command | None]
 """(address of the broker, its request) -> the response; None for no response, or if `answer` sends it later."""
 SUCCESS = frozenset({Status.SUCCESS})
 MAX_SENDS_IN_FLIGHT = 1000
-"""Limit of sends per client. A broker queues 10000 sends of all its producers, and drops those that waited for 200 ms."""
+"""Limit of sends in flight per client. A broker queues 10000 sends of all producers, and drops those that waited for 200 ms."""
 MAX_BYTES_IN_FLIGHT = 64 << 20
-"""Limit of bytes of sends per client; a broker on a fast network needs far less in flight."""
+"""Limit of the bytes of sends in flight per client; a broker on a fast network needs far less in flight."""
 
 _instances = itertools.count()
 """Numbers the clients of this process: two clients may be created at the same `time_ns`."""
@@ -64,9 +64,9 @@ class Timing:
 class BaseClient:
     """Client of one cluster. Create it inside a running loop; call `connect` first and `close` last, or use `async with`.
 
-    `name_servers` are `host:port`. `instance` is the part of the client id after the address; by default it is unique.
-    `credentials` sign every request. `connectivity` records which servers of the cluster can be reached; by default the client
-    has one of its own.
+    `name_servers` are `host:port`. `timing` None: the defaults of Timing. `instance` is the part of the client id after the
+    address; by default it is unique. `tls` None: plain connections. `credentials` sign every request; None: no request is signed.
+    `connectivity` records which servers of the cluster can be reached; by default the client has one of its own.
     """
 
     def __init__(
@@ -160,8 +160,9 @@ class BaseClient:
     ) -> Command:
         """Send a request; return the response if its code is in `accept`.
 
-        Raises ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH, the
-        cached route of the request's topic is invalidated, too.
+        `timeout` is that of one response, in seconds; None: `timing.request`. Raises ServerRefused (with its `Failure`),
+        Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH, the cached route of the request's topic (the field
+        `topic`), if any, is invalidated too.
         """
         fields = ext or {}
         limit = self.timing.request if timeout is None else timeout
@@ -180,7 +181,7 @@ class BaseClient:
     async def oneway(
         self, address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """Send a request without a response. Raises Unreachable or ConnectionLost."""
+        """Send a request that gets no response. Raises Unreachable or ConnectionLost."""
         (await self.pool.get(address)).oneway(code, ext or {}, body, remark)
 
     # --- requests of brokers ----------------------------------------------------------------------------------------

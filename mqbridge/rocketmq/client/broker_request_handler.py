@@ -1,4 +1,4 @@
-"""Handles the requests that brokers send to consumers: members changed, reset offsets, report the state, consume one message.
+"""Handles the requests that brokers send to consumers: rebalance, reset offsets, report the state, consume one message.
 
 A client has one handler for all of its groups.
 """
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 _handlers_by_client: "WeakKeyDictionary[BaseClient, BrokerRequestHandler]" = WeakKeyDictionary()
-"""For `BrokerRequestHandler.of`."""
+"""The handler of each client, for `BrokerRequestHandler.of`; an entry disappears with its client."""
 
 
 class ServedConsumer(Protocol):
@@ -89,7 +89,7 @@ class BrokerRequestHandler:
     def _on_reset(self, address: str, request: Command) -> None:
         """Continue at the offsets of an administrator's reset, in the queues that our consumer has or has released at a gap.
 
-        A queue that rests at a gap is started anew by a rebalance, see `leave_gap`; any other queue moves.
+        A queue that has stopped at a gap (missing messages) is started anew by a rebalance, see `leave_gap`; others move.
         """
         header = ResetOffsetHeader.decode(request.ext)
         consumer = self._consumers.get(header.group)
@@ -114,8 +114,8 @@ class BrokerRequestHandler:
             "PROP_CONSUMEORDERLY": str(consumer.settings.orderly).lower(),
             "PROP_CONSUME_TYPE": PASSIVELY,
             "PROP_CONSUMER_START_TIMESTAMP": str(consumer.membership.version),
-            "PROP_CLIENT_VERSION": "V5_3_3",
-            "PROP_THREADPOOL_CORE_SIZE": "1",
+            "PROP_CLIENT_VERSION": "V5_3_3",  # the release of `codes.VERSION`, which our requests announce
+            "PROP_THREADPOOL_CORE_SIZE": "1",  # of Java's thread pool, which this client does not have
         }
         queues = {queue: _process_queue_info(assigned) for queue, assigned in consumer.held.items()}
         return request.answer(body=RunningInfo(properties, tuple(consumer.membership.subscription_data()), queues).encode())

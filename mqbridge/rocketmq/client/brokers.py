@@ -62,7 +62,10 @@ class Brokers:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Send a request to the master of a queue. Raises the errors of `BaseClient.request`."""
+        """Send a request to the master of a queue; the other arguments and the errors are those of `BaseClient.request`.
+
+        Also raises ClusterError (REFRESH) while the broker has no master.
+        """
         address = await self.master(queue.topic, queue.broker)
         return await self.request_at(address, queue.topic, code, ext, body, timeout=timeout, accept=accept)
 
@@ -77,7 +80,10 @@ class Brokers:
         timeout: float | None = None,
         accept: frozenset[int] = SUCCESS,
     ) -> Command:
-        """Send a request about a topic to this broker; failures that a new route may cure invalidate the route."""
+        """Send a request about a topic to this broker; failures that a new route may cure invalidate the route.
+
+        The other arguments and the errors are those of `BaseClient.request`.
+        """
         try:
             return await self.client.request(address, code, ext, body, timeout=timeout, accept=accept)
         except ServerRefused as error:

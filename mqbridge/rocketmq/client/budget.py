@@ -32,7 +32,7 @@ MAX_HELD_PULL_MESSAGES = 32
 """Limit of messages in a pull that the broker may hold: the broker responds as soon as one message arrives, and more messages are
 rarely there by then."""
 PART_DIVISOR = 4
-"""The part of a queue is its share divided by this number. The rest of the shares is lent."""
+"""The part of a queue is its share divided by this number. What the shares have beyond the parts is lent."""
 OVERTAKING_DIVISOR = 4
 """Queues that overtake the first in the line may together borrow the limit divided by this number."""
 
@@ -51,7 +51,7 @@ class Account:
         self.borrowed = 0
         """Held and requested bytes beyond the queue's part."""
         self.overtook = False
-        """True if the queue borrowed these bytes while another queue was the first in the line."""
+        """True if the queue borrowed `borrowed` while another queue was the first in the line."""
         self.waiter: Waiter | None = None
         """The queue's pending reservation, if any."""
 
@@ -66,7 +66,10 @@ class Charge:
 
 
 class Waiter:
-    """A queue that waits for a reservation (`granted`). `idle`: it was read to its end. `in_line`: it is in the budget's line."""
+    """A queue that waits for a reservation (`granted`).
+
+    `idle`: the queue was read to its end, so the broker may hold its pull. `in_line`: the waiter is in the budget's line.
+    """
 
     __slots__ = ("account", "granted", "idle", "in_line")
 
@@ -150,6 +153,7 @@ class Budget:
     def record_response(self, account: Account, charge: Charge, size: int, messages: int) -> None:
         """Replace the charge by the bytes that the pull returned: `size` bytes with this number of messages."""
         average, previous_average = size // max(1, messages), self._message_bytes
+        # Larger messages count at once, smaller ones only gradually: a charge is better too large than too small.
         account.message_bytes = max(average, (account.message_bytes + 3 * average) // 4, 1)
         self._message_bytes = max(average, (previous_average + 3 * average) // 4, 1)
         account.held += size
@@ -164,7 +168,7 @@ class Budget:
         self._grant_line()
 
     def release(self, account: Account, size: int) -> None:
-        """Release `size` bytes that the queue no longer holds."""
+        """Release `size` bytes that the queue no longer holds, and grant charges that fit now."""
         account.held -= size
         self.held -= size
         self._update_borrowed(account)
@@ -214,6 +218,7 @@ class Budget:
                 continue
             account, charge = waiter.account, self._next_charge(waiter.account, idle=waiter.idle)
             to_borrow = account.held + account.requested + charge.size - part
+            # Granted: a charge that fits into the part, or one that the free bytes and the limit of overtaking allow.
             if to_borrow <= 0 or (
                 to_borrow - account.borrowed <= free and (not still_waiting or self._overtaking + to_borrow <= max_overtaking)
             ):

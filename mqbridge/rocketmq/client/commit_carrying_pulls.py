@@ -1,4 +1,4 @@
-"""Lets the last commit of a queue wait for earlier pulls that carry a commit.
+"""Lets the last commit of a queue (in a release or a move) wait for earlier pulls that carry a commit.
 
 Brokers handle requests concurrently, so the commit in a pull that is still in flight could overwrite a later commit. So a task
 whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the last commit is sent after the

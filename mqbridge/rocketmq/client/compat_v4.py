@@ -36,7 +36,7 @@ def is_old(response: Command) -> bool:
 
 
 async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
-    """Return the broker's delays (ms) from level 1 on; empty for a broker that delays messages until any time.
+    """Return the broker's delays (ms) from level 1 on; empty for a 5.x broker, which delays messages until any time.
 
     A broker that refuses to return its settings counts as a 5.x broker. Raises ClusterError, also if it denies us access
     (AccessRefused).

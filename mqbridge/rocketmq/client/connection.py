@@ -1,4 +1,4 @@
-"""One connection: requests in both directions, each matched to its response by the opaque; responses come in any order.
+"""One connection: requests in both directions. A response has the opaque (number) of its request; responses come in any order.
 
 There is no handshake. Each direction numbers its requests independently: a broker's request may have the opaque of a pending
 request of ours. A late response to a request that timed out is dropped.
@@ -37,7 +37,9 @@ PLAIN_REFUSED = "does it take TLS only (tls.server.mode=enforcing)? Then switch 
 TLS_REFUSED = "or does it take no TLS (tls.server.mode=disabled)? Then leave out the option `tls`"
 """Added to the error if a TLS handshake ends without a TLS alert."""
 OnRequest = Callable[["Connection", Command], None]
+"""Called with each request of the server."""
 OnLost = Callable[["Connection", Exception], None]
+"""Called once when the connection has ended, with the error that ended it."""
 
 
 class Connection:
@@ -64,20 +66,20 @@ class Connection:
 
     @property
     def local_host(self) -> str:
-        """Our local address on this connection."""
+        """Our IP address on this connection."""
         return self.endpoint.local_host
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def post(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> "asyncio.Future[Command]":
-        """Send a request now; return a future for its response, whatever its code.
+        """Send a request now; return a future for its response, whatever its code. `timeout` is in seconds.
 
         The future may fail with RequestTimeout, ConnectionLost, or AccessRefused for denied access. Raises ConnectionLost if the
         connection has ended.
         """
         opaque = _int32(next(self._opaques))
         if (signed := self._signed) is None:
-            self.endpoint.send(*_frame(code, opaque, 0, ext, body))
+            self.endpoint.send(*_frame(code, opaque, flag=0, ext=ext, body=body))
             return self._pending.add(opaque, request_name(code), timeout)
         signed.send(opaque, SignedRequest(code, ext, body, signed.keys))
         response = self._pending.add(opaque, request_name(code), timeout)
@@ -86,7 +88,7 @@ class Connection:
 
     def _send(self, opaque: int, request: SignedRequest) -> None:
         """Sign and send a request, for the first or the second time."""
-        self.endpoint.send(*_frame(request.code, opaque, 0, request.ext, request.body, keys=request.keys))
+        self.endpoint.send(*_frame(request.code, opaque, flag=0, ext=request.ext, body=request.body, keys=request.keys))
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
@@ -109,7 +111,7 @@ class Connection:
             self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
 
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
-        """Send a request without a response. Raises ConnectionLost if the connection has ended."""
+        """Send a request that gets no response. Raises ConnectionLost if the connection has ended."""
         keys = None if self._signed is None else self._signed.keys
         self.endpoint.send(*_frame(code, _int32(next(self._opaques)), ONEWAY, ext, body, remark, keys=keys))
 
@@ -143,7 +145,7 @@ class Connection:
     def _perhaps_wants_tls(self, lost: ConnectionLost) -> bool:
         """Return True if the server closed a plain connection without sending a byte, as it does if it takes TLS only.
 
-        Not if a server of the cluster has accepted our credentials before, or if we closed the connection ourselves.
+        False if a server of the cluster has accepted our credentials before, or if we closed the connection ourselves.
         """
         link, we_closed = self.endpoint.link, self._closing or isinstance(lost, PeerSilent)
         accepted_before = link is not None and link.credentials_accepted
@@ -217,7 +219,10 @@ def _frame(
     *,
     keys: Keys | None = None,
 ) -> tuple[bytes, ...]:
-    """Return the parts of a frame, signed if there are `keys`. The body is not copied; signing adds fields to a copy of `ext`."""
+    """Return the parts of a frame, signed if there are `keys`. The body is not copied; signing adds fields to a copy of `ext`.
+
+    `flag`: 0 for a request, ONEWAY for one that gets no response.
+    """
     fields = ext if isinstance(ext, dict) and keys is None else dict(ext)
     command = Command(code, fields, body, opaque=opaque, flag=flag, remark=remark)
     if keys is not None:
@@ -241,8 +246,12 @@ async def open_connection(
     timeout: float = CONNECT_TIMEOUT_S,
     connectivity: Connectivity | None = None,
 ) -> Connection:
-    """Connect to `host:port`. Raises Unreachable, ValueError for an invalid address, ClusterError for unreadable TLS files."""
-    host, port = split_address(address, 0)  # the default port 0 is never used: callers pass a port
+    """Connect to `host:port` within `timeout` seconds. `tls` None: a plain connection.
+
+    With `credentials` None, requests are not signed. Raises Unreachable, ValueError for an invalid address, ClusterError for
+    unreadable TLS files.
+    """
+    host, port = split_address(address, default_port=0)  # the default is never used: callers pass a port
     connection = Connection(address, on_request, on_lost, credentials)
     link = None if connectivity is None else Link(connectivity, host, port)
     try:

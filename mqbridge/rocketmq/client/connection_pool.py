@@ -66,7 +66,7 @@ class ConnectionPool:
         return [connection for connection in self._connections.values() if connection.alive]
 
     async def get(self, address: str) -> Connection:
-        """Return the connection to an address; connect if there is none. Raises ClusterError.
+        """Return the connection to an address; connect if there is none. Raises ClusterError: FATAL if the client is closed.
 
         Concurrent calls share one attempt and its error.
         """
@@ -74,13 +74,13 @@ class ConnectionPool:
         if connection is not None:
             return connection
         if self._closed:
-            raise client_closed_error()
+            raise client_closed_error(self.connectivity.name)
         dialing = self._start_dialing(address)
         try:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
             if dialing.cancelled() and not is_cancelled():  # by `close`
-                raise client_closed_error() from None
+                raise client_closed_error(self.connectivity.name) from None
             raise
 
     def retire(self, connection: Connection) -> None:
@@ -118,7 +118,7 @@ class ConnectionPool:
             connection.endpoint.abort(lost, intended=isinstance(error, asyncio.CancelledError))
             raise
         if self._closed:  # it was open before `close`, but not yet in the table
-            connection.endpoint.abort(client_closed_error(), intended=True)
+            connection.endpoint.abort(client_closed_error(self.connectivity.name), intended=True)
         else:
             self._connections[address] = connection  # before any await: a change of groups must reach this broker too
         return connection
@@ -146,6 +146,6 @@ class ConnectionPool:
         self._retired.clear()
 
 
-def client_closed_error() -> ClusterError:
-    """Return the error for requests of a closed client."""
-    return ClusterError("the client is closed", Failure.FATAL)
+def client_closed_error(cluster: str) -> ClusterError:
+    """Return the error for requests of a closed client of the cluster with this name."""
+    return ClusterError(f"the client is closed (cluster {cluster})", Failure.FATAL)

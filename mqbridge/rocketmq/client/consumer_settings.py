@@ -33,6 +33,7 @@ class StartOffset(Enum):
     """The start of a queue without a committed offset. Values are those of heartbeats."""
 
     EARLIEST = "CONSUME_FROM_FIRST_OFFSET"
+    """All messages that the queue still has."""
     LATEST = "CONSUME_FROM_LAST_OFFSET"
     """Messages stored after the consumer joined, and all messages of a queue that is added to the topic after that."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
@@ -55,7 +56,10 @@ class ConsumerSettings:
     Queues that this consumer sees being added are always read from their beginning.
     """
     orderly: bool = False
-    """Hold the lock of each assigned queue at its broker, so that no other member reads it at the same time."""
+    """True: hold the lock of each assigned queue at its broker, so that no other member reads it at the same time.
+
+    False: during a rebalance two members may read a queue for a moment.
+    """
     retries: bool = True
     """Also consume the group's retry topic; with CLUSTERING only."""
     strategy: Strategy = averagely
@@ -63,7 +67,7 @@ class ConsumerSettings:
     queues: tuple[Queue, ...] = ()
     """The queues to read with ASSIGNED."""
     offsets: Mapping[Queue, int] = field(default_factory=dict)
-    """Start offsets of ASSIGNED queues; they override committed offsets and `start`."""
+    """Start offsets of ASSIGNED queues; they override committed offsets and `start`, which apply to other queues."""
     store: BroadcastOffsets | None = None
     """Store of the offsets with BROADCASTING; without one, every restart begins each queue at `start`."""
     max_bytes: int = MAX_BYTES
@@ -79,11 +83,15 @@ class ConsumerSettings:
                     "a consumer of assigned queues needs `queues`, and a subscription to each of their topics"
                 )
         elif not self.group or not self.subscriptions:
-            raise LocalProtocolError("a member of a group needs the group's name and a subscription")
+            raise LocalProtocolError(
+                f"a consumer with the message model {self.model.value} needs a group name and at least one subscription"
+            )
         if self.orderly and self.model is not MessageModel.CLUSTERING:
             raise LocalProtocolError(f"`orderly` requires the message model CLUSTERING, not {self.model.value}")
         if len({subscription.topic for subscription in self.subscriptions}) != len(self.subscriptions):
-            raise LocalProtocolError(f"group {self.group} subscribes to a topic twice")
+            raise LocalProtocolError(
+                f"group {self.group} has several subscriptions to one topic: combine their filters into one subscription"
+            )
 
     @property
     def pull_group(self) -> str:

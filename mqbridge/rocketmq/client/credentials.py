@@ -25,6 +25,7 @@ class Keys:
     """The user name; it may be logged."""
     secret_key: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
+    """The security token of temporary keys; None for permanent keys."""
 
     def sign(self, command: Command) -> None:
         """Sign a request, whose fields and body must be final.
@@ -45,14 +46,15 @@ class Credentials:
         self._access_key, self._secret_key, self._token = access_key, secret_key, security_token
         self._keys: Keys | None = None
         self._unchanged_at = -math.inf
-        """Time of the last reading after a refusal that found unchanged keys."""
+        """`time.monotonic` of the last reading, after a refusal, that found unchanged keys."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        """The lock that lets one `read` run at a time, after the event loop that it belongs to; None before the first `read`."""
 
     @property
     def keys(self) -> Keys:
         """The keys read last. Raises LookupError before the first reading."""
         if self._keys is None:
-            raise LookupError("the credentials were not read yet")
+            raise LookupError("the credentials were not read yet: call `read` first")
         return self._keys
 
     async def read(self, *, instead_of: Keys | None = None) -> None:

@@ -47,7 +47,7 @@ class GroupAdmin:
     # --- configuration ----------------------------------------------------------------------------------------------
 
     async def create(self, group: GroupConfig, *, cluster: str | None = None) -> None:
-        """Create a group at every master, or replace its configuration."""
+        """Create a group at every master of `cluster` (None: of every cluster), or replace its configuration."""
         check_group(group.name)
         body = group.encode()
         code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
@@ -71,7 +71,7 @@ class GroupAdmin:
     # --- members ----------------------------------------------------------------------------------------------------
 
     async def consumers(self, group: str) -> ConsumerConnections | None:
-        """Return members and subscriptions, from the first broker that knows the group; None if no member is connected."""
+        """Return members and subscriptions, from the first broker (by name) with a member; None if no member is connected."""
         ext = GroupHeader(group).encode()
         code = Code.GET_CONSUMER_CONNECTION_LIST
         responses = await self._admin.at_masters(
@@ -164,7 +164,7 @@ class GroupAdmin:
         if unchanged:
             labels = ", ".join(map(queue_label, unchanged[:5]))
             problem = f"the offsets of group {group} did not change in {len(unchanged)} queues, such as {labels}"
-            raise ClusterError(f"{problem}: the group has running members; stop them")
+            raise ClusterError(f"{problem}, because the group has running members: stop them first")
 
     async def _queues_that_differ(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
         """Return the queues whose committed offset is not the one in `offsets`."""
@@ -173,5 +173,5 @@ class GroupAdmin:
 
     async def _replace_reset(self, group: str, queue: Queue, offset: int) -> None:
         """Reset the group to `offset` in one queue; the broker then ignores the timestamp, -1."""
-        header = ResetOffsetHeader(group, queue.topic, -1, queue_id=queue.id, offset=offset)
+        header = ResetOffsetHeader(group, queue.topic, timestamp=-1, queue_id=queue.id, offset=offset)
         await self._client.request(await self._positions.master(queue), Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())

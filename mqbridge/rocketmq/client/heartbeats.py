@@ -32,7 +32,7 @@ UNREGISTER_TIMEOUT_S = 3.0
 class Heartbeats:
     """Sends the heartbeats of one client every `interval_s`, and unregisters its groups.
 
-    `timeout_s` limits the wait for each response.
+    `timeout_s` limits the wait for each response, in seconds.
     """
 
     def __init__(self, pool: ConnectionPool, routes: RouteTable, timeout_s: float, interval_s: float = HEARTBEAT_S) -> None:
@@ -139,7 +139,7 @@ class Heartbeats:
         response = await connection.request(Code.HEART_BEAT, {}, heartbeat.encode(), self._timeout_s)
         connection.record_credentials_accepted()
         self.broker_versions[connection.address] = response.version
-        if response.code == Status.GO_AWAY:
+        if response.code == Status.GO_AWAY:  # the broker is shutting down
             self._pool.retire(connection)
         elif response.code != Status.SUCCESS:
             error = refusal_error("HEART_BEAT", response.code, response.remark)
@@ -173,7 +173,7 @@ class Heartbeats:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "unregistering group %s at broker %s failed, the broker will remove this member after a timeout: %s",
+                "unregistering group %s at broker %s failed (without heartbeats the broker removes this member after 120 s): %s",
                 group,
                 connection.address,
                 error,

@@ -83,6 +83,7 @@ class HeldQueues(dict[Queue, AssignedQueue]):
         for queue, assigned in held.items():
             if queue in locked:
                 assigned.on_lock_renewed(requested_at)
+            # A queue in neither set, because its request failed, is read until its last lock may have expired.
             elif queue in refused or not assigned.state.lock_holds(now):
                 log.warning("%s lost its lock at the broker, so this member stops reading the queue", assigned)
                 assigned.on_lock_lost()

@@ -32,7 +32,7 @@ class Membership:
 
     def __init__(self, brokers: Brokers, settings: ConsumerSettings) -> None:
         self.version = time.time_ns() // 1_000_000
-        """Version of our subscriptions (subVersion), a time in ms.
+        """Version of our subscriptions (subVersion), the time of joining or of `announce_newer`, in ms since the epoch.
 
         A broker keeps the group's subscriptions with the highest version that it got, and refuses pulls with a higher one.
         """
@@ -129,6 +129,7 @@ class Membership:
         return client_ids
 
     async def _query_members(self, route: TopicRoute) -> list[str] | None:
+        """Query one master of the topic for the client ids of the group's members; None if it knows none. Raises ClusterError."""
         masters = route.masters()
         if not masters:
             raise ClusterError(f"no broker of topic {route.topic} has a master now", Failure.REFRESH)

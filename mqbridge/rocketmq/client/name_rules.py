@@ -5,9 +5,9 @@ import re
 from mqbridge.errors import ClusterError, Failure
 
 MAX_TOPIC_CHARS = 127
-"""Limit of the brokers."""
+"""Length of a topic's name that brokers accept at most."""
 MAX_GROUP_CHARS = 255
-"""Limit for groups created by an administrator; 5.x brokers allow 120 characters for groups that they create automatically."""
+"""The same for groups made by an administrator; 5.x brokers allow 120 characters for groups that they create automatically."""
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 FORBIDDEN_TOPICS = frozenset(
     {

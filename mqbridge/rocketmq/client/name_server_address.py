@@ -3,13 +3,14 @@
 from mqbridge.net.dial import split_address
 
 DEFAULT_PORT = 9876
+"""Port of an address that contains none."""
 
 
 def parse_name_servers(text: str) -> list[str]:
     """Parse addresses like `a:9876;b`, separated by `;` or `,`. Raises ValueError."""
     parts = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not parts:
-        raise ValueError("no name server is given")
+        raise ValueError("no name server is given: at least one address host:port is needed")
     return [_normalize(part) for part in parts]
 
 

@@ -21,11 +21,14 @@ T = TypeVar("T")
 
 
 class NameServers:
-    """The name servers of one cluster. Requests go to the current one, until it fails or `switch` is called."""
+    """The name servers of one cluster. Requests go to the current one, until it fails or `switch` is called.
+
+    `timeout_s` is the timeout of one response, in seconds.
+    """
 
     def __init__(self, addresses: Sequence[str], pool: ConnectionPool, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         if not addresses:
-            raise ValueError("no name server is given")
+            raise ValueError("no name server is given: at least one address host:port is needed")
         self.addresses = tuple(addresses)
         self._pool, self._timeout_s = pool, timeout_s
         self._index = 0

@@ -1,4 +1,4 @@
-"""Where committed offsets are stored: at the brokers by group, in the caller's store, or nowhere. And the offset to start at.
+"""Where committed offsets are stored: at the brokers by group, in the caller's store, or nowhere. Also the start offset.
 
 If a group has never committed an offset in a queue, a broker by default returns 0 as long as the queue's first message is in
 memory. So a new group that wants to start at the end would start at the beginning. Therefore our queries set
@@ -27,7 +27,7 @@ class OffsetStore(Protocol):
     """Stores one offset per queue: all messages below it are consumed."""
 
     piggyback: bool
-    """True if pulls may carry commits: the broker that answers the pull also stores the offset."""
+    """True if pulls may carry commits, because the broker that answers the pull also stores the offset."""
 
     async def load(self, queue: Queue) -> int | None:
         """Return the offset saved last, None if there is none. Raises ClusterError."""
@@ -36,7 +36,7 @@ class OffsetStore(Protocol):
         """Save an offset, and wait until the store confirms it. Raises ClusterError."""
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:
-        """Save offsets without waiting for a broker's response; log failures, and return the queues that failed."""
+        """Save offsets without waiting for a broker's response; log failures, and return the queues of unsaved offsets."""
 
 
 class GroupOffsets:
@@ -55,11 +55,11 @@ class GroupOffsets:
         self._positions = Positions(brokers.client)
 
     async def load(self, queue: Queue) -> int | None:
-        """Query the offset (QUERY_CONSUMER_OFFSET)."""
+        """Query the group's offset at the broker (QUERY_CONSUMER_OFFSET)."""
         return await self._positions.committed(queue, self._group, exact=self._exact)
 
     async def save(self, queue: Queue, offset: int) -> None:
-        """Commit the offset (UPDATE_CONSUMER_OFFSET)."""
+        """Commit the offset at the broker, and wait for its response (UPDATE_CONSUMER_OFFSET)."""
         await self._positions.commit(queue, self._group, offset)
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:
@@ -91,11 +91,11 @@ class StoredOffsets:
         self._store = store
 
     async def load(self, queue: Queue) -> int | None:
-        """Load from the store."""
+        """Load the offset from the caller's store."""
         return await self._store.load(queue)
 
     async def save(self, queue: Queue, offset: int) -> None:
-        """Save to the store."""
+        """Save the offset to the caller's store."""
         await self._store.save({queue: offset})
 
     async def save_soon(self, offsets: Mapping[Queue, int]) -> list[Queue]:
@@ -105,8 +105,9 @@ class StoredOffsets:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "saving the offsets of %d queues failed, retrying later: %s",
+                "saving the offsets of %d queues of %s failed, retrying later: %s",
                 len(offsets),
+                ", ".join(sorted({queue.topic for queue in offsets})),
                 error,
             )
             return list(offsets)

@@ -37,9 +37,11 @@ async def check_may_produce(client: BaseClient, group: str, route: TopicRoute) -
 
     Raises AccessRefused (FATAL) with the missing permission, another ClusterError if a broker is unreachable.
     """
-    # The topic itself as `default_topic` keeps a broker from creating the topic.
+    # A broker creates a missing topic from `default_topic`; the missing topic itself as `default_topic` prevents that.
     header = SendHeader(group, route.topic, NO_QUEUE, born_timestamp=0, default_topic=route.topic)
-    await asyncio.gather(*(_try(client, address, Code.SEND_MESSAGE_V2, header.encode(), b"?") for address in route.masters()))
+    await asyncio.gather(
+        *(_try(client, address, Code.SEND_MESSAGE_V2, header.encode(), body=b"?") for address in route.masters())
+    )
 
 
 async def check_may_consume(client: BaseClient, group: str, route: TopicRoute) -> None:
@@ -48,12 +50,12 @@ async def check_may_consume(client: BaseClient, group: str, route: TopicRoute) -
 
 
 async def _check_consume_at(client: BaseClient, group: str, topic: str, address: str) -> None:
-    locks = LockRequest(NO_CLIENT, group, (Queue(topic, "", NO_QUEUE),), only_this_broker=True)
-    await _try(client, address, Code.UNLOCK_BATCH_MQ, {}, locks.encode())
+    locks = LockRequest(NO_CLIENT, group, (Queue(topic, broker="", id=NO_QUEUE),), only_this_broker=True)
+    await _try(client, address, Code.UNLOCK_BATCH_MQ, ext={}, body=locks.encode())
     await _try(client, address, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group).encode())
     query = QueryHeader(topic, NO_CLIENT, max_num=1, begin_timestamp=0, end_timestamp=1)
     await _try(client, address, Code.QUERY_MESSAGE, query.encode())
-    await _try(client, address, Code.GET_MAX_OFFSET, QueueHeader(topic, 0).encode())
+    await _try(client, address, Code.GET_MAX_OFFSET, QueueHeader(topic, queue_id=0).encode())
 
 
 async def _try(client: BaseClient, address: str, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:

@@ -24,7 +24,7 @@ OFFSET_RESPONSES = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 
 
 class Positions:
-    """Offsets of one cluster. Each method raises ClusterError: REFRESH if the queue's broker has no master now."""
+    """Offsets of the queues of one cluster. Each method raises ClusterError: REFRESH if the queue's broker has no master now."""
 
     def __init__(self, client: BaseClient) -> None:
         self._client = client
@@ -45,11 +45,12 @@ class Positions:
         return time if time >= 0 else None
 
     async def at(self, queue: Queue, timestamp: int, *, upper: bool = False) -> int:
-        """Return the offset of the first message stored at `timestamp` (ms since the epoch) or later; if none, that of `next`.
+        """Return the offset of the first message stored at `timestamp` (ms since the epoch) or later.
 
-        With `upper`, return the offset of the last message stored at `timestamp` or earlier.
+        Without such a message, return the result of `next`. With `upper`, return the offset of the last message stored
+        at `timestamp` or earlier.
         """
-        header = SearchOffsetHeader(queue.topic, queue.id, timestamp, "UPPER" if upper else "LOWER")
+        header = SearchOffsetHeader(queue.topic, queue.id, timestamp, boundary_type="UPPER" if upper else "LOWER")
         address = await self.master(queue)
         response = await self._client.request(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
         if not is_old(response):

@@ -41,8 +41,8 @@ REBALANCE_INTERVAL_S = 20.0
 UNBALANCED_INTERVAL_S = 1.0
 """Time until the next rebalance if the last one could not start all queues, or could not query the members."""
 HANDOVER_S = 0.5
-"""Pause before loading the offset of a queue that another member may be releasing: that member commits its last offset once it
-learns that we joined."""
+"""Pause before loading the offset of a queue that another member may be releasing: that member commits its last offset as soon as
+a broker reports the change of members to it."""
 
 
 async def join(client: BaseClient, settings: ConsumerSettings) -> "PullConsumer":
@@ -87,8 +87,9 @@ class PullConsumer:
         """Functions that stop watching the routes."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
+        """The task of `close`; None before its first call."""
         self._reported_difference = ""
-        """Text of the last reported error about members with other subscriptions; empty if the subscriptions agree now."""
+        """Text of the last reported error about members with other subscriptions; empty if the last check found no difference."""
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
@@ -116,13 +117,13 @@ class PullConsumer:
                 raise event
             if not event.revoked:
                 yield event
-        self._events.put_nowait(None)  # ends other iterations too
+        self._events.put_nowait(None)  # also ends other iterations of `assigned_queues`
 
     async def close(self, deadline: float | None = None) -> None:
         """Release all queues, committing acknowledged messages, and leave the group.
 
-        At `deadline` (loop time) the rest is skipped and a warning is logged. A task does the work: it continues if a caller is
-        cancelled, and further callers wait for the same task.
+        At `deadline` (loop time; None: never) the remaining steps are skipped, and a warning is logged. A task does the work: it
+        continues if a caller is cancelled, and further callers wait for the same task, with the first caller's deadline.
         """
         if self._closing is None:
             self._closing = spawn(self._close(deadline), f"rocketmq closing {self.name}")
@@ -268,7 +269,7 @@ class PullConsumer:
                 error,
             )
             return False
-        if own_queues is None:
+        if own_queues is None:  # the route or the members are unknown now, so we keep the queues that we have
             return self._assignment.may_stay_missing(topic)
         revoked = [assigned for queue, assigned in self.held.items() if queue.topic == topic and queue not in own_queues]
         await asyncio.gather(*(assigned.revoke() for assigned in revoked))
@@ -292,7 +293,9 @@ class PullConsumer:
         return sum(started) == queue_count
 
     async def _start_queue(self, queue: Queue, locked_at: float | None) -> bool:
-        """Start reading a queue; return False if it must be tried again. `locked_at`: when its lock was requested.
+        """Start reading a queue; return False if it must be tried again.
+
+        `locked_at`: loop time of its lock request; None: it has no lock.
 
         The budget counts the queue before its offset is known, so that the other queues leave it its share of the memory.
         """

@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 FLOW_CONTROL_WAIT_S = 0.02
 """Pause after the response FLOW_CONTROL (215), as in the Java clients."""
 MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.2, 10.0
-"""Pauses after consecutive errors grow from the first to the second value."""
+"""The pauses before retries of a failed pull grow from MIN_RETRY_PAUSE_S to MAX_RETRY_PAUSE_S."""
 MIN_HOLD_S, MAX_IDLE_PAUSE_S = 0.02, 1.0
 """If a response without progress comes within MIN_HOLD_S, the broker did not hold the pull. Then we pause: MIN_HOLD_S at first,
 and longer after each further such response, up to MAX_IDLE_PAUSE_S."""
 SUBSCRIPTION_WAIT_S = 1.0
 """Pause after a heartbeat that announces our subscription to a broker that did not know it."""
 MAX_UNREADABLE_RESPONSES = 5
-"""So many consecutive responses may report that the broker cannot read at our position; after one more we treat it as a gap."""
+"""So many consecutive responses may be implausible (see `_is_plausible`); if one more reports a read error, it is a gap."""
 
 _UNKNOWN_SUBSCRIPTION_CODES = frozenset(
     {
@@ -63,10 +63,11 @@ class PullContext(Protocol):
     budget: Budget
     """Limits the bytes that all queues of the consumer buffer together."""
     policies: CleanupPolicies
+    """Tell whether missing offsets are normal in a topic."""
 
     @property
     def commits_with_pulls(self) -> bool:
-        """True if pulls may carry a commit."""
+        """True if pulls may carry a commit; False: commits are sent by themselves."""
 
     async def send_heartbeat(self) -> None:
         """Send a heartbeat, which announces our subscriptions to the brokers."""
@@ -96,9 +97,9 @@ class PullLoop:
         on_reset: Callable[[int, str], Awaitable[None]],
     ) -> None:
         self.first_offset = self.end_offset = 0
-        """First and end offset of the queue at the last response."""
+        """First and end offset of the queue by the last response; 0 before the first response."""
         self.answered_ms = 0
-        """Time of the last response, ms since the epoch."""
+        """Time of the last response, ms since the epoch; 0 before the first response."""
         self.carrying_pulls = CommitCarryingPulls()
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
@@ -264,7 +265,8 @@ class PullLoop:
         position = self._state.position
         if response.next <= position or not response.body:
             raise RemoteProtocolError(
-                f"a response with {len(response.body)} bytes for offset {position} of {self._name} continues at {response.next}"
+                f"the response for offset {position} of {self._name} is invalid: it should contain messages and continue above "
+                f"{position}, but has {len(response.body)} bytes of messages and continues at offset {response.next}"
             )
         return PulledRecords(self._queue, response.body, position, response.next, self._tags)
 
@@ -279,13 +281,14 @@ class PullLoop:
     def _is_plausible(self, response: PullResponse) -> bool:
         """Return True if a response without messages may move the position, False if the same offset must be pulled again.
 
-        It must be pulled again if the broker reports that it could not read at the position, moves backwards, or returns nothing
-        before the end of the queue. Raises GapError if it still reports that it could not read, after MAX_UNREADABLE_RESPONSES
-        responses of any of these kinds.
+        It must be pulled again if the broker reports that it could not read at the position, continues at a lower offset, or
+        returns nothing before the end of the queue. Raises GapError if the broker still reports that it could not read, after
+        MAX_UNREADABLE_RESPONSES responses of any of these kinds.
         """
         position, first_start = self._state.position, self._state.first_start
         cannot_read = response.remark in (pull_request.FOUND_NULL, pull_request.REMOVING)
         skips_messages = cannot_read and response.next > position and not first_start
+        # The position moves forward, or stays at the end of the queue.
         if not skips_messages and response.next >= position and (response.next > position or response.next >= response.end):
             return True
         self._unreadable_responses += 1
@@ -348,7 +351,10 @@ class PullLoop:
         await asyncio.sleep(delay)
 
     def _stop_pulling(self, run: int, event: Event, error: MqbridgeError) -> None:
-        """Stop pulling because of an error; buffered records can still be taken. No effect if the run has ended."""
+        """Stop pulling because of an error; buffered records can still be taken. Without effect if the run has ended.
+
+        `event` is GAP or REFUSE.
+        """
         if self._state.reads(run) and self._state.stop_pulling(event):
-            log.error("%s: pulling has stopped and is not retried: %s", self._name, error)
+            log.error("%s: pulling has stopped until a seek or a reset moves the queue: %s", self._name, error)
             self._on_error(error)

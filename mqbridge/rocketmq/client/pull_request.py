@@ -25,6 +25,7 @@ RESPONSE_TIMEOUT_S = 30.0
 FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
 """Response codes of a pull; see `PullResponse.code`."""
 EXPECTED_CODES = frozenset({FOUND, NOTHING, FILTERED, MOVED})
+"""A response with another code raises ServerRefused."""
 MAX_OFFSET = (1 << 63) - 1
 """The largest offset: Java's long has 64 bits."""
 
@@ -41,7 +42,7 @@ class PullResponse:
 
     `code` is FOUND, NOTHING (the queue has no message at the offset), FILTERED (no message passed the filter), or MOVED (the
     offset is outside of the queue, or was reset). `next` is the offset at which to continue. `first` and `end` are the queue's
-    first offset and the offset after its last message.
+    first offset and the offset after its last message. `remark` is the broker's text, such as RESET; empty without one.
     """
 
     __slots__ = ("body", "code", "end", "first", "next", "remark")
@@ -64,7 +65,8 @@ def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
             return offsets
     except (KeyError, ValueError):
         pass
-    header = PullResult.decode(ext)  # raises an error that names the invalid field, or accepts field names in another case
+    # Raises an error that names the invalid field, or accepts names in other letter case, such as `nextbeginoffset`.
+    header = PullResult.decode(ext)
     return header.next_begin_offset, header.min_offset, header.max_offset
 
 
@@ -114,7 +116,7 @@ class Puller:
         ext = self._constant_fields | {
             "queueOffset": str(offset),
             "sysFlag": str(flags),
-            "commitOffset": str(commit or 0),
+            "commitOffset": str(commit or 0),  # ignored without COMMIT_OFFSET
             "maxMsgNums": str(min(messages, self._max_messages)),
         }
         return PullResponse(await self._request(address, ext))

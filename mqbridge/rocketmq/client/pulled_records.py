@@ -118,7 +118,7 @@ class PulledRecords:
 
     @property
     def first_stored(self) -> int:
-        """The offset of the first record in `body`."""
+        """The offset of the first record in `body`; 0 if `body` is empty."""
         return int.from_bytes(self.body[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8], signed=True)
 
     @property
@@ -127,7 +127,7 @@ class PulledRecords:
         return int.from_bytes(self.body[_BORN_AT : _BORN_AT + 8], signed=True) or None
 
     def until(self, end: int) -> "PulledRecords":
-        """Return the records before offset `end`. Only for records that were pulled without `tags`."""
+        """Return the records before offset `end` (exclusive). Only for records that were pulled without `tags`."""
         if end >= self.next:
             return self
         at = 0

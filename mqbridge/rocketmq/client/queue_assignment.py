@@ -17,7 +17,8 @@ from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 RETRY_TOPIC_S = 60.0
-"""While a retry topic has no route, the consumer rebalances every second for this time after joining, after that every 20 s."""
+"""While the group's retry topic (redelivered messages) has no route, we rebalance every second, but this long after joining every
+20 s only."""
 
 
 class QueueAssignment:
@@ -29,7 +30,7 @@ class QueueAssignment:
         self._initial_queues: dict[str, frozenset[Queue]] = {}
         """The queues of each topic when we joined."""
         self._joined_at = 0.0
-        """Loop time of `mark_joined`."""
+        """Loop time of `mark_joined`; 0 before it."""
         self._loop = asyncio.get_running_loop()
 
     async def record_initial_queues(self, consumer_name: str) -> None:
@@ -46,7 +47,7 @@ class QueueAssignment:
         self._joined_at = self._loop.time()
 
     def may_stay_missing(self, topic: str) -> bool:
-        """Return True if a topic without a route needs no rebalance before the regular one.
+        """Return True if a topic without a route needs no rebalance before the next regular one.
 
         Only a retry topic may stay missing, RETRY_TOPIC_S after joining: no broker has created it by then, and probably none will
         soon.

@@ -21,7 +21,8 @@ MAX_WAIT_S = 3.0
 """How long a commit waits for the response to a pull that carries an older commit; a healthy broker responds within
 milliseconds."""
 MAX_REVOKED_WAIT_S = 0.25
-"""The same for the last commit of a revoked queue. It is shorter because the next member queries the offset after 0.5 s."""
+"""The same for the last commit of a revoked queue. It is shorter because the member that gets the queue queries the offset 0.5 s
+after it learns of that."""
 
 
 class CommitContext(Protocol):
@@ -45,7 +46,7 @@ class QueueCommits:
         self._loop = asyncio.get_running_loop()
 
     async def save(self) -> None:
-        """Commit and wait for the store. A failure is logged; then messages after the previous commit will be delivered again."""
+        """Commit and wait for the store. A failure is only logged: messages after the previous commit may be delivered again."""
         await self._carrying_pulls.wait(MAX_REVOKED_WAIT_S if self._state.taken_away else MAX_WAIT_S)
         try:
             await repeat_if_lost(self._save)

@@ -70,7 +70,7 @@ class QueueLocks:
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.INFO),
-                    "unlocking queues of group %s at broker %s failed, their locks expire within a minute: %s",
+                    "unlocking queues of group %s at broker %s failed (their locks expire within a minute): %s",
                     self._group,
                     broker,
                     error,

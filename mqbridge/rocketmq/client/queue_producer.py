@@ -40,8 +40,9 @@ class QueueProducer:
 
     `in_flight_per_queue` is the limit of requests to one queue that have no response yet; 1 keeps the order. `max_elapsed_s`
     limits an outage of a queue: if nothing was stored there for this time after the first failed send, all waiting sends to the
-    queue fail with the last error. With None they are retried for ever. With `fail_behind`, a send that fails for another reason
-    than REFUSED also fails all later sends to its queue, because they would be stored before the caller can send it again.
+    queue fail with the last error. With None, they are retried for ever. With `fail_behind`, a send that fails for another reason
+    than REFUSED also fails all later sends to its queue, because they would be stored before the caller can send it again;
+    without it, they continue.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class QueueProducer:
         self.in_flight_per_queue, self.max_elapsed_s = in_flight_per_queue, max_elapsed_s
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_RESERVE_BYTES)
         self.closing = False
+        """True once `close` has stopped waiting: new sends fail, and failed ones are not repeated."""
         self._loop = asyncio.get_running_loop()
         self._send_queues: dict[Queue, PartitionSendQueue] = {}
         self._route: TopicRoute | None = None
@@ -84,7 +86,7 @@ class QueueProducer:
         exists, FATAL for a missing permission or topic, RETRY after `max_elapsed_s`.
         """
         # Without properties: a broker appends those of the header to every message, so a UNIQ_KEY would give all the same id.
-        header = SendHeader(self.group, self.topic, queue.id, born, "", batch=True, default_topic=self.topic)
+        header = SendHeader(self.group, self.topic, queue.id, born, properties="", batch=True, default_topic=self.topic)
         request = SendRequest(Code.SEND_BATCH_MESSAGE, header, body, self._loop.create_future(), movable=movable)
         return self._add(queue, request, count)
 
@@ -101,12 +103,12 @@ class QueueProducer:
     ) -> "asyncio.Future[SendResult]":
         """Send a message with these encoded properties, after all earlier sends to this queue.
 
-        `born` is the born timestamp, ms since the epoch; None: now. `flag` (the application's) and `sys_flag` (bits of
-        SysFlag) are stored with the message. `movable` and the errors are those of `send_batch`.
+        `born` is the born timestamp, ms since the epoch; None: now. `flag` (a number of the application) and `sys_flag`
+        (bits of SysFlag) are stored with the message. `movable` and the errors are those of `send_batch`.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
         request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable)
-        return self._add(queue, request, 1)
+        return self._add(queue, request, count=1)
 
     async def send_oneway(
         self, queue: Queue, body: bytes, properties: bytes, flag: int = 0, sys_flag: int = 0, born: int | None = None
@@ -118,7 +120,7 @@ class QueueProducer:
         now, another one if the broker cannot be reached.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
-        problem = self._problem(SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future()), 1)
+        problem = self._problem(SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future()), count=1)
         address = (await self.route()).master(queue.broker)
         if problem is None and address is None:
             problem = ClusterError(
@@ -226,7 +228,12 @@ class QueueProducer:
         except ClusterError as error:
             if self._route is None or error.failure is Failure.FATAL:
                 raise
-            log.log(retry_log_level(error, logging.INFO), "using the last known route of topic %s: %s", self.topic, error)
+            log.log(
+                retry_log_level(error, logging.INFO),
+                "using the last known route of topic %s, because querying it failed: %s",
+                self.topic,
+                error,
+            )
             return self._route
         if route is not None:
             self._route = route
@@ -237,11 +244,11 @@ class QueueProducer:
         raise ClusterError(f"no name server knows topic {self.topic!r} now", Failure.REFRESH)
 
     def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
-        """Send the request to a healthy queue that is not at the broker `avoid`; return False if there is none."""
+        """Send the request to a healthy queue not at the broker `avoid` (None: at any broker); return False without one."""
         for queue in self._route.write_queues() if self._route is not None else ():
             send_queue = self._send_queues.get(queue)
             if queue.broker != avoid and (send_queue is None or send_queue.healthy):
-                self._add(queue, request, 1)  # the number of messages is only for errors, and the size was checked before
+                self._add(queue, request, count=1)  # the number of messages is only for errors, and the size was checked before
                 return True
         return False
 
@@ -263,7 +270,7 @@ class QueueProducer:
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait up to `timeout` seconds for the results of pending sends; those without a result then fail.
 
-        Their error is ConnectionLost (FATAL).
+        Their error is ConnectionLost (FATAL). New sends are accepted until the wait ends.
         """
         if self.closing:
             return

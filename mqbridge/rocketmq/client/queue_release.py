@@ -50,7 +50,10 @@ class QueueRelease:
         self._stop_settling.set()
 
     async def run(self, deadline: float | None) -> None:
-        """Release the queue, or wait for the release in progress; at `deadline` (loop time) it is cancelled for all callers."""
+        """Release the queue, or wait for the release in progress.
+
+        At `deadline` (loop time; None: never) the release is cancelled for all callers.
+        """
         if self._task is None:
             if self._state.state not in (State.SETTLING, State.RELEASING):
                 return  # reading never began, or the lock is lost and nothing may be committed

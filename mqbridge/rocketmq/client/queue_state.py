@@ -50,9 +50,9 @@ class QueueState:
         """True if we chose the start (the group had no offset) and no pull has had a response yet. Then messages missing at the
         start are no gap."""
         self.at_end = False
-        """True if the last response reached the end of the queue."""
+        """True if the last response of this run reached the end of the queue."""
         self.gap_at: int | None = None
-        """The offset of the gap at which reading stopped."""
+        """The offset of the gap at which reading stopped; None without one."""
         self.taken_away = False
         """True after REVOKE: another member gets the queue, and needs our last commit soon."""
         self.locked_at: float | None = None
@@ -60,13 +60,13 @@ class QueueState:
         self.buffered: deque[PulledRecords] = deque()
         """Records that were pulled and not yet handed out."""
         self.buffered_bytes = 0
-        """Size of their stored form."""
+        """Size of the buffered records as the brokers store them."""
         self._reported: int | None = None
         """The offset sent to the store last, by a commit or in a pull; None if there is none, or sending it failed."""
         self._saved: int | None = None
         """The offset that the store has confirmed; None if there is none."""
         self._pull: Pull | None = None
-        """The pull in flight."""
+        """The pull in flight; None without one."""
         self._limits: dict[int, int] = {}
         """Older runs whose acknowledgements still count, and for each run the offset up to which they count."""
 
@@ -317,5 +317,5 @@ class QueueState:
         return self.locked_at is None or now - self.locked_at < LOCK_VALID_S
 
     def record_lock_renewal(self, requested_at: float) -> None:
-        """Record that the lock was renewed by a request sent at this time."""
+        """Record that the lock was renewed by a request sent at this loop time."""
         self.locked_at = requested_at

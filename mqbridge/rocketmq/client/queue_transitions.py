@@ -49,7 +49,7 @@ class Event(Enum):
     LOSE_LOCK = "lose its lock"
 
 
-S, E = State, Event
+S, E = State, Event  # short names for the table
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.ASSIGNED, E.START): S.READING,

@@ -90,7 +90,7 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
     brokers = {broker.name: dict(broker.addresses) for broker in route.brokers}
     for addresses in brokers.values():
         for broker_id, address in addresses.items():
-            _check_address(broker_id, address)
+            _check_address(topic, broker_id, address)
     for data in route.queues:
         if not (0 <= data.read_queues <= MAX_QUEUES and 0 <= data.write_queues <= MAX_QUEUES):
             problem = f"{data.read_queues} readable and {data.write_queues} writable queues at broker {data.broker}"
@@ -100,13 +100,13 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
     return TopicRoute(topic, brokers, read, [queue for queue in write if MASTER in brokers.get(queue.broker, {})])
 
 
-def _check_address(broker_id: int, address: str) -> None:
+def _check_address(topic: str, broker_id: int, address: str) -> None:
     try:
-        split_address(address, 0)
+        split_address(address, default_port=0)
     except ValueError as error:
-        raise RemoteProtocolError(f"invalid address of a broker: {error}") from error
+        raise RemoteProtocolError(f"the route of topic {topic} contains an invalid address of a broker: {error}") from error
     if broker_id < MASTER:
-        raise RemoteProtocolError(f"a route contains a broker with the negative id {broker_id} at {address}")
+        raise RemoteProtocolError(f"the route of topic {topic} contains a broker with the negative id {broker_id} at {address}")
 
 
 def _queues(topic: str, broker: str, count: int) -> list[Queue]:

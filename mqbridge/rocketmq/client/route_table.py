@@ -40,9 +40,9 @@ class RouteTable:
         self._routes: dict[str, TopicRoute] = {}
         """The last known route of each topic; a missing topic has none."""
         self._queried_at: dict[str, float] = {}
-        """Loop time of the last response, by topic."""
+        """Loop time of the last response to a query, by topic."""
         self._used_at: dict[str, float] = {}
-        """Loop time of the last use, by topic."""
+        """Loop time of the last call of `get` or `cached`, by topic."""
         self._failed_at: dict[str, float] = {}
         """Loop time of the last query of `get_or_last_known` without a result, by topic with a last known route."""
         self._stale: set[str] = set()
@@ -87,7 +87,8 @@ class RouteTable:
             return await asyncio.shield(query)
         except asyncio.CancelledError:
             if query.cancelled() and not is_cancelled():  # `close` cancelled the query, nobody cancelled our caller
-                raise ClusterError("the client is closed", Failure.FATAL) from None
+                problem = f"the client is closed (cluster {self._name_servers.connectivity.name})"
+                raise ClusterError(problem, Failure.FATAL) from None
             raise
 
     async def get_or_last_known(self, topic: str) -> TopicRoute | None:
@@ -105,7 +106,12 @@ class RouteTable:
         except ClusterError as error:
             if last_known is None or error.failure is Failure.FATAL:
                 raise
-            log.log(retry_log_level(error, logging.INFO), "using the last known route of topic %s: %s", topic, error)
+            log.log(
+                retry_log_level(error, logging.INFO),
+                "using the last known route of topic %s, because querying it failed: %s",
+                topic,
+                error,
+            )
             route = None
         if route is None and (route := self._routes.get(topic)) is not None:
             self._failed_at[topic] = asyncio.get_running_loop().time()
@@ -167,7 +173,7 @@ class RouteTable:
     def watch(self, topic: str, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` with every changed route of this topic, until the returned function is called.
 
-        If no route of the topic is known yet, `watcher` also gets the first one. It must not raise.
+        If no route of the topic is known yet, `watcher` also gets the first one. `watcher` must not raise.
         """
         self._watchers.setdefault(topic, []).append(watcher)
         if topic not in self._routes:
@@ -197,7 +203,7 @@ class RouteTable:
     def invalidate_and_switch_server(self, topic: str) -> None:
         """Invalidate a route whose broker is unreachable, and send the next query to another name server.
 
-        The current one may not have noticed that the broker moved.
+        The current name server may not have noticed yet that the broker moved.
         """
         self._name_servers.switch()
         self.invalidate(topic)

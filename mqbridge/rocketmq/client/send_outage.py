@@ -32,7 +32,7 @@ class SendOutage:
         self._since: float | None = None
         """Loop time of the first failure, or of the first one after `restart_time`; None without an outage."""
         self._avoid_until = 0.0
-        """Loop time until which `is_recent` is true."""
+        """Loop time until which `is_recent` is true; 0 if no send has failed since the last success."""
         self._warned = False
         """True once an error of this outage was logged as a warning (or at the level that `Connectivity` chose)."""
 

@@ -88,7 +88,7 @@ class PartitionSendQueue:
         self.pump()
 
     def _fail_withdrawn(self, request: SendRequest) -> None:
-        request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} was withdrawn"))
+        request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} was withdrawn by the caller"))
 
     def on_route(self, route: TopicRoute) -> None:
         """Send later requests to the queue's master in this route. If the queue is not writable any more, `locate` will raise."""
@@ -104,10 +104,10 @@ class PartitionSendQueue:
                 continue
             connection = client.pool.ready(self._address) if self._address else None
             if connection is None:
-                self._start_recovery(None)
+                self._start_recovery(error=None)
                 return
             if not client.window.reserve(request.size, self.pump):
-                return
+                return  # the window calls `pump` again when it has room
             waiting.popleft()
             self._post(connection, request)
         if not waiting and not self._in_flight:
@@ -180,7 +180,10 @@ class PartitionSendQueue:
         self._start_recovery(error)
 
     def _move_to_other_queues(self, avoid: str | None) -> None:
-        """Move movable waiting sends to other healthy queues, not at the broker `avoid`; those without such a queue stay."""
+        """Move movable waiting sends to other healthy queues, not at the broker `avoid` (None: at any broker).
+
+        Sends for which there is no such queue stay here.
+        """
         if any(request.movable for request in self._waiting):
             waiting, self._waiting = self._waiting, deque()
             kept = [request for request in waiting if not (request.movable and self._context.send_elsewhere(request, avoid))]

@@ -42,7 +42,7 @@ class SendBack:
         self._brokers, self._group, self._max_redeliveries = Brokers(client), group, max_redeliveries
 
     async def redeliver(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
-        """Redeliver `record` of `queue` after the delay of `level` (1 to 18, or one of the constants). Raises ClusterError."""
+        """Redeliver `record` of `queue` after the delay of `level`: 1 to 18, BROKER_CHOOSES, DEAD_LETTER. Raises ClusterError."""
         ext = SendBackHeader(
             record.physical_offset,
             self._group,

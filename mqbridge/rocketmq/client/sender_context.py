@@ -15,13 +15,13 @@ class SenderContext(Protocol):
     max_elapsed_s: float | None
     fail_behind: bool
     closing: bool
-    """True once the producer accepts no sends any more."""
+    """True once the producer accepts no sends any more; failed sends are not repeated then."""
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
         """Return the topic's route; see `QueueProducer.route`. `missing`: a broker reports that the topic does not exist."""
 
     def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
-        """Send a movable request to another queue, not at the broker `avoid`; return False if there is none."""
+        """Send a movable request to another healthy queue, not at the broker `avoid` (None: any); return False without one."""
 
     def on_queue_empty(self) -> None:
         """Tell the producer that a send queue has no pending sends."""

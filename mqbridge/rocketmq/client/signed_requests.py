@@ -32,7 +32,7 @@ Reject = Callable[[int, SignedRequest, AccessDenial], None]
 
 
 class SignedRequests:
-    """The pending signed requests of the connection `name`, by opaque."""
+    """The pending signed requests of the connection to `name` (an address), by opaque: the number that a response repeats."""
 
     def __init__(self, credentials: Credentials, name: str, send: Send, reject: Reject) -> None:
         self._credentials, self._name, self._send, self._reject = credentials, name, send, reject

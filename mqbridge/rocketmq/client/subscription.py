@@ -66,7 +66,7 @@ def sql92(topic: str, expression: str) -> Subscription:
     The broker's setting enablePropertyFilter must be true. Raises LocalProtocolError for an empty expression.
     """
     if not expression.strip():
-        raise LocalProtocolError(f"the SQL92 expression for {topic} is empty")
+        raise LocalProtocolError(f"the SQL92 expression for {topic} is empty; use everything({topic!r}) for all messages")
     return Subscription(topic, expression, SQL92)
 
 
