@@ -15,7 +15,7 @@ from mqbridge.message import Position, parse_position
 OFFSETS_VERSION = 1
 """Version of the offsets that a stream writes to its checkpoint."""
 _KAFKA_STARTS = {-1: Start.LATEST, -2: Start.EARLIEST}
-"""The numbers that Spark's Kafka source accepts instead of an offset."""
+"""The numbers that, as in Spark's Kafka source, mean latest and earliest instead of an offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ OffsetSpec = Start | ExplicitOffsets | AtTimestamp
 def parse_text(value: str) -> str:
     """Return the text without the spaces around it. Raises ValueError if nothing is left."""
     if not value.strip():
-        raise ValueError("it is empty")
+        raise ValueError("the value is empty")
     return value.strip()
 
 
@@ -48,7 +48,7 @@ def parse_names(value: str) -> tuple[str, ...]:
     """Parse comma-separated names, and drop duplicates."""
     unique_names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not unique_names:
-        raise ValueError("it contains no name")
+        raise ValueError(f"{value!r} contains no name")
     return unique_names
 
 
@@ -75,7 +75,7 @@ def parse_positive_size(value: str) -> int:
     """Parse a number of bytes above zero, such as `64MiB`."""
     size_bytes = parse_size(value.strip())
     if not size_bytes:
-        raise ValueError("it must be above 0")
+        raise ValueError(f"{value!r} is not above 0")
     return size_bytes
 
 
@@ -120,7 +120,7 @@ def parse_assignment(value: str) -> dict[str, tuple[str, ...]]:
             raise ValueError(f'topic {topic!r} needs a list of names or indexes of partitions, as in {{"orders": [0, 1]}}')
         assigned[topic] = tuple(dict.fromkeys(map(str, partitions)))
     if not assigned:
-        raise ValueError("it contains no topic")
+        raise ValueError(f"{value!r} contains no topic")
     return assigned
 
 
@@ -176,10 +176,10 @@ def _parse_json_object(value: str) -> dict[str, Any]:
     try:
         document = json.loads(value)
     except ValueError as error:
-        raise ValueError(f"it is not JSON: {error}") from error
+        raise ValueError(f"{value!r} is not JSON: {error}") from error
     if isinstance(document, dict):
         return document
-    raise ValueError("it is not a JSON object")
+    raise ValueError(f"{value!r} is not a JSON object")
 
 
 def _is_partition(value: Any) -> bool:

@@ -42,7 +42,7 @@ class Option:
 
     value_form  what the text must look like, for the reference page
     parse       converts the text to the value; raises ValueError with the problem
-    default     the text to parse if the option is not set; without a default, the value is then None
+    default     the text to parse if the user does not set the option; None: the value of the option is then None
     """
 
     name: str
@@ -60,7 +60,13 @@ class Option:
 
 CLUSTER_OPTIONS = (
     Option("config", "The gateway's configuration file, on the driver.", Usage.ANY, "path", parsers.parse_text),
-    Option("cluster", "Name of the cluster in `config`; optional if there is only one.", Usage.ANY, "name", parsers.parse_text),
+    Option(
+        "cluster",
+        "Name of the cluster in `config`; optional if `config` contains only one.",
+        Usage.ANY,
+        "name",
+        parsers.parse_text,
+    ),
     Option(
         "url",
         "Replaces `config` and `cluster`: `SYSTEM://HOST:PORT[,HOST:PORT]`, or `log:///PATH`.",
@@ -133,24 +139,28 @@ LIMIT_OPTIONS = (
     Option(
         "maxOffsetsPerTrigger",
         "Approximate maximum number of messages of a batch. The limit is exact if each message has its own offset, and estimated "
-        "from samples if one offset holds several messages. Partitions share it in proportion to their lag.",
+        "from samples if one offset holds several messages. Partitions share it in proportion to their lag. Default: no limit.",
         Usage.STREAM,
         "number",
         parsers.parse_count,
     ),
     Option(
-        "maxBytesPerTrigger", "Approximate maximum number of bytes of a batch.", Usage.STREAM, "size", parsers.parse_positive_size
+        "maxBytesPerTrigger",
+        "Approximate maximum number of bytes of a batch. Default: no limit.",
+        Usage.STREAM,
+        "size",
+        parsers.parse_positive_size,
     ),
     Option(
         "minOffsetsPerTrigger",
-        "Delay a batch until about this number of messages can be read. Ignored with `availableNow`.",
+        "Delay a batch until about this number of messages can be read. Ignored with `availableNow`. Default: no delay.",
         Usage.STREAM,
         "number",
         parsers.parse_count,
     ),
     Option(
         "maxTriggerDelay",
-        "Maximum delay of a batch by `minOffsetsPerTrigger`.",
+        "Maximum delay of a batch by `minOffsetsPerTrigger`, after the last batch that was not empty.",
         Usage.STREAM,
         "duration",
         parsers.parse_seconds,
@@ -159,21 +169,22 @@ LIMIT_OPTIONS = (
     Option(
         "minPartitions",
         "Split ranges into about this number of tasks, or more. Several tasks then read one partition, and its rows have no "
-        "order: a sink accepts them only with `deduplicate=false`.",
+        "order: a sink accepts them only with `deduplicate=false`. Default: one task per partition.",
         Usage.READ,
         "number",
         parsers.parse_count,
     ),
     Option(
         "maxRecordsPerPartition",
-        "Split ranges so that a task reads at most about this number of messages. As with `minPartitions`, order is lost.",
+        "Split ranges so that a task reads at most about this number of messages. As with `minPartitions`, order is lost. "
+        "Default: no limit.",
         Usage.READ,
         "number",
         parsers.parse_count,
     ),
     Option(
         "metadataInterval",
-        "Interval between two requests for the first and last positions of partitions.",
+        "Interval between two requests for the positions where partitions begin and end.",
         Usage.STREAM,
         "duration",
         parsers.parse_seconds,
@@ -262,7 +273,13 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parsers.make_word_parser("auto", "column", "modulo", "identity", "key"),
         "auto",
     ),
-    Option("createTopics", "Create missing topics with this number of partitions.", Usage.WRITE, "number", parsers.parse_count),
+    Option(
+        "createTopics",
+        "Create missing topics with this number of partitions. Default: create none.",
+        Usage.WRITE,
+        "number",
+        parsers.parse_count,
+    ),
     Option(
         "deadLetterTopic",
         "Topic in the same cluster for messages that the target rejects. Without it, the first rejection fails the query.",
@@ -272,7 +289,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "maxDeadLetters",
-        "Maximum number of dead letters per task and source partition. A task with more fails.",
+        "Maximum number of dead letters per task and source partition. A task with more fails. Default: no limit.",
         Usage.WRITE,
         "number",
         parsers.parse_count,
@@ -288,8 +305,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "jobId",
-        "The name of the job. A batch write that is repeated under the same name resumes where it stopped. For streams it "
-        "replaces the id of the query.",
+        "The name of the job. A batch write that is repeated under the same name resumes where it stopped. Default: a new name "
+        "for each batch write, and the id of the query for streams.",
         Usage.WRITE,
         "name",
         parsers.parse_text,
@@ -371,7 +388,7 @@ def parse_options(texts: Mapping[str, str], usage: Usage) -> OptionValues:
             names = [option.name for option in OPTIONS if option.usage & usage]
             raise ConfigError(f"there is no option {key!r}", hint=nearest(key, names))
         if not option.usage & usage:
-            raise ConfigError(f"the option {option.name} is for {option.usage_text}", hint="Remove it here")
+            raise ConfigError(f"the option {option.name} is for {option.usage_text}", hint=f"Remove {option.name} here")
         try:
             parsed[option.name] = option.parse(text)
         except ValueError as error:

@@ -40,7 +40,7 @@ def test_each_option_has_a_valid_default_a_meaning_and_a_unique_name() -> None:
         ("subscibe", "a", "no option 'subscibe'. Did you mean 'subscribe'?"),
         ("endingoffsets", "latest", "endingOffsets is for batch reads"),
         ("topic", "a", "topic is for writes"),
-        ("subscribe", " , ", "subscribe: it contains no name"),
+        ("subscribe", " , ", "subscribe: ' , ' contains no name"),
         ("subscribepattern", "a(", "subscribePattern: 'a(' is not a Python regular expression"),
         ("maxoffsetspertrigger", "0", "maxOffsetsPerTrigger: '0' is not an integer above 0"),
         ("maxbytespertrigger", "5 apples", "maxBytesPerTrigger: '5 apples' is not a size"),
@@ -52,7 +52,7 @@ def test_each_option_has_a_valid_default_a_meaning_and_a_unique_name() -> None:
         ("startingoffsets", '{"a": 5}', "startingOffsets: topic 'a' needs positions by partition"),
         ("startingoffsets", '{"a": {"0": -3}}', "startingOffsets: -3 is not a position of partition '0' of topic 'a'"),
         ("startingoffsets", '{"a": {"0": true}}', "startingOffsets: True is not a position"),
-        ("startingoffsets", '{"a"', "startingOffsets: it is not JSON"),
+        ("startingoffsets", '{"a"', "startingOffsets: '{\"a\"' is not JSON"),
         ("assign", '{"a": []}', "assign: topic 'a' needs a list"),
     ],
 )
