@@ -24,9 +24,9 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 30.0
 """How long a task waits for the connection of its cluster."""
 MAX_IDLE_CLUSTERS = 4
-"""Maximum number of unused clusters that stay connected."""
+"""Maximum number of clusters that stay connected while no task uses them."""
 PREFETCHED_ITEMS = 2
-"""Number of items that `iterate` produces before the consumer asks for them."""
+"""Number of items that `iterate` takes from the generator before its caller asks for them."""
 
 _END = object()
 """Follows the last item in the queue of `iterate`."""
@@ -45,7 +45,7 @@ class _SharedCluster:
         """Wait for the connection and return the cluster. Raises ClusterError."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await asyncio.shield(self.connect_task)
+                await asyncio.shield(self.connect_task)  # other users of the cluster may wait for the same task
         except TimeoutError as error:
             raise RequestTimeout(f"cluster {self.cluster.name!r} did not connect within {CONNECT_TIMEOUT_S:g} s") from error
         return self.cluster
@@ -59,7 +59,7 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        """The process in which the thread runs. A forked process does not have the thread."""
+        """Id of the process in which the thread runs. A forked process does not have the thread."""
         self._loop = _new_loop()
         self._shared_clusters: dict[bytes, _SharedCluster] = {}
         """Keyed by the pickled ClusterRef, least recently used first."""
@@ -68,7 +68,7 @@ class BackgroundLoop:
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run the coroutine on the loop, wait for it, and return its result.
 
-        Raises what the coroutine raises. After `timeout_s` the coroutine is cancelled and RequestTimeout is raised.
+        Raises what the coroutine raises. After `timeout_s` (None: never) the coroutine is cancelled and RequestTimeout is raised.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:

@@ -24,7 +24,7 @@ from mqbridge.message import Message, Pair
 from mqbridge.wire.varint import decode_varint, encode_varint
 
 NARROW, WIDE = 1, 2
-"""The kinds of blobs: one or four bytes per length of a value."""
+"""The kinds of blobs: one byte (NARROW) or four bytes (WIDE) per length of a value."""
 _MAX_NAME_SETS, _MAX_NAMES_BYTES = 4096, 4096
 """The maximum number of cached name sets, and the maximum total length of the names in a cached set."""
 _EMPTY_BLOB = b""

@@ -21,12 +21,12 @@ MEMORY_TABLE = "orders_per_minute"
 """The in-memory table to which the query writes the orders per minute."""
 
 OnStep = Callable[[str], None]
-"""A callback that receives the name of each step when the step begins."""
+"""A callback that receives a text such as "writing 1,000 messages" when a step begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A completed step, with the number of its messages and its duration."""
+    """A completed step of the quickstart, with the number of its messages and its duration."""
 
     name: str
     messages: int
@@ -40,7 +40,9 @@ class PartitionComparison:
     partition: int
     """Index of the partition, the same in source and copy."""
     sent: int
+    """Number of messages in the source."""
     copied: int
+    """Number of messages in the copy."""
     sent_checksum: str
     copied_checksum: str
 
@@ -125,7 +127,7 @@ class Quickstart:
 
     def _compare(self) -> list[PartitionComparison]:
         sent, copied = self._checksums(self.source), self._checksums(self.target)
-        missing = (0, "")
+        missing = (0, "")  # no messages, and no checksum
         return [
             _compare_partition(partition, sent.get(partition, missing), copied.get(partition, missing))
             for partition in sorted(sent.keys() | copied.keys())

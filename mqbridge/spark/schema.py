@@ -49,7 +49,10 @@ COLUMNS = tuple(_TYPES)
 
 
 def message_schema(*, binary_properties: bool = False) -> StructType:
-    """Return the schema of the source. `binary_properties`: each row has its properties as one blob, see `property_blob`."""
+    """Return the schema of the source.
+
+    `binary_properties`: each row has its properties as one blob, see `property_blob`. False: as a map.
+    """
     types = dict(_TYPES)
     if binary_properties:
         types["properties"] = BinaryType()

@@ -35,7 +35,7 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
 
     name    the name of the application in Spark's UI
     master  Spark's master URL. Default: the master of `spark-submit`, else all cores of this machine.
-    quiet   Spark logs only errors
+    quiet   True: Spark logs only errors; False: Spark logs as it is configured
     config  additional settings. `driver_memory="4g"` means `spark.driver.memory`; settings with their full names need a dict:
             `session(**{"spark.sql.streaming.numRecentProgressUpdates": 10})`
 

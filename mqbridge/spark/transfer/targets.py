@@ -101,7 +101,7 @@ class OpenTargets:
             self.targets.append(await self._open_target(config, selected_topic, dead_positions))
 
     async def close(self, deadline: float | None) -> None:
-        """Close all open outbounds, at the latest by the deadline (loop time); None means no deadline."""
+        """Close all open outbounds, by the deadline (loop time); None: the default of `close_by_deadline`."""
         outbounds, self._outbounds = self._outbounds, []
         closing = (outbound.close(deadline) for outbound in outbounds)
         await close_by_deadline(deadline, f"closing the targets of {self._request.source}", *closing)
