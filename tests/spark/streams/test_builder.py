@@ -111,7 +111,7 @@ def test_the_state_of_an_accumulator_has_values_but_no_code() -> None:
 
 
 def test_invalid_window_sizes_and_units_are_an_error() -> None:
-    with pytest.raises(ValueError, match="not above the size"):
+    with pytest.raises(ValueError, match="at most the size"):
         Window.sliding(Time.seconds(2), Time.seconds(3))
     with pytest.raises(ValueError, match="size must be above 0"):
         Window.tumbling(Time.of(0, "seconds"))
