@@ -2,6 +2,10 @@
 
 Producing and consuming need only the Masters. Operations that the RPC protocol does not have (listing and creating topics,
 groups, offsets) use the Master's web API, and so need `admin_url`.
+
+A Broker keeps the partitions of a topic in one or more stores. A store has one index, with an entry for each message of all its
+partitions. A position is (offset, index): a byte offset in the index of the store, and how many messages of the partition to skip
+from this offset on, 0 for the message at the offset itself.
 """
 
 import asyncio
@@ -65,14 +69,16 @@ class TubeMQ:
         self.connectivity = Connectivity(name, self._addresses)
         self._config = config
         self._zone = ZoneInfo(config.time_zone)
+        # The next four are None before `connect` and after `close`.
         self._admin: GroupAdmin | None = None
+        """The client of the web API; always None without `admin_url`."""
         self._connections: ConnectionPool | None = None
         self._reader: TemporaryGroupReader | None = None
         self._routes: Routes | None = None
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of the certificates, as in the adapter contract; empty without TLS."""
+        """Expiry times of certificates (s since the epoch), by a label such as `own certificate`; empty without TLS."""
         return {} if self._tls is None else self._tls.expiries
 
     @property
@@ -98,11 +104,15 @@ class TubeMQ:
         self._reader = TemporaryGroupReader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close all connections. Before the deadline, also unregister the producer and remove the groups of readers."""
+        """Close all connections; before that, unregister the producer and remove the temporary groups of readers.
+
+        At `deadline` (event loop time; None: CLOSE_S from now) these requests are dropped, and only the connections are closed.
+        """
         self.connectivity.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
-                if self._routes is not None:  # first, even after the deadline: its heartbeats would open new connections
+                # Called even if the deadline has passed: it first stops its heartbeats, which would open new connections.
+                if self._routes is not None:
                     await self._routes.close()
                 if self._reader is not None:
                     await self._reader.sweep()
@@ -122,7 +132,10 @@ class TubeMQ:
         return None if route is None else Topic(topic, tuple(route.partitions))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create the topic, spread over the online Brokers, or add partitions to it; wait until it accepts messages."""
+        """Create the topic, spread over the online Brokers, or add partitions until it has at least `partitions`.
+
+        Returns when the topic accepts messages.
+        """
         _check_topic(topic, partitions)
         await self._require_admin("create topics").create(topic, partitions)
 
@@ -132,9 +145,10 @@ class TubeMQ:
         await self._require_admin("create topics").check_change()
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the offset range of each readable partition; the partitions of a store share its range.
+        """Return the range of stored positions by partition name; all partitions of a store have the range of the store.
 
-        Without `admin_url` the ranges are requested from the Brokers with a temporary group.
+        The result has each readable partition, and with `admin_url` all others that online Brokers list. Without `admin_url` the
+        ranges are requested from the Brokers with a temporary group. The index in these positions is 0.
         """
         partitions = (await self._connected_routes.topic(topic)).readable
         if self._admin is None:
@@ -145,7 +159,7 @@ class TubeMQ:
         return empty | {name: Bounds((stored.first, 0), (stored.next, 0)) for name, stored in stored_ranges.items()}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the confirmed offsets of a group by partition name."""
+        """Return the confirmed positions of a group by partition name; their index is 0, since groups confirm offsets."""
         offsets = await self._require_admin("see offsets").committed(topic, group)
         return {name: (offset, 0) for name, offset in offsets.items()}
 
@@ -160,15 +174,15 @@ class TubeMQ:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Measure a range in entries of the store's index. The store has one entry per message, of all its partitions.
+        """Measure a range in units of one entry of the store's index, that is one message of any partition of the store.
 
-        An offset is a byte offset in that index, so the entries between two offsets are counted without reading. A position whose
-        index is not 0 counts the partition's own messages from its offset, and only a read finds these. So the range from such a
-        `begin` to the first batch whose next position has index 0 is one unit; the entries after it are counted.
+        Entries have a fixed size, so the number of entries between two offsets is known without reading. But only a read can find
+        the message at a position whose index is not 0. So if `begin` is such a position, the range from it to the end of the
+        first batch after which the position has index 0 again is one unit; the entries from there on are counted.
         """
         if end <= begin:
             return []
-        if not begin[1]:
+        if not begin[1]:  # `begin` is an offset
             return index_entries_between(begin, end)
         first_countable = end
         if begin[0] < end[0]:
@@ -177,7 +191,7 @@ class TubeMQ:
                     first_countable = batch.next
                     if not first_countable[1]:
                         break
-        return [UnitRange(begin, 1), *index_entries_between(first_countable, end)]
+        return [UnitRange(begin, count=1), *index_entries_between(first_countable, end)]
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group as a consumer."""
@@ -216,8 +230,9 @@ class TubeMQ:
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
             heartbeat_s=self._config.heartbeat,
-            budget=ReadBudget(spec.max_bytes, counts_packs=True),
+            budget=ReadBudget(spec.max_bytes, counts_packs=True),  # `max_bytes` limits also the packs read ahead, not only gets
             priority=_query_priority(spec),
+            # With start LATEST, partitions that did not exist when the route first joined are still read from the first message.
             is_new_partition=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
         )
 
@@ -228,7 +243,8 @@ class TubeMQ:
         sender = await open_partition_sender(
             routes, self._connections, spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s
         )
-        return TubeMQOutbound(sender, spec, self._zone, partial(last_stored, self))
+        # `last_stored` reads the topic backward through this cluster, for the outbound's `resume`.
+        return TubeMQOutbound(sender, spec, self._zone, last_stored=partial(last_stored, self))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
         """Check that the topic exists and accepts messages."""
@@ -247,7 +263,10 @@ class TubeMQ:
         return self._routes
 
     def _require_admin(self, purpose: str) -> GroupAdmin:
-        """Return the web API; raise ClusterError (FATAL) without `admin_url`. `purpose` completes "the cluster cannot …"."""
+        """Return the client of the web API. Raises ClusterError (FATAL) without `admin_url`.
+
+        `purpose` is a verb phrase for the error: "cluster 'NAME' cannot PURPOSE".
+        """
         if self._admin is None:
             raise ClusterError(
                 f"cluster {self.name!r} cannot {purpose}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
@@ -258,22 +277,23 @@ class TubeMQ:
         return list((await self._connected_routes.topic(topic)).partitions)
 
     async def _partition_ref(self, topic: str, name: str) -> PartitionRef:
-        """Return a partition by its name; refresh the routes if it is not among them yet. Raises ClusterError (FATAL)."""
+        """Return a partition by its name; if it is unknown, refresh the routes first. Raises ClusterError (FATAL)."""
         route = await self._connected_routes.topic(topic)
         if name not in route.readable:
-            await self._connected_routes.refresh()
+            await self._connected_routes.refresh()  # updates `route`
         if (ref := route.readable.get(name)) is None:
-            raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
+            raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no partition {name}", Failure.FATAL)
         return ref
 
 
 def index_entries_between(begin: Position, end: Position) -> list[UnitRange]:
-    """Return the index entries from `begin` to `end` as one unit range, or nothing if the range is empty.
+    """Return the index entries from `begin` to `end` as a list of one unit range; an empty list if `end` is not after `begin`.
 
-    The index of `begin` must be 0. If the index of `end` is not 0, the messages from the offset of `end` on are one more unit.
+    The index of `begin` must be 0. If the index of `end` is not 0, the messages between the offset of `end` and `end` itself are
+    one more unit.
     """
     count = -(-(end[0] - begin[0]) // INDEX_ENTRY_BYTES) + (end[1] > 0)  # the division is rounded up
-    return [UnitRange(begin, count, INDEX_ENTRY_BYTES)] if begin < end else []
+    return [UnitRange(begin, count, step=INDEX_ENTRY_BYTES)] if begin < end else []
 
 
 def _check_topic(topic: str, partitions: int) -> None:

@@ -1,7 +1,7 @@
 """Consuming from TubeMQ: a lane is a partition, a batch is a pack (the messages of one response to a get request).
 
 A pack can only be confirmed or rejected as a whole, and the Broker sends the next one only after that. So a lane has one
-unsettled batch at a time, and `receive` waits until that batch is acknowledged or rejected.
+batch that is neither acknowledged nor rejected at a time, and `receive` waits until it is.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -44,7 +44,7 @@ class TubeMQInbound:
             yield TubeMQLane(held, partition, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all partitions and leave the group. `deadline` is a time of the event loop, None for the default."""
+        """Release all partitions and leave the group, until `deadline` (event loop time; None: CLOSE_S from now)."""
         if not self._closed:
             self._closed = True
             await self._consumer.close(seconds_until(deadline))
@@ -58,7 +58,10 @@ class TubeMQLane:
         self.revoked = held.revoked
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
-        """After a seek into a pack: (offset of the pack, number of messages to skip), since Brokers deliver whole packs."""
+        """After a seek into a pack: (offset of the pack, number of messages to skip), since Brokers deliver whole packs.
+
+        None if the next pack is delivered whole.
+        """
 
     @property
     def caught_up(self) -> bool:
@@ -66,7 +69,7 @@ class TubeMQLane:
         return self._held.caught_up
 
     async def receive(self) -> Batch:
-        """Wait until the previous pack is acknowledged or rejected, then return the next one."""
+        """Wait until the previous pack is acknowledged or rejected, then return the next one, or again the rejected one."""
         held = self._held
         held.release_pack_bytes()  # the caller counts the bytes of the batches that it has received
         await held.wait_until_settled()
@@ -78,7 +81,7 @@ class TubeMQLane:
                 # counted from the pack's offset; it is smaller than the first position of the next pack.
                 next_position = pack.offset, len(pack.messages)
                 return batch_of(pack, skip, len(pack.messages), next_position, self.partition, self._zone)
-            held.release_pack_bytes()
+            held.release_pack_bytes()  # nobody receives this pack
             await self._confirm_skipped(pack, skip)
 
     def _messages_to_skip(self, pack: Pack) -> int:
@@ -116,7 +119,7 @@ class TubeMQLane:
         self._skip = existing_position(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the partition; `deadline` is a time of the event loop, None for the default."""
+        """Release the partition; returns at `deadline` in any case (event loop time; None: CLOSE_S from now)."""
         await self._held.release(resolve_deadline(deadline))
 
     def _is_current(self, batch: Batch) -> bool:

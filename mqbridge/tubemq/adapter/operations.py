@@ -26,7 +26,10 @@ READER_GROUP_PREFIX = "mqbridge_reader_"
 
 
 class TubeMQOperations:
-    """`Operations` of the adapter contract, available with `admin_url`; `names` returns the partition names of a topic."""
+    """`Operations` of the adapter contract, available with `admin_url`; `names(topic)` returns the topic's partition names.
+
+    A store is the part of a topic at a Broker that has one index: several partitions can share a store and its offsets.
+    """
 
     backlog_unit = "messages of the partition's store"
     """What `backlog` counts, for the user."""
@@ -73,8 +76,9 @@ class TubeMQOperations:
         """Warn of data that `deletePolicy` will delete: Brokers delete by age, whether the data was read or not.
 
         Brokers do not send the time at which a message was stored. Once a store has deleted data, its stored range spans about
-        the retention time. So a group is late while its offset is in the first half of the range. The groups `planned` do not
-        matter, since deletion by age does not depend on groups.
+        the retention time. So a group is late while its offset is in the first half of the range. Without `group` the warnings
+        are for a topic that is only written to. The groups `planned` do not matter, since deletion by age does not depend on
+        groups.
         """
         policies = await self._group_admin.policies(topic)
         if not policies:
@@ -104,7 +108,7 @@ class GroupAdmin(Admin):
             for registered_group, registered_topic, partition, client_id in await self._registrations(node):
                 if (registered_group, registered_topic) == (group, topic):
                     held.setdefault(_member_id(client_id), []).append(f"{node.id}:{partition}")
-        return [Member(member_id, "", tuple(names)) for member_id, names in sorted(held.items())]
+        return [Member(member_id, address="", partitions=tuple(names)) for member_id, names in sorted(held.items())]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's confirmed offsets. Raises ClusterError, which is FATAL while the group has members.
@@ -135,7 +139,7 @@ class GroupAdmin(Admin):
         }
 
     async def policies(self, topic: str) -> list[tuple[float, str]]:
-        """Return (retention in seconds, policy) of the topic at each Broker, without policies that cannot be parsed."""
+        """Return (retention in seconds, policy text) of the topic at each Broker, without policies that cannot be parsed."""
         policies = [str(entry.get("deletePolicy")) for entry in (await self._topic_configs(topic)).values()]
         return [(retention_s, policy) for policy in policies if (retention_s := _retention_s(policy)) is not None]
 

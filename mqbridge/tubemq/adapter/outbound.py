@@ -28,9 +28,10 @@ The arguments are the topic, its partition names by index, the source, and optio
 
 
 class _PendingSend:
-    """State of one `send` call: its partition, the number of pending messages, and the positions and failures of the others.
+    """State of one `send` call of the outbound.
 
-    `on_end` is called with the future when no message is pending.
+    `pending` is the number of messages without a result, `positions` and `failures` are the results of the others, and `future`
+    is what `send` returned. `on_end` is called with the future when every message has a result.
     """
 
     __slots__ = ("failures", "future", "is_withdrawn", "on_end", "partition", "pending", "positions")
@@ -40,6 +41,7 @@ class _PendingSend:
     ) -> None:
         self.partition, self.future, self.pending, self.on_end = partition, future, count, on_end
         self.is_withdrawn = False
+        """True once the caller has withdrawn this call; see `TubeMQOutbound.withdraw`."""
         self.positions: list[Position] = [()] * count
         """The stored positions by message index; () for a message that is pending or has failed."""
         self.failures: list[MessageFailure] = []
@@ -63,7 +65,7 @@ class _PendingSend:
         """Call `on_end`, and set the receipt as the result of the future, unless an exception is set."""
         self.on_end(self.future)
         if not self.future.done():
-            self.failures.sort(key=lambda failed: failed.index)
+            self.failures.sort(key=lambda failure: failure.index)
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
@@ -79,15 +81,17 @@ class TubeMQOutbound:
     """The outbound into one topic."""
 
     formats = ()
-    """No batch is sent without decoding it."""
+    """The batch formats that are sent without decoding the batch: none."""
 
     def __init__(self, sender: PartitionSender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
         self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
         self._names = list(sender.route.partitions)
         """The partitions' names, by index."""
         self._origin_prefix_of = spec.origin_of
+        """Returns the origin prefix to write for a source partition; None if messages keep their origins."""
         self._closed = False
         self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}
+        """The `send` calls that have messages without a result, by the future that they returned."""
         sender.is_withdrawn = _is_withdrawn
         self.partitions = len(self._names)
 
@@ -127,18 +131,23 @@ class TubeMQOutbound:
         self._sender.withdraw(names)
 
     def partition_of(self, key: bytes) -> int:
-        """Choose the partition of a key by its CRC-32. TubeMQ's own producers have no keys and use round robin."""
+        """Return the partition index of a key, chosen by CRC-32. TubeMQ's own producers have no keys and use round robin."""
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the last stored positions of `source`, found in the origins of the messages that the topic has stored.
 
-        Does not fence other producers: TubeMQ has no way to do this.
+        `since` limits the search: each target partition is read backward down to its position there; None for no limit. Does not
+        fence other producers: TubeMQ has no way to do this.
         """
         return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the receipts; sends still pending at the deadline fail, except withdrawn ones that are in flight."""
+        """Wait for the receipts until `deadline` (event loop time; None: CLOSE_S from now); sends still pending then fail.
+
+        Withdrawn sends with messages in flight do not fail then: they get their receipts when the Broker has responded or
+        the connection has ended.
+        """
         if not self._closed:
             self._closed = True
             await self._sender.close(seconds_until(deadline))

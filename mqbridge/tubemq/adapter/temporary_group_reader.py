@@ -31,22 +31,23 @@ MIN_SWEEP_INTERVAL_S = 60.0
 
 
 class TemporaryGroupReader:
-    """Reads ranges and bounds of one cluster with temporary groups."""
+    """Reads ranges and bounds of one cluster with temporary groups. Without `group_admin` (no web API) they are not removed."""
 
     def __init__(self, masters: Masters, group_admin: GroupAdmin | None, zone: tzinfo) -> None:
         self._masters, self._group_admin, self._zone = masters, group_admin, zone
         self._has_leftovers = False
         """True if temporary groups that are no longer used may exist at the Brokers."""
         self._swept_at = float("-inf")
-        """Time of the last removal, by the clock of the event loop."""
+        """Event loop time of the last removal of such groups."""
         self._bounds_group = _new_group_name()
         """The group with which requests for bounds register."""
         self._bounds_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks around the requests for a partition's bounds: a group can register a partition only once at a time."""
 
     async def bounds_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
-        """Return the (first, next) offset of each partition, by registering it at its Broker and releasing it again.
+        """Return (first offset, offset of the next message) of each partition's store, in the order of `refs`.
 
+        For this, each partition is registered at its Broker and released again.
         Raises the first error if some partitions fail.
         """
         try:
@@ -97,7 +98,7 @@ class TemporaryGroupReader:
             await self._on_group_unused()
 
     async def _store_end(self, ref: PartitionRef) -> int:
-        """Return the offset of the next message that the partition's store will get."""
+        """Return the offset that the next message in the partition's store will get."""
         return (await self._bounds_of_one(ref))[1]
 
     async def _on_group_unused(self) -> None:

@@ -10,17 +10,21 @@ from mqbridge.tubemq.client.server_connection import REQUEST_TIMEOUT_S, ServerCo
 IDLE_S = 180.0
 """A connection without requests for this time is closed.
 
-Heartbeats, every 13 s by default, keep the connections to Masters and of consumers in use. So only a Broker to which a producer
-sends no messages any more loses its connection.
+The connections to Masters, and those of consumers to Brokers, carry a heartbeat every 13 s by default, so they are never idle. So
+only the connection to a Broker to which a producer sends no more messages is closed.
 """
 IDLE_CHECKS = 4
-"""Checks for idle connections per IDLE_S."""
+"""Number of checks for idle connections within `idle_s`."""
 
 
 class ConnectionPool:
     """The connections of one cluster: one per address, or with `shared=False` one per address and partition.
 
     Without sharing, the responses for one partition do not wait behind the responses for another.
+
+    timeout_s     seconds for which a server may be silent before the requests to it time out
+    idle_s        a connection without requests for this many seconds is closed
+    connectivity  records which servers are reachable; None for a new object that only this pool uses
     """
 
     def __init__(
@@ -39,7 +43,9 @@ class ConnectionPool:
         self._closed = False
 
     def connection_to(self, host: str, port: int, partition: str = "") -> ServerConnection:
-        """Return the connection to this address, connected or not; `partition` matters only with `shared=False`.
+        """Return the connection to this address, connected or not.
+
+        `partition` is the partition's key as text; it matters only with `shared=False`, and is empty for calls to a Master.
 
         After `close`, the returned connection never connects, because the pool would not close it any more.
         """

@@ -16,7 +16,8 @@ from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.send import SendRequestEncoder
 
 MAX_MESSAGE_BYTES = (20 << 20) + (10 << 10)
-"""The largest limit for the size of a message that a Broker can have. The Broker itself checks the limit that it has."""
+"""Larger messages fail before they are sent: administrators can set the message limit of a Broker to this value at most. A Broker
+with a lower limit refuses messages itself."""
 MAX_UNORDERED_REQUESTS = 1000
 """Maximum requests in flight on one partition, for senders that do not keep the order."""
 NO_CHECK_SUM = -1
@@ -26,7 +27,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class PartitionSender:
-    """Sends messages to one topic; created by `open_partition_sender`.
+    """Sends messages to one topic; created by `open_partition_sender`, which explains the parameters.
 
     `queued_messages` and `queued_bytes` count the messages that are submitted, and neither stored nor failed yet.
     """
@@ -47,8 +48,12 @@ class PartitionSender:
         self.max_in_flight, self.ordered = max_in_flight, ordered
         self.max_elapsed_s = max_elapsed_s
         self.closing = False
+        """True once `close` has stopped waiting for pending messages: new messages then fail, and none is retried."""
         self.is_withdrawn: Callable[[SendCallback], bool] = _is_never_withdrawn
-        """Returns True if the caller has withdrawn the message with this callback; the caller may replace this function."""
+        """Returns True if the caller has withdrawn the message that was submitted with this callback as `done`.
+
+        A caller that withdraws messages sets its own function here.
+        """
         self.counters = SendCounters()
         self.connectivity = connections.connectivity
         self.queued_messages = self.queued_bytes = 0
@@ -56,15 +61,19 @@ class PartitionSender:
         self._connections = connections
         self._queues: dict[str, PartitionSendQueue] = {}
         self._room_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        """Callers of `room` and `flush`: each with its limit in bytes, or -1 until no message is queued."""
+        """(limit, future) of each call of `room` and `flush` that waits.
+
+        A future is done when at most `limit` bytes are queued or, with limit -1, when no message is queued.
+        """
 
     def submit(
         self, partition: str, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback
     ) -> None:
         """Queue a message for a partition, given by name; `done` is called later with the result.
 
-        `data` is the encoded message, `flag` its flag field, `msg_type` and `msg_time` the fields of the request, if any.
-        Transient failures are retried for `max_elapsed_s`. If the message fails after that, or is refused, `done` gets the
+        `data` is the encoded message; bit 0 of `flag` is set if it begins with an attribute block. `msg_type` and `msg_time` (a
+        minute in the cluster's time zone, YYYYMMDDHHMM) are fields of the request, None to leave them out. Transient failures are
+        retried for `max_elapsed_s` seconds, with None for ever. If the message fails after that, or is refused, `done` gets the
         exception. Raises KeyError if the topic has no such partition. A caller that submits faster than Brokers store should
         await `room`.
         """
@@ -108,7 +117,7 @@ class PartitionSender:
 
     @property
     def closed(self) -> bool:
-        """True once `close` was called."""
+        """True once `close` has stopped waiting for pending messages; until then `submit` accepts more."""
         return self.closing
 
     @property
@@ -134,7 +143,10 @@ class PartitionSender:
             await self._wait_until_queued(-1)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait at most `timeout` seconds for pending messages; then messages that are not in flight fail with SenderClosed."""
+        """Wait at most `timeout` seconds for pending messages; then those that are not in flight fail with SenderClosed.
+
+        Messages in flight get their results later: the response, or an error when the connection ends. They are not retried.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
@@ -143,6 +155,7 @@ class PartitionSender:
             await queue.stop()
 
     async def _wait_until_queued(self, max_bytes: int) -> None:
+        """Wait until at most `max_bytes` bytes are queued; -1: until no message is queued."""
         future: asyncio.Future[None] = self.loop.create_future()
         entry = max_bytes, future
         self._room_waiters.append(entry)
@@ -159,8 +172,8 @@ class PartitionSender:
         """
         for entry in list(self._room_waiters):
             limit, future = entry
-            has_room = not self.queued_messages if limit < 0 else self.queued_bytes <= limit
-            if has_room and not future.done():
+            is_reached = not self.queued_messages if limit < 0 else self.queued_bytes <= limit
+            if is_reached and not future.done():
                 future.set_result(None)
                 self._room_waiters.remove(entry)
 
@@ -206,9 +219,12 @@ async def open_partition_sender(
 ) -> PartitionSender:
     """Open a sender to a topic. Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
 
-    With `ordered`, each partition has only one request in flight, so that the order survives all failures, and if a message fails
-    for good, all messages that wait behind it fail, too. `in_flight` sets another number of requests: then the order holds only
-    as long as the Broker refuses no message; `counters.overtaken` counts violations.
+    ordered        True: each partition has only one request in flight, so that the order survives all failures, and if a message
+                   fails for good, all messages that wait behind it fail, too. False: at most MAX_UNORDERED_REQUESTS are
+                   in flight
+    in_flight      another number of requests in flight per partition; None or 0 for the number that `ordered` says. With more
+                   than one, the order holds only while the Broker refuses no message; `counters.overtaken` counts violations
+    max_elapsed_s  seconds for which a failed message is retried, from its first failure on; None for ever, 0.0 for no retry
     """
     max_in_flight = in_flight or (1 if ordered else MAX_UNORDERED_REQUESTS)
     if max_in_flight < 1:
