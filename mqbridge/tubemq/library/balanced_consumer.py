@@ -21,15 +21,16 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 log = logging.getLogger(__name__)
 
 REPORT_EVERY = 60
-"""Number of heartbeats between full reports of the partitions held; changes are reported at once."""
+"""Every 60th heartbeat reports all partitions held, also if none has changed; changes are reported at once."""
 REFRESH_S = 5.0
 """Minimum interval between requests for the list of partitions, as in the Java clients."""
 
 
 class BalancedConsumer(GroupConsumer):
-    """A member of `group` for `topics`. `node` is (number of this member from 0, number of members); the Master checks it.
+    """A member of `group` for `topics`.
 
-    The other arguments are those of `PackConsumer`.
+    `node` is (number of this member from 0, number of members); the Master refuses a number that another member has. With None
+    the member has no number, and `share` returns all partitions. The other arguments are those of `PackConsumer`.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class BalancedConsumer(GroupConsumer):
         return [ref for ref, is_readable in (await self.partitions()).items() if is_readable][number::count]
 
     async def take(self, key: PartitionKey, offset: int | None = None) -> HeldPartition:
-        """Acquire a partition, to read it from `offset`, if given. If this member already holds it, return the same object again.
+        """Acquire a partition, to read it from `offset`, or with None from the group's position (see `HeldPartitions.acquire`).
 
+        If this member already holds the partition, returns the same object again, and `offset` has no effect.
         Raises ServerRefused: 410 if another member holds the partition, 403 if it does not exist, 422 if it is closed.
         """
         self._raise_permanent_error()
@@ -134,7 +136,10 @@ class BalancedConsumer(GroupConsumer):
         await self._obey_skip_order(last_order)
 
     async def _obey_skip_order(self, last_order: int) -> None:
-        """Move all held partitions to their ends if the Master has sent an order to do so with a number above `last_order`."""
+        """Move all held partitions to their ends if the Master has sent such an order of an administrator.
+
+        `last_order` is the number of the last order that this member has obeyed; a new order has a larger number.
+        """
         if self.membership.skip_id <= last_order:
             return
         for partition in list(self.held_partitions.held.values()):

@@ -51,6 +51,7 @@ class BalancedMembership(GroupMember):
         node: tuple[int, int] | None = None,
         priority: int | None = None,
     ) -> None:
+        # `node` and `priority` are explained at `BalancedConsumer` and `PackConsumer`.
         super().__init__(masters, group, topics, filters, priority=priority)
         self.skip_id = UNSET
         """Number of the last order by an administrator to move every partition to its end; grows with each order."""
@@ -73,7 +74,7 @@ class BalancedMembership(GroupMember):
         }
 
     async def register(self, held: Sequence[PartitionRef]) -> None:
-        """Join the group; `held` are the partitions that the member already holds if it joins again."""
+        """Join the group; `held` are the partitions that the member already holds if it joins again, else none."""
         request = RegisterRequestC2MV2(
             clientId=self.client_id,
             groupName=self.group,
@@ -147,7 +148,10 @@ class BalancedMembership(GroupMember):
         )
 
     def _apply_response(self, response: RegisterResponseM2CV2 | HeartResponseM2CV2) -> None:
-        """Store tokens and lists, and apply the settings: flow control (default rules and rules of the group), query priority."""
+        """Store tokens and lists, and apply the administrators' settings: flow control, query priority, order to skip to the end.
+
+        A field that the response does not have changes nothing.
+        """
         if response.HasField("authorizedInfo"):
             self.store_tokens(response.authorizedInfo)
         ops = response.opsTaskInfo

@@ -22,7 +22,7 @@ MAX_CONNECT_FAILURES = 5
 CONNECT_BAN_S = 30 * 60.0
 MAX_CONNECT_BAN_SHARE = 0.3
 MAX_CONNECT_BANS = 30
-"""Limits of the Brokers that are banned at once: this share of all Brokers, and this number."""
+"""Limits of the number of Brokers that are banned at the same time: this share of all Brokers, and this number."""
 
 UNAVAILABLE_S = 50.0
 """How long a Broker is avoided after a response with code 503."""
@@ -33,7 +33,7 @@ LOST_S = 3.0
 COMPARE_S = 30.0
 """Interval between comparisons of the Brokers, and how long a Broker that did badly is avoided."""
 MAX_POOR_SHARE = 0.15
-"""Limit of the Brokers that are avoided at once because they did badly, as a share of all Brokers."""
+"""Limit of the number of Brokers that are avoided at the same time because they did badly, as a share of all Brokers."""
 POOR_SHARE_OF_MEAN = 0.2
 POOR_SHARE_OF_SENT = 0.1
 """A Broker did badly if it stored less than both: this share of the mean of all, and this share of the messages sent to it."""
@@ -62,15 +62,16 @@ class BrokerBlocklist:
     def __init__(self) -> None:
         self._records: dict[Broker, _Record] = {}
         self._unavailable: dict[Broker, float] = {}
-        """Brokers that responded 503, or are over MAX_LOST_IN_A_ROW.
+        """Brokers that responded 503, or had more than MAX_LOST_IN_A_ROW failures in a row.
 
-        This dict and the next two contain the time until which the Broker is avoided.
+        The values of this dict and of `_poor` and `_banned` are the times until which the Brokers are avoided.
         """
         self._poor: dict[Broker, float] = {}
         """Brokers that stored far fewer messages than the others; a dict of its own, since their number is limited."""
         self._banned: dict[Broker, float] = {}
         """Brokers that refuse connections; a dict of its own for the same reason."""
         self._compared_at: float | None = None
+        """Time of the last comparison, or of the first sent message; None before that."""
 
     def avoids(self, broker: Broker, now: float) -> bool:
         """Return True while messages should be sent to other Brokers."""
@@ -90,7 +91,7 @@ class BrokerBlocklist:
             self._compare(now)
 
     def count_stored(self, broker: Broker) -> None:
-        """Count a stored message, and lift the Broker's ban."""
+        """Count a stored message: this lifts a ban after failed connects, and resets the counts of failures."""
         record = self._record(broker)
         record.stored += 1
         record.lost = record.connect_failures = 0

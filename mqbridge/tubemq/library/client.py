@@ -48,9 +48,9 @@ partitions after two of them. The Java SDK's interval is 13 s."""
 MAX_BYTES = 64 << 20
 """Default limit of the bytes of undelivered packs in a consumer: 64 MiB."""
 LEAVE_TIMEOUT_S = 1.0
-"""Time that a producer or consumer has to unregister at the Master if its opening is cancelled."""
+"""Time that a producer or consumer has to unregister at the Master if the call that opens it is cancelled."""
 MAX_ELAPSED_S = 60.0
-"""Default time for which a producer retries a message."""
+"""Default time for which a producer retries a failed message."""
 
 T = TypeVar("T", bound=Closable)
 _STARTS = {"earliest": StartOffset.EARLIEST, "latest": StartOffset.LATEST}
@@ -62,15 +62,16 @@ class TubeMQClient:
     """A client of one cluster. It connects on the first request, and on close also closes the producers and consumers it opened.
 
     url                 the Masters: `tubemq://host:8715[,host:8715]`, or `tubemq+ssl://` for TLS; ports may be omitted
-    tls                 certificates for `tubemq+ssl://`; TubeMQ 2.4 requires a client certificate
-    user, password      for clusters that authenticate clients
-    admin_url           the Master's web address, such as `http://host:8080`, for `admin`
-    admin_token         the Master's confModAuthToken, needed by `admin` to create topics
-    time_zone           the time zone of `$msgTime$` in messages
+    tls                 certificates for `tubemq+ssl://`; None: only the platform's certificate authorities. TubeMQ 2.4 requires a
+                        client certificate
+    user, password      for clusters that authenticate clients; both or neither
+    admin_url           the Master's web address, such as `http://host:8080`; without it `admin` raises ClusterError
+    admin_token         the Master's confModAuthToken, needed by `admin` only to create topics
+    time_zone           the time zone of `$msgTime$` (a minute without zone) in messages
     heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members after 30 s without one
-    request_timeout_s   seconds without a byte from the server after which a request fails
+    request_timeout_s   seconds for which a server may be silent before the requests to it fail
     idle_s              seconds after which an unused connection is closed
-    shared_connections  False gives every partition a connection of its own
+    shared_connections  True: one connection per server; False: one per partition, so that partitions do not wait for each other
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class TubeMQClient:
         idle_s: float = IDLE_S,
         shared_connections: bool = True,
     ) -> None:
-        self._addresses, self._tls = parse_cluster_url(url, "tubemq", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
+        self._addresses, self._tls = parse_cluster_url(
+            url, scheme="tubemq", default_port=DEFAULT_PORT, tls=tls, default_tls_port=DEFAULT_TLS_PORT
+        )
         self._credentials = as_credentials(user, password)
         self._admin_url, self._admin_token = admin_url, admin_token
         self._zone = _time_zone(time_zone)
@@ -158,7 +161,7 @@ class TubeMQClient:
         Raises ServerRefused (FATAL) if the topic does not exist.
 
         max_pending_bytes  `send` waits while this many bytes are sent and not yet stored
-        max_elapsed_s      seconds for which a failed message is retried; None for no limit
+        max_elapsed_s      seconds for which a failed message is retried; None for ever
         in_flight          requests in flight per partition, for messages with a key. 1 keeps their order in all cases; 16 keeps
                            it as long as the Broker refuses no message, and sends three to seven times as fast
         """
@@ -182,7 +185,10 @@ class TubeMQClient:
         in_flight: int | None = None,
         max_elapsed_s: float | None = None,
     ) -> Opening[PartitionSender]:
-        """Open a sender of encoded messages to partitions by name; the arguments are those of `open_partition_sender`."""
+        """Open a sender of encoded messages to partitions by name; the arguments are those of `open_partition_sender`.
+
+        `max_elapsed_s` is the time (s) for which a failed message is retried; None for ever.
+        """
 
         async def open_sender() -> PartitionSender:
             routes, connections = await self._connect_producer()
@@ -194,7 +200,10 @@ class TubeMQClient:
         return Opening(open_sender)
 
     def load_balancing_sender(self, topic: str, *, max_elapsed_s: float | None = None) -> Opening[LoadBalancingSender]:
-        """Open a sender of encoded messages to any partition that accepts them."""
+        """Open a sender of encoded messages to any partition that accepts them.
+
+        `max_elapsed_s` is the time (s) for which a failed message is retried; None for ever.
+        """
 
         async def open_sender() -> LoadBalancingSender:
             routes, connections = await self._connect_producer()
@@ -221,10 +230,11 @@ class TubeMQClient:
         All members of a group must name the same topics and message types; the Master assigns the partitions to them. Raises
         ServerRefused (FATAL) if the topic does not exist.
 
-        start           where a group without a stored position begins
-        msg_types       receive only messages of these types: a collection, or a mapping by topic; the Brokers filter
+        start           where a group without a stored position begins: "earliest" or "latest"
+        msg_types       receive only messages of these types: a collection, or a mapping by topic; the Brokers filter. Empty: all
         max_bytes       limit of the bytes of undelivered packs; each Broker has an equal share of it, but 1 MiB at least
-        bound           makes the group a bound group: partitions start at given offsets once all members have joined
+        bound           makes the group a bound group: partitions start at given offsets once all members have joined. None: an
+                        ordinary group
         query_priority  which stores of a Broker are read (qryPriorityId, 101 to 303). The hundreds digit is for topics without a
                         filter, the ones digit for topics with a filter; 1 reads only the file, 2 also the memory that is being
                         written to the file, 3 all. None takes the cluster's setting, usually 301: filtered messages then arrive
@@ -266,8 +276,9 @@ class TubeMQClient:
         """Join a group and read whole packs, partition by partition: see `assignments()` of `PackConsumer`.
 
         `offsets` is called before a partition is acquired, and returns its start offset, or None for the group's position. So a
-        program that stores offsets together with its results can process each message exactly once. The other arguments are
-        those of `consumer`, but `max_bytes` limits the concurrent get requests, at 1 MiB each.
+        program that stores offsets together with its results can process each message exactly once. Without `offsets` every
+        partition starts at the group's position. The other arguments are those of `consumer`, but `max_bytes` limits the
+        concurrent get requests, at 1 MiB each.
         """
         names = _topic_names(topics)
         types = _types_by_topic(names, msg_types)
@@ -331,7 +342,8 @@ class TubeMQClient:
         """Join a group whose members choose their partitions: the program acquires and releases partitions itself.
 
         `node` is (number of this member from 0, number of members). The Master refuses a number that another member has, and a
-        different number of members. The other arguments are those of `pack_consumer`.
+        number of members that differs from that of the other members. With None the member has no number. The other arguments
+        are those of `pack_consumer`.
         """
         names = _topic_names(topics)
 
@@ -395,7 +407,7 @@ class TubeMQClient:
     async def _register_opened(self, opened: T) -> T:
         """Close `opened` when this client closes; close it now if the client was closed meanwhile."""
         if self._closed:
-            await opened.close(0.0)
+            await opened.close(timeout=0.0)
             self._check_open()
         self._opened.add(opened)
         return opened
@@ -425,7 +437,7 @@ def _topic_names(topics: str | Sequence[str]) -> list[str]:
 
 
 def _types_by_topic(topics: Iterable[str], msg_types: MsgTypes) -> dict[str, frozenset[str]]:
-    """Return the message types to receive by topic, without topics of which all messages are received."""
+    """Return the message types to receive, by topic; a topic of which all messages are received is left out."""
     if isinstance(msg_types, Mapping):
         return {topic: frozenset(types) for topic, types in msg_types.items() if types}
     return dict.fromkeys(topics, frozenset(msg_types)) if msg_types else {}

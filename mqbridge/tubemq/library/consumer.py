@@ -47,7 +47,7 @@ class Consumer:
         return [(ref.topic, ref.name) for ref in self._member.held_partitions.refs]
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it at most `timeout` seconds. Any number of tasks may wait at once.
+        """Return the next message; wait for it at most `timeout` seconds, with None without limit. Many tasks may wait at once.
 
         A damaged message has its `defect` set, and the bytes as received. Raises
             TimeoutError   if no message arrived in time
@@ -59,7 +59,7 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         while not self._closed:
             try:
-                message = await self._queue.get(None)
+                message = await self._queue.get(timeout=None)
             except ClusterError:
                 if self._closed:
                     return

@@ -47,6 +47,7 @@ class DeliveredPack:
     ) -> None:
         self._partition, self.pack, self._zone, self.types = partition, pack, zone, types
         self.redeliveries = redeliveries
+        # None until the first message is requested, and again when the pack is confirmed or rejected.
         self._messages: Sequence[Message] | None = None
         self._next_index = 0
         self._acknowledged = set(skipped)

@@ -9,7 +9,10 @@ from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 
 
 class PartitionProblem:
-    """An error of one partition, which `DeliveryQueue.get` raises once. `handled` is set when it was raised or withdrawn."""
+    """An error of one partition, which `DeliveryQueue.get` raises once.
+
+    `handled` is set when the error was raised, or withdrawn because it no longer matters.
+    """
 
     def __init__(self, error: MqbridgeError) -> None:
         self.error = error
@@ -46,13 +49,16 @@ class DeliveryQueue:
             self._may_have_items.set()
 
     async def get(self, timeout: float | None) -> ReceivedMessage:
-        """Return the next message; wait for it at most `timeout` seconds. Raises TimeoutError, or the next error in the queue."""
+        """Return the next message; wait for it at most `timeout` seconds, with None without limit.
+
+        Raises TimeoutError, or the error that comes next in the queue.
+        """
         message = self._next_message()
         if message is not None:
             return message
         async with asyncio.timeout(timeout):
             while True:
-                # There is no await between this one and the return, so a cancelled task never loses a message.
+                # There is no await between this wait and the return, so a cancelled task never loses a message.
                 await self._may_have_items.wait()
                 message = self._next_message()
                 if message is not None:

@@ -61,8 +61,10 @@ class LoadBalancingSender:
 
     pending        number of messages without a result; `pending_bytes` is the size of their data
     blocklist      the Brokers to avoid
-    bounded        False for a caller that limits the pending messages itself
-    max_elapsed_s  seconds for which a failed message is retried; None for no limit
+    bounded        True: `submit` raises while MAX_PENDING messages or MAX_PENDING_BYTES are pending; False: it does not, since
+                   the caller limits them
+    closing        True once `close` has stopped waiting: messages then fail instead of being sent or retried
+    max_elapsed_s  seconds for which a failed message is retried, from its submission on; None for ever
     """
 
     def __init__(self, sender: PartitionSender, *, max_elapsed_s: float | None = None, bounded: bool = True) -> None:
@@ -82,7 +84,7 @@ class LoadBalancingSender:
     def submit(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback) -> PendingMessage:
         """Send without waiting; `done` is called with the result. Raises ClusterError (RETRY) if too many messages are pending.
 
-        The `ref` of the returned object is the partition of the last attempt.
+        The arguments are those of `PartitionSender.submit`. The returned object has the partition of the last attempt as `ref`.
         """
         if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
             raise ClusterError(
@@ -113,7 +115,7 @@ class LoadBalancingSender:
 
     @property
     def closed(self) -> bool:
-        """True once `close` was called."""
+        """True once `close` has stopped waiting for pending messages; until then `submit` accepts more."""
         return self.sender.closed
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -122,7 +124,7 @@ class LoadBalancingSender:
             async with asyncio.timeout(timeout):
                 await self.flush()
         self.closing = True
-        await self.sender.close(0)
+        await self.sender.close(timeout=0)
 
     def on_attempt_done(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
         """Report the message's result to its caller, or schedule a retry on the next partition."""
@@ -161,7 +163,7 @@ class LoadBalancingSender:
         self.sender.submit(ref.name, message.data, message.flag, message.msg_type, message.msg_time, done=message.on_attempt_done)
 
     def _choose_partition(self) -> PartitionRef:
-        """Return the next partition by round robin that is not avoided or overfull; if all are, the next one."""
+        """Return the next partition by round robin, without avoided and overfull ones; if all are, simply the next partition."""
         refs = self.sender.route.listed
         now, pending_of, avoids = self._loop.time(), self._pending_of, self.blocklist.avoids
         self._round_robin += 1
@@ -176,10 +178,10 @@ class LoadBalancingSender:
 async def open_load_balancing_sender(
     routes: Routes, connections: ConnectionPool, topic: str, *, max_elapsed_s: float | None = None, bounded: bool = True
 ) -> LoadBalancingSender:
-    """Open a sender to all partitions of a topic.
+    """Open a sender to all partitions of a topic; `LoadBalancingSender` explains the parameters.
 
     Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
     """
-    # With max_elapsed_s=0 the partition sender tries each message once; the load-balancing sender retries it elsewhere.
+    # With max_elapsed_s=0 the partition sender tries each message once; the load-balancing sender retries on another partition.
     sender = await open_partition_sender(routes, connections, topic, ordered=False, max_elapsed_s=0.0)
     return LoadBalancingSender(sender, max_elapsed_s=max_elapsed_s, bounded=bounded)

@@ -19,7 +19,10 @@ _FORBIDDEN = (",", "=", MSG_TYPE, MSG_TIME)
 
 @dataclass(slots=True)
 class TubeMessage:
-    """A message. Brokers filter by `msg_type`; `msg_time` is a minute, YYYYMMDDHHMM; the Broker assigns `id`, 0 until then."""
+    """A message. Brokers filter by `msg_type`; `msg_time` is a minute in the cluster's time zone, YYYYMMDDHHMM.
+
+    Each of the two is None if the message has none. The Broker assigns `id` when it stores the message; it is 0 until then.
+    """
 
     body: bytes
     attributes: dict[str, str] = field(default_factory=dict)
@@ -68,7 +71,8 @@ def decode(message: StoredMessage) -> TubeMessage:
 def decode_all(messages: Iterable[StoredMessage], types: Mapping[str, object] | Iterable[str] = ()) -> list[TubeMessage]:
     """Decode the messages of a pack, without those of other types if `types` are given.
 
-    Brokers compare only hashes of types, so they may send messages of other types, too. Raises LocalProtocolError like `decode`.
+    `types` are message types (of a mapping, its keys); without any, all messages are returned. Brokers compare only hashes of
+    types, so they may send messages of other types, too. Raises LocalProtocolError like `decode`.
     """
     selected_types = frozenset(types)
     decoded = [decode(message) for message in messages]

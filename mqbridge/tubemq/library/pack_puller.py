@@ -18,7 +18,7 @@ from mqbridge.tubemq.client.partition_reader import Pack
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 10.0
-"""Default time for closing the consumer."""
+"""Default time that `PackPuller.close` gives `close_consumer`."""
 SETTLE_S = 60.0
 """Default time after which an unsettled pack is read again, as in the Java clients."""
 HANDLERS = 4
@@ -52,7 +52,11 @@ class PackDelivery(NamedTuple):
 
 
 class PackPuller:
-    """Returns the packs of all partitions, one per `pull`, in order of arrival."""
+    """Returns the packs of all partitions, one per `pull`, in order of arrival.
+
+    settle_s        seconds after which a pack that is neither confirmed nor rejected is read again
+    close_consumer  called by `close` with its timeout, to close the consumer; None if the caller closes the consumer itself
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class PackPuller:
         self._assign_task = spawn(self._accept_assignments(), "tubemq pull: assignments")
 
     async def pull(self, timeout: float | None = None) -> PackDelivery | None:
-        """Return the next pack; None if none arrives within `timeout` seconds.
+        """Return the next pack; None if none arrives within `timeout` seconds. With `timeout` None, wait without limit.
 
         Raises GapError once for a partition that lost data; this puller then stops reading that partition, even after `seek`.
         Raises ClusterError if the Master has excluded this member, or the consumer or this puller was closed.
@@ -155,6 +159,7 @@ async def push(
                 pack = await partition.fetch()
                 async with slots:
                     succeeded = await _handle(handler, partition, pack)
+                # A pack that was revoked while its handler ran is not confirmed: `PackDelivery` checks this.
                 if succeeded or skip_failed:
                     PackDelivery(partition, pack).confirm()
                 else:

@@ -34,10 +34,13 @@ class PartitionFeed:
         """Number of completed seeks."""
         self._seek_lock = asyncio.Lock()
         self._problem: PartitionProblem | None = None
-        """The gap, or failed attempt to continue after it, that `receive` has to raise before reading continues; else None."""
+        """The gap, or the failed attempt to continue after it, which `Consumer.receive` has to raise before reading continues.
+
+        None if there is no such error.
+        """
 
     async def run(self) -> None:
-        """Read until the partition is revoked or released, or until an error, which `receive` then raises."""
+        """Read until the partition is revoked or released, or until an error other than a gap, which `receive` then raises."""
         try:
             while True:
                 try:
@@ -58,7 +61,7 @@ class PartitionFeed:
             await self._seek(offset, index, exact=exact)
 
     async def _seek(self, offset: int, index: int = 0, *, exact: bool = True) -> None:
-        """Like `seek`; the caller holds `_seek_lock`."""
+        """Like `seek`, for a caller that holds `_seek_lock`."""
         begin = await self.partition.seek(offset, exact=exact)
         # No await from here on: `_skipped` has to be set before the next pack is read.
         self._seeks += 1
@@ -121,7 +124,7 @@ class PartitionFeed:
         If continuing fails, `receive` raises that error, too, before the next attempt.
         """
         problem: MqbridgeError = error
-        resume_offset = EARLIEST_OFFSET if error.resume is None else error.resume[0]
+        resume_offset = EARLIEST_OFFSET if error.resume is None else error.resume[0]  # (offset, index) after the gap
         seeks_before = self._seeks
         while True:
             self._problem = PartitionProblem(problem)

@@ -29,7 +29,8 @@ REQUEST_BYTES = 450
 class Producer:
     """Sends messages to all partitions of a topic.
 
-    `ordered` sends messages with a key or a given partition, `any_partition` sends the others.
+    `ordered` sends messages with a key or a given partition, `any_partition` sends the others. `zone` is the time zone of
+    `$msgTime$`; `send` waits while `max_pending_bytes` are sent and not stored yet.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Producer:
         message.key, message.event_time, message.deliver_at = key, event_time, deliver_at
         if attributes is not None and event_time is None:
             message.event_time = system_fields(message.properties, msg_times_of(self._zone))[1]
-        data, flag, type_field, time_field = encode(message, None, self._zone)
+        data, flag, type_field, time_field = encode(message, stamp=None, zone=self._zone)  # a program's message has no origin
         name = self._partition_of(key, partition)
         if self._closed:
             raise ClusterError(f"the producer of topic {self.topic!r} is closed", Failure.FATAL)
@@ -116,7 +117,7 @@ class Producer:
         else:
             self._ordered.submit(name, data, flag, type_field, time_field, done=on_done)
             stored = await result
-        return SendReceipt(self.topic, name, (), str(stored.message_id))
+        return SendReceipt(self.topic, name, position=(), message_id=str(stored.message_id))
 
     async def flush(self) -> None:
         """Wait until all messages passed to `send` so far are stored or have failed."""
@@ -136,8 +137,8 @@ class Producer:
             self._window.abort(error)
             for result in list(self._pending):
                 settle_future(result, error)
-            await self._ordered.close(0.0)
-            await self._any_partition.close(0.0)
+            await self._ordered.close(timeout=0.0)
+            await self._any_partition.close(timeout=0.0)
 
     async def __aenter__(self) -> Self:
         return self
