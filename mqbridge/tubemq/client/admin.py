@@ -18,7 +18,7 @@ from mqbridge.net.web import HttpConnections
 from mqbridge.secret import Secret
 
 TIMEOUT_S = 10.0
-"""How long to wait for a response."""
+"""Default time to wait for a response."""
 READY_TIMEOUT_S = 90.0
 """How long to wait until a new topic accepts messages: a few heartbeats of the Broker, in some versions always 35 s."""
 READY_POLL_S = 0.5
@@ -79,7 +79,10 @@ class Admin:
         }
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create the topic, or add partitions up to at least `partitions`, and wait until it accepts messages."""
+        """Create the topic, or add partitions until it has at least `partitions`; return when it accepts messages.
+
+        Does not change a topic that has this number already.
+        """
         configs = await self._topic_configs(topic)
         nodes = await self.brokers()
         existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in configs.values())
@@ -232,7 +235,7 @@ class Admin:
     async def _call(
         self, url: str, method: str, parameters: dict[str, object], secret: Iterable[tuple[str, str]]
     ) -> dict[str, Any]:
-        """Call a method and return the response; `secret` are further parameters, which errors must not show."""
+        """Call a method and return the response; `secret` are (name, value) pairs of parameters that errors must not show."""
         form = {"method": method, **{name: str(value) for name, value in parameters.items()}, **dict(secret)}
         address = httpx.URL(url)
         request = f"{method} {parameters} at {address.copy_with(username=None, password=None)}"

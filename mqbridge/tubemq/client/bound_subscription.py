@@ -13,7 +13,11 @@ from mqbridge.tubemq.wire.string_formats import PartitionKey
 
 
 class BoundSubscription(NamedTuple):
-    """The parameters of one member of a bound group. `offsets` are the start offsets of the partitions that it lists."""
+    """The parameters of one member of a bound group.
+
+    `source_count` is the number of members; `offsets` are the start offsets of the partitions that this member lists. If several
+    members list a partition, the largest of their offsets counts with `select_big=True`, the smallest with False.
+    """
 
     session_key: str
     source_count: int

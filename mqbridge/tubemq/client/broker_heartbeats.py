@@ -25,7 +25,10 @@ Generations = dict[PartitionKey, tuple[HeldPartition, int]]
 
 
 class BrokerHeartbeats:
-    """Sends the heartbeats of one member to all Brokers of its held partitions. `held` returns these partitions."""
+    """Sends the heartbeats of one member to all Brokers of its held partitions.
+
+    `held` returns the partitions held now; `interval_s` is the time between two heartbeats.
+    """
 
     def __init__(
         self,

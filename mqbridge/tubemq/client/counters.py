@@ -21,8 +21,8 @@ class Counters:
 class SendCounters(Counters):
     """Counters of one sender's messages.
 
-    `stored` and `failed` count messages with this result, `retried` counts requests that were sent again, and `overtaken` counts
-    messages that were stored before a message that was submitted earlier to the same partition.
+    `stored` and `failed` count messages with this result, `stored_bytes` the bytes of the stored ones, `retried` requests that
+    were sent again, and `overtaken` messages that were stored before a message that was submitted earlier to the same partition.
     """
 
     __slots__ = ("failed", "overtaken", "retried", "stored", "stored_bytes")
@@ -38,7 +38,8 @@ class ReadCounters(Counters):
 
     A response to a get counts in `packs` if it contained messages, in `empty` if the get read data without a message that
     matches the filter, in `misses` if there was no data to read, or in `limited` if the Broker's flow control refused it (452).
-    `failures` counts requests that failed, or were refused for another reason. `bytes` counts the bytes of responses with data.
+    `failures` counts requests that failed, or were refused for another reason. `bytes` counts the bytes of responses with data,
+    `messages` the messages in them, `commits` and `registrations` successful requests of these kinds.
     """
 
     __slots__ = ("bytes", "commits", "empty", "failures", "gets", "limited", "messages", "misses", "packs", "registrations")
@@ -57,8 +58,8 @@ class ReadCounters(Counters):
 class CallCounters(Counters):
     """Counters of the calls to one server.
 
-    `answers` counts responses, `late` calls that timed out, `lost` calls whose connection was lost before the response, and
-    `reclaimed` idle connections that were closed.
+    `requests` counts the requests sent, `answers` responses, `late` calls that timed out, `lost` calls whose connection was lost
+    before the response, `connections` the connections that were made, and `reclaimed` those that were closed because idle.
     """
 
     __slots__ = ("answers", "connections", "late", "lost", "reclaimed", "requests")

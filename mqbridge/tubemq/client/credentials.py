@@ -43,10 +43,11 @@ class Credentials:
         self._accepted_roles.add(role)
 
     def refusal_error(self, request: str, code: int, text: str, role: Role) -> ServerRefused:
-        """Return the exception for a Master's refusal; `request` describes the request, `text` is the Master's error message.
+        """Return the exception for a Master's refusal of a request in this role.
 
-        If the Master refuses credentials that no Master ever accepted in this role, the error is FATAL. If they were accepted
-        before, it is RETRY: the administrators may restore them.
+        `request` describes the request; `code` and `text` are the Master's error code and message. If the Master refuses
+        credentials that no Master ever accepted in this role, the error is FATAL. If they were accepted before, it is RETRY: the
+        administrators may restore them.
         """
         if code != codes.CERTIFICATE_FAILURE:
             return codes.refusal_error(request, code, text)

@@ -3,7 +3,7 @@
 The rules are a JSON array of objects with a type:
 
     0   In a time window (GMT+8), for a reader with more than dltInM MiB unread: read at most limitInM MiB per minute, and at
-        most a twelfth of that per 5 s. Wait freqInMs after a get that reaches this limit.
+        most a twelfth of that per 5 s. Wait freqInMs after a get that reaches one of these two limits.
     1   After zeroCnt consecutive gets without data: wait freqInMs.
     2   Obsolete; ignored.
     3   After a get with data: wait normFreqInMs. With a filter, wait filterFreqInMs, or minDataFilterFreqInMs near the end of the
@@ -126,7 +126,10 @@ class FlowControl:
 
     def __init__(self) -> None:
         self.default_id = self.group_id = -2
-        """Ids of the rule texts that were last applied, -2 before the first. Requests to the Master contain these ids."""
+        """Ids of the texts of default and group rules that were last applied, -2 before the first text of each.
+
+        Requests to the Master contain these ids, so that it sends only newer texts.
+        """
         self.has_rules = False
         """True if there are any rules; without rules the size of packs is not measured."""
         self.has_group_rules = False
@@ -155,8 +158,9 @@ class FlowControl:
     def apply_rules(self, default: tuple[int, str], group: tuple[int, str]) -> None:
         """Apply the two (id, rule text) pairs of a Master's response: the default rules and the group's rules.
 
-        A pair is ignored if its id is negative or equals the id of the previous pair. If a text is malformed, this is logged once
-        and the previous rules stay active; the caller can still use the other fields of the response.
+        A pair is ignored if its id is negative (the response has no such rules) or equals the id that is applied already. If a
+        text is malformed, this is logged once and the previous rules stay active; the caller can still use the other fields of
+        the response.
         """
         if default[0] >= 0 and default[0] != self.default_id:
             self.default_id, self._default = default[0], _parse_or_keep(default[1], self._default)
@@ -176,6 +180,7 @@ class FlowMeter:
         self._control, self._filtered = control, filtered
         self._gets_without_data = 0
         self._limit: SizeLimit | None = None
+        """The rule of type 0 for the current minute; None if none applies."""
         self._minute_started_at = self._slice_started_at = float("-inf")
         self._minute_bytes = self._slice_bytes = 0
 

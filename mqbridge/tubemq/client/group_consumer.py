@@ -20,7 +20,7 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Pause after a failed heartbeat."""
+"""Pause after a failed heartbeat to the Master, before the next one."""
 
 
 class GroupConsumer(ABC):
@@ -58,7 +58,7 @@ class GroupConsumer(ABC):
         return self._closed
 
     async def close(self, timeout: float | None = None) -> None:
-        """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds."""
+        """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds (None: no limit)."""
         if self._closed:
             return
         self._closed = True
@@ -106,7 +106,7 @@ class GroupConsumer(ABC):
     async def _heartbeat_once(self, *, is_report: bool) -> None:
         """Send one heartbeat; if the Master no longer knows this member, join again instead.
 
-        The heartbeat lists the held partitions with `is_report`, or if there are unreported changes.
+        The heartbeat lists the held partitions if `is_report` is True, or if there are changes that no heartbeat has reported.
         """
         partitions = self.held_partitions
         has_changed, partitions.has_unreported_changes = partitions.has_unreported_changes, False
@@ -126,7 +126,7 @@ class GroupConsumer(ABC):
         """Send one heartbeat, which reports the `held` partitions unless this is None. Raises ClusterError."""
 
     async def _wait_for_next_heartbeat(self) -> None:
-        """Wait until the next heartbeat is due or `_heartbeat_now` is set."""
+        """Wait for `heartbeat_s` seconds, or until `_heartbeat_now` is set."""
         try:
             async with asyncio.timeout(self._heartbeat_s):
                 await self._heartbeat_now.wait()

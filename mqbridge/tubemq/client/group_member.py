@@ -10,14 +10,15 @@ from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo
 from mqbridge.tubemq.wire.string_formats import PartitionRef, format_condition
 
 UNSET = -2
-"""Value of numeric request fields that are not set, e.g. qryPriorityId."""
+"""Value of numeric request fields that are not set, such as qryPriorityId without a priority of our own."""
 FRESH_ID_SEPARATOR = "-run"
 """Stands between the member's client id and a number in a fresh client id. Client ids allow letters, digits, dots and dashes."""
 
 
 class MemberIdentity:
-    """Identity of one consumer for Master and Brokers. `priority` overrides the qryPriorityId that the Master sets.
+    """Identity of one consumer for Master and Brokers.
 
+    `priority` overrides the qryPriorityId that the Master sends; with None, the Master's value is used.
     `filters` maps topics to the message types that are read; other topics are read without a filter.
     """
 

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 13.0
 """Interval between heartbeats, to the Master and to Brokers."""
 MAX_GETS = 32
-"""Maximum get requests in flight, divided equally among the Brokers. A response has half a MiB, at most about one MiB."""
+"""Default of the maximum number of get requests in flight, divided equally among the Brokers. A response has about half a MiB, at
+most about one MiB."""
 
 OffsetLookup = Callable[[PartitionRef], Awaitable[int | None]]
 """Returns the start offset of a partition, from the application's own storage; None for the group's position."""
@@ -46,8 +47,9 @@ class StartOffset(IntEnum):
 class HeldPartitions:
     """The held partitions of one member.
 
-    `held` contains the held partitions by key. `master_seen_at` is the loop time of the Master's last response. `start`,
-    `offsets` and `is_new_partition` say where to start reading; see `PackConsumer`.
+    `held` contains the held partitions by key. `master_seen_at` is the loop time of the Master's last response to this member.
+    `start`, `offsets` and `is_new_partition` say where to start reading; see `PackConsumer`. `heartbeat_s` is the interval
+    between heartbeats to Brokers.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class HeldPartitions:
         self._needs_fresh_id: set[PartitionKey] = set()
         """Partitions with abandoned requests that may still arrive: the next registration needs a fresh client id."""
         self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Held while a partition is being acquired."""
+        """One lock per partition, held while the partition is being acquired."""
         self._acquire_tasks: set[asyncio.Task[HeldPartition]] = set()
         """The calls of `_acquire` that are in progress, for `close` to cancel."""
         self._closed = False
@@ -134,6 +136,7 @@ class HeldPartitions:
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id)
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
+        # Only the first time may a partition be started at its end: later, this would skip messages that arrived meanwhile.
         status = StartOffset.EARLIEST if is_new or ref.key in self._ever_held else self._start
         try:
             if offset is None and self._offsets is not None:

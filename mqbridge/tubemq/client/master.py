@@ -52,6 +52,7 @@ REGISTER_PAUSE_S = 1.0
 CLIENT_VERSION = "mqbridge-1"
 """The last part of our client ids, where the Java clients put their version."""
 LOOPBACK = "127.0.0.1"
+"""Stands for our address in client ids if our connection to the Master does not use IPv4."""
 
 MasterResponse = (
     RegisterResponseM2P
@@ -97,7 +98,7 @@ class Masters:
         """
         errors: list[ClusterError] = []
         for index in self._masters_to_try():
-            if errors:
+            if errors:  # a Master has been tried before this one
                 await self._sign_again(request)
             try:
                 response = await self._connection_to(index).call(MASTER, method, request, response_type)

@@ -31,11 +31,14 @@ CONNECT_OPS = (1, 10)
 DISCONNECT_OPS = (2, 20)
 """EventProto.opType of events that revoke partitions."""
 STOP_OP = 5
-"""EventProto.opType of events that only have to be acknowledged; events of types that are not listed here, too."""
+"""EventProto.opType of events that only have to be acknowledged, as events of all types that are not listed here."""
 
 
 class Membership(GroupMember):
-    """Sends the requests of one consumer to the Master. All raise ClusterError; ServerRefused has the Master's error code."""
+    """Sends the requests of one consumer to the Master. All raise ClusterError; ServerRefused has the Master's error code.
+
+    `bound` makes the group a bound group (see `bound_subscription`); None for an ordinary one.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,10 @@ class Membership(GroupMember):
         self.is_first_round_open = True
         """True until the Master reports that the first assignment round of a bound group is complete (notAllocated)."""
         self.first_round_id: int | None = None
-        """rebalanceId of the event of the first round, which assigns the partitions that this member of a bound group listed."""
+        """rebalanceId of the event that assigns, in the first round of a bound group, the partitions that this member listed.
+
+        None until that event arrives.
+        """
         self._created_ms = time.time_ns() // 1_000_000
         """Time of creation, in ms since the epoch; registrations contain it as sessionTime."""
 

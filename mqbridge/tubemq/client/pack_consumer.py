@@ -33,12 +33,14 @@ class PackConsumer(GroupConsumer):
     """A member of `group`, which reads all of `topics`. All members of a group must have the same topics and filters.
 
     `start` says where a group without a position starts. `offsets` is called before a partition is acquired and returns its start
-    offset; if it raises, the partition is not acquired. `is_new_partition` returns True for a partition that a group without a
-    position reads from its first message, whatever `start` is. `filters` maps topics to message types; other topics are read
-    without a filter. `bound` makes the group a bound group. `budget` replaces the limit of `max_gets` gets in flight.
+    offset, or None for the group's position; if it raises, the partition is not acquired. `is_new_partition` returns True for a
+    partition that a group without a position reads from its first message, whatever `start` is; None: no partition is such.
+    `filters` maps topics to message types; other topics are read without a filter. `bound` makes the group a bound group (see
+    `bound_subscription`). At most `max_gets` gets are in flight; a `budget` replaces this limit by one in bytes.
 
     `priority` (qryPriorityId) selects which stores of a Broker are read. Its hundreds digit is for topics without a filter, its
-    ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything.
+    ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything. None takes
+    the value that the Master sends.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class PackConsumer(GroupConsumer):
             raise self._permanent_error
 
     async def close(self, timeout: float | None = None) -> None:
-        """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds."""
+        """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds (None: no limit)."""
         await super().close(timeout)
         self._assigned_partitions.put_nowait(None)
 

@@ -67,7 +67,8 @@ class PartitionContext(RegistrationContext, Protocol):
 class HeldPartition:
     """A partition that this consumer holds, from its assignment until `fetch` raises LaneRevoked.
 
-    With `fresh_id` the first registration has a fresh client id: earlier requests with the member's own id were abandoned.
+    The first registration has the member's own client id, or with `fresh_id` a fresh one, because earlier requests with the
+    member's own id were abandoned.
     """
 
     def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
@@ -105,8 +106,8 @@ class HeldPartition:
     def has_abandoned_requests(self) -> bool:
         """True if this object sent requests that may still reach the Broker: abandoned ones, or one that is in flight.
 
-        If the client id is not the member's own, an earlier generation abandoned requests with the member's id. So the member's
-        id must not be used for this partition again.
+        If the client id is not the member's own, requests with the member's id were abandoned before an earlier registration. So
+        the member's id must not be used for this partition again.
         """
         is_in_flight = self._request_lock.locked()
         return bool(self.state.abandoned) or is_in_flight or self.client_id != self._context.membership.client_id
@@ -139,9 +140,10 @@ class HeldPartition:
         return pack
 
     async def poll(self) -> Pack | None:
-        """Like `fetch`, but return None if a get returned no messages.
+        """Like `fetch`, but return None if a get returned no messages, or could not be sent yet (see `poll_once`).
 
-        `caught_up` is then True if there was no data to read, and False if no message in the data matches the filter.
+        After a get without messages, `caught_up` is True if there was no data to read, and False if no message in the data
+        matches the filter.
         """
         while True:
             try:
@@ -188,7 +190,10 @@ class HeldPartition:
         return pack
 
     def release_pack_bytes(self) -> None:
-        """Release the delivered packs' bytes from the read budget: the reader counts them elsewhere, or needs them no longer."""
+        """Return the bytes of the delivered packs to the read budget: the reader counts them elsewhere, or needs them no longer.
+
+        Does nothing if the budget does not count packs (see `ReadBudget`).
+        """
         if self._held_bytes:
             self._context.budget.release(self.ref.broker, self._held_bytes)
             self._held_bytes = 0
@@ -200,7 +205,10 @@ class HeldPartition:
             self.state.raise_if_stopped()
 
     def confirm(self) -> None:
-        """Confirm the delivered pack, if any. The next get, or a commit after COMMIT_AFTER_S, reports this to the Broker."""
+        """Confirm the delivered pack, if any. The next get reports this to the Broker, or a commit if none follows soon.
+
+        "Soon" is COMMIT_AFTER_S, see `partition_commits`.
+        """
         if self.state.pack_state is DELIVERED:
             self._commits.confirm()
             self._reader.drop_pack()
@@ -215,7 +223,7 @@ class HeldPartition:
 
     def _on_refusal(self, error: ServerRefused) -> None:
         """Handle a refused get or commit: register again before the next get, give up the partition, or delay the next get."""
-        if self.state.is_over:
+        if self.state.is_over:  # the next `fetch` raises LaneRevoked
             return
         if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # Brokers refuse a get with NO_NODE, a commit with UNAUTHORIZED
             log.info("%s: the Broker no longer knows this registration, registering again", self)
@@ -282,6 +290,8 @@ class HeldPartition:
     async def start_at(self, read_status: int, offset: int) -> int:
         """Register exactly at `offset`: if the Broker no longer has that data, `fetch` raises GapError.
 
+        `read_status` is as in `register`; it must not be ALWAYS_LATEST, with which a Broker would ignore the offset.
+
         If the offset is beyond the end (possible after a Broker lost data that was not on disk yet), reading starts at the end,
         which is logged. Returns the offset at which the Broker starts.
         """
@@ -317,7 +327,8 @@ class HeldPartition:
     async def release(self, deadline: float | None = None) -> None:
         """Release the partition: a confirmed pack is committed, any other pack will be delivered again to the next owner.
 
-        Repeated calls share one release. `deadline` is a time of the event loop, at which the call returns in any case.
+        Repeated calls share one release. At `deadline` (event loop time; None: no limit) the call returns in any case, and the
+        release continues in the background.
         """
         await self._release.release(deadline)
 

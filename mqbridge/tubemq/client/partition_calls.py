@@ -109,9 +109,10 @@ class PartitionCalls:
         return response.currOffset
 
     def _registration_request(self, operation: int, read_status: int) -> RegisterRequestC2B:
-        """Make a request to register or unregister.
+        """Make a request to register or unregister, depending on `operation`.
 
-        When unregistering, readStatus 0 means that the last pack was consumed, and 1 that it was not.
+        When registering, readStatus is a `StartOffset`. When unregistering, 0 means that the last pack was consumed, and 1 that
+        it was not.
         """
         member = self._member
         return RegisterRequestC2B(

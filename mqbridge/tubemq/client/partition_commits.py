@@ -20,6 +20,7 @@ class PartitionCommits:
     def __init__(self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, counters: ReadCounters) -> None:
         self._calls, self._state, self._signals, self._counters = calls, state, signals, counters
         self._confirmed_at = 0.0
+        """Event loop time of the last call of `confirm`."""
         self._loop = asyncio.get_running_loop()
 
     def confirm(self) -> None:

@@ -33,7 +33,10 @@ class PartitionPacing:
         self.next_get_at = 0.0
         """Event loop time from which the next get may be sent; a time in the past allows it at once."""
         self.is_disturbed = False
-        """True after a get without response or a refusal of our tokens; with rules also after a get without data."""
+        """True after a get without response or a refusal of our tokens; with rules also after a get without data.
+
+        A get with data resets it.
+        """
         self._meter = FlowMeter(rules, filtered=filtered)
         self._auth_failures = 0
         self._backoff = Backoff()
@@ -66,7 +69,7 @@ class PartitionPacing:
             self._delay_next_get(NOT_FOUND_WAIT_S)
 
     def on_speed_limit(self, wait_ms: int) -> None:
-        """Handle a refusal by the Broker's flow control, which requests a wait of `wait_ms`; 0 means NOT_FOUND_WAIT_S."""
+        """Handle a refusal by the Broker's flow control, which requests a wait of `wait_ms`; with 0, wait NOT_FOUND_WAIT_S."""
         self._reset_errors()
         self._delay_next_get(wait_ms / 1000 or NOT_FOUND_WAIT_S)
 

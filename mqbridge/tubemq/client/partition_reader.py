@@ -20,8 +20,8 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 SLOW_READER_S = 5.0
 FAR_BEHIND_BYTES = 64 << 20
-"""A reader whose lag is above FAR_BEHIND_BYTES, or that needs more than SLOW_READER_S for a pack, may miss data without an error:
-see `needs_pack_end`."""
+"""If a reader's lag is above FAR_BEHIND_BYTES, or it needs more than SLOW_READER_S for a pack, the Broker may delete data
+before the reader gets it: see `needs_pack_end`."""
 MESSAGE_OVERHEAD_BYTES = 64
 """Memory of a parsed message in addition to its bytes in the response. Measured: 40 to 67 bytes for bodies of 10 B to 1 kB."""
 
@@ -29,8 +29,8 @@ MESSAGE_OVERHEAD_BYTES = 64
 class Pack:
     """The messages of one get response.
 
-    The Broker began to read at `offset`. `lag_bytes` is the amount of data after the pack, `max_offset` the end of the store's
-    index, and `size` the length of the response in bytes.
+    The Broker began to read at `offset`, a byte offset in the index of the partition's store. `lag_bytes` is the amount of data
+    after the pack, `max_offset` the end of that index, and `size` the length of the response in bytes.
     """
 
     __slots__ = ("lag_bytes", "max_offset", "messages", "offset", "size")
@@ -61,7 +61,7 @@ class PartitionReader:
         self.last_pack: Pack | None = None
         """The last pack, until it is settled."""
         self._lag_bytes: int | None = None
-        """Lag after the last pack; None before the first pack."""
+        """Unread data after the last pack, in bytes; None before the first pack."""
         self._delivered_at = 0.0
         """Event loop time at which the last pack was returned."""
         self._loop = asyncio.get_running_loop()
@@ -81,7 +81,10 @@ class PartitionReader:
         self.last_pack = None
 
     async def get(self) -> Pack | None:
-        """Send a get request. Return the pack, or None if it has no messages. Raises ClusterError, GapError, LaneRevoked."""
+        """Send a get request; return the pack, or None if the response has no messages.
+
+        Raises ClusterError, GapError, LaneRevoked.
+        """
         consumed = self._state.on_get_sent()
         self._signals.settled.clear()
         self._counters.gets += 1

@@ -66,7 +66,7 @@ class PartitionRegistration:
 
         `read_status` says where a group without a position starts; see `StartOffset`.
         """
-        return await self._register_with_retries(read_status, offset, None)
+        return await self._register_with_retries(read_status, offset, requested=None)
 
     async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
         """Register at `offset` and return the offset at which the Broker starts.
@@ -91,8 +91,8 @@ class PartitionRegistration:
         """
         if self._state.is_over:
             self._state.raise_if_stopped()
-        start = await self.start_at(0, offset, exact=exact)
-        if self._state.is_over:
+        start = await self.start_at(read_status=0, offset=offset, exact=exact)
+        if self._state.is_over:  # revoked during the registration
             self._state.raise_if_stopped()
         return start
 
@@ -108,7 +108,8 @@ class PartitionRegistration:
         if self._state.abandoned:
             await self._fence()
         safe_offset, offset = self._state.safe_offset, self._state.resume_offset
-        response = await self._register_once(0, offset, offset)  # with readStatus 0, None means the group's position
+        # With readStatus 0, offset None means the group's position.
+        response = await self._register_once(read_status=0, offset=offset, requested=offset)
         if response.currOffset < safe_offset:
             warn_offset_set_back(self._calls, safe_offset, response.currOffset)
         return True
@@ -178,7 +179,7 @@ class PartitionRegistration:
 
 
 def warn_offset_set_back(partition: object, confirmed_offset: int, offset: int) -> None:
-    """Log that a Broker continues at `offset`, before the offset up to which it had confirmed all messages."""
+    """Log that a Broker continues at `offset`, although all messages up to `confirmed_offset` had been confirmed."""
     reason = (
         "the Broker lost data or offsets that were not on disk yet, or a person moved the group; messages may be delivered again"
     )

@@ -26,7 +26,7 @@ class PartitionRelease:
         self._release_task: asyncio.Task[None] | None = None
 
     def lose(self, reason: LaneRevoked) -> None:
-        """Mark the partition as lost, without unregistering at the Broker."""
+        """Mark the partition as lost, without unregistering at the Broker; reading raises `reason` from now on."""
         self._state.release(reason)
         self._signals.update()
         self._on_end()
@@ -34,8 +34,8 @@ class PartitionRelease:
     async def release(self, deadline: float | None) -> None:
         """Release the partition: a confirmed pack is committed, any other pack will be delivered again.
 
-        Repeated calls share one release. `deadline` is a time of the event loop, at which the call returns even if the Broker
-        has not responded.
+        Repeated calls share one release. At `deadline` (event loop time; None: no limit) the call returns even if the Broker has
+        not responded.
         """
         self._state.revoke(self._released_error())
         self._signals.update()

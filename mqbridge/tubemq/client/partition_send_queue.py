@@ -45,7 +45,7 @@ class SenderContext(ReconnectContext, Protocol):
     max_elapsed_s: float | None
     """How long a message is retried after its first failure; None for ever."""
     closing: bool
-    """True once the sender is closing: failed messages are not retried any more."""
+    """True once the sender has stopped waiting for pending messages: failed messages are not retried any more."""
     counters: SendCounters
     connectivity: Connectivity
     loop: asyncio.AbstractEventLoop
@@ -54,14 +54,17 @@ class SenderContext(ReconnectContext, Protocol):
         """Return the encoder of the requests to the partition with this name."""
 
     def is_withdrawn(self, done: SendCallback) -> bool:
-        """Return True if the caller has withdrawn the message with this callback: it must not be sent or retried."""
+        """Return True if the caller has withdrawn the message that was submitted with this callback: do not send or retry it."""
 
     def on_settled(self, size: int) -> None:
         """Record that a message of `size` bytes is stored or has failed."""
 
 
 class _Message:
-    """A submitted message. `number` counts the messages of its queue; `failed_at` is the loop time of its first failure."""
+    """A submitted message. `number` is its number in its queue, in the order of submission, from 1.
+
+    `failed_at` is the loop time of its first failure; None if it has not failed.
+    """
 
     __slots__ = ("data", "done", "failed_at", "flag", "msg_time", "msg_type", "number", "queue")
 
@@ -98,11 +101,12 @@ class PartitionSendQueue:
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._submitted = 0
+        """Number of messages that were ever submitted to this queue."""
         self._reconnect_task: asyncio.Task[None] | None = None
         self._reconnector = BrokerReconnector(sender, partition)
         self._encoder = sender.encoder_for(partition)
         self._encoded_auth: AuthorizedInfo | None = None
-        """The authorization that the encoder writes into requests."""
+        """The authorization that the encoder writes into requests; None before the first request."""
         self._connection = sender.connection_for(partition)
 
     @property
@@ -133,10 +137,10 @@ class PartitionSendQueue:
             message = waiting.popleft()
             try:
                 self._post(message)
-            except ConnectionLost:
+            except ConnectionLost:  # there is no connection: the message was not sent
                 self._waiting.appendleft(message)
                 self._start_reconnecting(None)
-            except LocalProtocolError as error:
+            except LocalProtocolError as error:  # the request does not fit into a frame
                 self._fail_for_good(message, error)
 
     def _post(self, message: _Message) -> None:
@@ -164,7 +168,7 @@ class PartitionSendQueue:
             counters = sender.counters
             counters.stored += 1
             counters.stored_bytes += size
-            if self._retries:
+            if self._retries:  # a message that was sent before this one has failed
                 counters.overtaken += 1
             elif self._reconnector.is_failing:
                 self._reconnector.on_stored()
@@ -184,7 +188,10 @@ class PartitionSendQueue:
         return SendResult(fields.messageId, fields.appendOffset, fields.appendTime)
 
     def _fail_for_good(self, message: _Message, error: MqbridgeError) -> None:
-        """Report a message as failed. In an ordered queue all waiting messages fail, too, unless only this one was refused."""
+        """Report a message as failed. In an ordered queue all waiting messages fail, too.
+
+        The exception is a REFUSED message: the error concerns only this message, so the waiting ones are still sent.
+        """
         self._report_failure(message, error)
         failure = failure_of(error)
         if self._sender.ordered and failure is not Failure.REFUSED:
@@ -254,11 +261,15 @@ class PartitionSendQueue:
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def _start_reconnecting(self, error: MqbridgeError | None) -> None:
+        """Start the task that reconnects, unless it runs; with an `error`, the first attempt follows a backoff delay."""
         if self._reconnect_task is None:
             self._reconnect_task = spawn(self._reconnect(error), f"tubemq send to {self._sender.topic} {self._partition}")
 
     async def _reconnect(self, error: MqbridgeError | None) -> None:
-        """Reconnect until this succeeds or no message waits any more, then send the waiting messages."""
+        """Reconnect until this succeeds or no message waits any more, then send the waiting messages.
+
+        `error` is the failure that led to this; see `BrokerReconnector.reconnect`.
+        """
         while self._waiting:
             try:
                 self._connection = await self._reconnector.reconnect(error)

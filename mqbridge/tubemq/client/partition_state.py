@@ -6,6 +6,8 @@ in the tables (see `partition_transitions`) raises LocalProtocolError.
 A generation lasts from one registration to the next. A request is abandoned if its caller no longer waits for the response. It
 may reach the Broker at any later time and move the group's position there. So an abandoned request ends the generation: the
 partition is registered again with a new client id, and the Broker refuses the abandoned request (411 or 412) if it arrives later.
+
+The lease is our registration at the Broker, which heartbeats renew.
 """
 
 from mqbridge.errors import GapError, LaneRevoked, LocalProtocolError, MqbridgeError
@@ -38,7 +40,7 @@ class PartitionState:
 
     def __init__(self, name: str) -> None:
         self.lease, self.pack_state = NEW, NONE
-        """The states of the lease and of the last pack; `partition_transitions` explains the values."""
+        """The states of the lease and of the last pack; `partition_transitions` explains their values."""
         self.abandoned = AbandonedRequests.NONE
         """The abandoned requests since the last registration."""
         self.generation = 0
@@ -46,7 +48,7 @@ class PartitionState:
         self.safe_offset = self.max_offset = 0
         self.expected_offset: int | None = None
         self.stop_reason: MqbridgeError | None = None
-        """The reason why reading stopped: GapError in STOPPED, LaneRevoked in REVOKED and RELEASED."""
+        """Why reading stopped: GapError in STOPPED, LaneRevoked in REVOKED and RELEASED; None while reading goes on."""
         self._name = name
         self._pack_before_get = NONE
         """State of the previous pack when the last get was sent."""
@@ -126,8 +128,8 @@ class PartitionState:
     def on_registered(self, start: int, max_offset: int, requested: int | None) -> None:
         """Start a new generation: the Broker registered us at offset `start`.
 
-        If `start` is after the `requested` offset, the data in between was deleted: this is a gap. None means that any start is
-        accepted.
+        If `start` is after the `requested` offset, the data in between was deleted: this is a gap. With `requested` None any
+        start is accepted.
         """
         # A get in flight changes the pack's state by itself, when it ends.
         self._transition("registered", "registered" if self.pack_state is not FETCHING else "")
@@ -235,7 +237,7 @@ class PartitionState:
         self.stop_reason = reason
 
     def revoke(self, reason: LaneRevoked) -> None:
-        """Record that the partition is revoked or about to be released."""
+        """Record that the partition is revoked or about to be released; `reason` is what reading then raises."""
         if not self.is_over:
             self._transition("revoked")
             self.stop_reason = reason

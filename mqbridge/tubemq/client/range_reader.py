@@ -81,10 +81,13 @@ async def _new_partition(masters: Masters, ref: PartitionRef, group: str) -> Hel
 
 
 async def store_range(masters: Masters, ref: PartitionRef, group: str) -> tuple[int, int]:
-    """Return the first offset in the partition's store, and the offset that its next message will get. Raises ClusterError."""
+    """Return the first offset in the partition's store, and the offset that the store's next message will get.
+
+    `group` is a temporary group, which registers the partition for this and releases it again. Raises ClusterError.
+    """
     partition = await _new_partition(masters, ref, group)
     try:
-        response = await partition.register(StartOffset.EARLIEST, 0)  # the Broker starts at the first offset that it has
+        response = await partition.register(StartOffset.EARLIEST, offset=0)  # the Broker starts at the first offset that it has
     finally:
         await partition.release()
     return response.currOffset, response.maxOffset
@@ -111,14 +114,17 @@ async def read_range(
 
 
 class _RangeProgress:
-    """Progress of a range read: `position` is that of the next message to yield, `end` that of the first one not to yield."""
+    """Progress of a range read.
+
+    `position` is the position of the next message to yield, `end` that of the first message after the range; None for no end.
+    """
 
     def __init__(self, partition: HeldPartition, begin: MessagePosition, end: MessagePosition | None) -> None:
         self.position, self.end = begin, end
         self._partition = partition
         self._max_offset_at_start = partition.max_offset
         self._is_at_data_end = False
-        """True if the partition's data ended before the end of the range."""
+        """True if the partition's data ended before the end of the range; the read then ends, too."""
 
     @property
     def is_done(self) -> bool:
@@ -131,7 +137,7 @@ class _RangeProgress:
         if pack is None and self.end is None:  # a range without an end waits for further messages
             return []
         try:
-            after = await partition.commit(consumed=True)
+            after = await partition.commit(consumed=True)  # the offset at which the pack ended
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.INFO), "%s: committing a pack failed, reading the pack again: %s", partition, error
@@ -148,7 +154,7 @@ class _RangeProgress:
     def _handle_no_messages(self, offset: int) -> None:
         """Handle a poll without messages; the commit after it returned `offset`.
 
-        If the end of the range is after the end of the data, stop, but not before all data was read that existed at the start.
+        If the data ends before the range does, stop, but only after all data was read that existed when the read began.
         """
         self.position = max(self.position, (offset, 0))
         assert self.end is not None  # noqa: S101 - for the type checker

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 13.0
 """Interval between heartbeats to the Master."""
 NO_BROKERS_KNOWN = -1
-"""Value of brokerCheckSum that makes the Master send its list of Brokers."""
+"""Value of brokerCheckSum that makes the Master send its list of Brokers; see `Routes._broker_check_sum`."""
 REQUEST_CONFIG = -2
 """Value of configId for a client that has no configuration from the Master yet."""
 
@@ -92,7 +92,7 @@ class TopicRoute:
         listed: dict[str, PartitionRef] = {}
         for broker_id, partitions, stores in info.deployments:
             broker = brokers.get(broker_id)
-            if broker is None:  # its address is not known
+            if broker is None:  # the Master has not sent its address
                 continue
             for partition in partition_ids(partitions, stores):
                 ref = PartitionRef(broker, self.topic, partition)
@@ -113,11 +113,13 @@ class Routes:
         self.masters = masters
         self.client_id = ""
         self.host = ""
+        """Our IPv4 address, for requests to the Master. `start` sets it and the client id; they are empty before."""
         self._heartbeat_s = heartbeat_s
         self._broker_check_sum = NO_BROKERS_KNOWN
         """Checksum of the list of Brokers that we have; the Master sends a list only if its checksum differs."""
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, TopicRoute] = {}
+        """The topics that heartbeats request, by name: all that `topic` has returned."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._refresh_task: asyncio.Task[None] | None = None
         self._heartbeat_lock = asyncio.Lock()

@@ -26,6 +26,7 @@ from mqbridge.tubemq.wire.rpc import parse, request_prefix
 REQUEST_TIMEOUT_S = 10.0
 """How long a server may be silent; the Java clients' default. Requests contain it: a server drops requests that waited longer."""
 CONNECT_TIMEOUT_S = 3.0
+"""How long one attempt to connect may take, TLS handshake included."""
 
 M = TypeVar("M", bound=Message)
 
@@ -33,7 +34,10 @@ M = TypeVar("M", bound=Message)
 class ServerConnection:
     """The connection to one server. Call `connect` before `post`; `call` and `request` connect by themselves.
 
-    With `closed=True` it never connects.
+    timeout_s     seconds for which the server may be silent before requests time out
+    tls           None for a connection without TLS
+    connectivity  records whether the server is reachable; None for a new object that only this connection uses
+    closed        True: the connection counts as closed from the start, and never connects
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class ServerConnection:
     async def connect(self) -> None:
         """Connect if there is no connection. Concurrent calls share one attempt and its error.
 
-        Raises Unreachable, or ConnectionLost once `close` was called.
+        Raises Unreachable, or ConnectionLost if this object was closed.
         """
         if self.alive:
             return
@@ -149,7 +153,7 @@ class ServerConnection:
             await tcp.close()
 
     async def close(self) -> None:
-        """Close the connection for good; pending calls fail."""
+        """Close the connection for good; pending calls fail with ConnectionLost."""
         self._closed = True
         if self._tcp is not None:
             await self._tcp.close()

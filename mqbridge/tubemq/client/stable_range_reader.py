@@ -47,7 +47,10 @@ async def read_stable_range(
     end: MessagePosition,
     store_end: Callable[[], Awaitable[int]],
 ) -> AsyncGenerator[StableSlice, None]:
-    """Like `read_range`, but yield stable positions. `store_end` returns the offset that the store's next message will get."""
+    """Like `read_range`, but yield stable positions: each read of the range finds the same position for a message.
+
+    `store_end` requests, from the Broker, the offset that the store's next message will get.
+    """
     base, skip = begin
     # The store may have lost messages since `begin` and `end` were determined. Its end matters only if messages are skipped, or
     # if the range has several cells: a read of a single cell stops at the end of the store by itself.
@@ -57,7 +60,8 @@ async def read_stable_range(
         if end[0] > current_end:
             end = (current_end, 0)
     # `base` is the offset from which positions are counted: the start of the current cell, or of the range in its first cell. The
-    # index of `end` counts from the offset of `end`, so the read stops at that offset first, and the rest is one more read.
+    # index of `end` counts from the offset of `end`, so the read stops at that offset first; one more read, from there, gets the
+    # messages up to the index.
     while (base, 0) < end:
         stop = end if base == end[0] else (min(_cell_end(base), end[0]), 0)
         index = 0

@@ -37,7 +37,7 @@ OnResponse = Callable[[Response], None]
 
 
 class TcpConnection(Endpoint):
-    """A TCP connection to a server. `on_lost` is called when the connection has ended."""
+    """A TCP connection to a server. `on_lost` is called with this object when the connection has ended, also after `close`."""
 
     def __init__(
         self, address: str, timeout_s: float, counters: CallCounters, on_lost: Callable[["TcpConnection"], None]

@@ -21,7 +21,7 @@ PROBE_GROUP_PREFIX = "mqbridge_looks_"
 
 
 async def topic_exists(masters: Masters, host: str, topic: str) -> bool:
-    """Return True if the Master knows the topic. `host` is our address. Raises ClusterError.
+    """Return True if the Master knows the topic. `host` is our IPv4 address, for the requests. Raises ClusterError.
 
     The Master knows the topic if it accepts the temporary group, or refuses it because only listed groups may consume the topic.
     Any other FATAL refusal returns False, except for refused credentials: they tell nothing about the topic, so the error is

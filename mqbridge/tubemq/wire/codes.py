@@ -1,6 +1,7 @@
 """TubeMQ's error codes: the meaning of each for the log, and whether a retry helps.
 
-SDKs use further codes internally; of these only 445 is listed: the gateway uses it for messages that it refuses before sending.
+SDKs use further codes internally, for errors of their own. Of these only 445 is listed: the gateway uses it for messages that it
+refuses before sending.
 """
 
 from typing import NamedTuple

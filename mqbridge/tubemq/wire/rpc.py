@@ -50,7 +50,7 @@ METHOD_NAMES = {
 """Names of the methods in logs and errors."""
 
 PROTOCOL_VERSION = 3
-"""The version that current Java clients and servers send. It only determines the package name of exception classes."""
+"""The protocol version that current Java clients and servers send. It only determines the package name of exception classes."""
 
 ERROR, FATAL = ResponseHeader.ERROR, ResponseHeader.FATAL
 """Statuses of error responses; see RemoteError."""

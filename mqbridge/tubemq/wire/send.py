@@ -14,7 +14,11 @@ _UINT64_MASK = (1 << 64) - 1
 
 
 class SendRequestEncoder:
-    """Encodes the requests of one partition. `sent_address` is the producer's IPv4 address as a signed 32-bit number."""
+    """Encodes the requests of one partition.
+
+    `check_sum` is the value of the field checkSum in every request. `sent_address` is the producer's IPv4 address as a signed
+    32-bit number.
+    """
 
     __slots__ = ("_after_flag", "_auth", "_before_data", "_last_time", "_last_type")
 

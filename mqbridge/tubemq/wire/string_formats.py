@@ -70,7 +70,10 @@ class PartitionKey(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """A topic, for producers; each of the `deployments` is (Broker id, number of partitions per store, number of stores)."""
+    """A topic, for producers; each of the `deployments` is (Broker id, number of partitions per store, number of stores).
+
+    `max_message_bytes` is the topic's limit for the size of a message; None if the text has none.
+    """
 
     topic: str
     deployments: tuple[tuple[int, int, int], ...]
@@ -88,11 +91,12 @@ class TopicMeta(NamedTuple):
 
 
 def _malformed(kind: str, text: str) -> RemoteProtocolError:
+    """Return the error for a text that cannot be parsed; `kind` says what was expected, for example "broker"."""
     return RemoteProtocolError(f"{text!r} is not a valid {kind}")
 
 
 def parse_broker(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Broker:
-    """Parse `id:host:port`."""
+    """Parse `id:host:port`; a blank port stands for `default_port`."""
     try:
         broker_id, address = text.split(":", 1)
         host, port = address.rsplit(":", 1)
@@ -170,7 +174,7 @@ def parse_topic_meta(text: str) -> TopicMeta:
 
 
 def _parse_meta_deployment(text: str) -> tuple[int, int, int, bool]:
-    """Return a deployment of a TopicMeta: status 1 is readable."""
+    """Return a deployment of a TopicMeta: status 1 means that consumers may read the partitions."""
     broker, stores, partitions, status = text.split(":")
     return int(broker), int(stores), int(partitions), int(status) == 1
 
