@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from mqbridge.cli.app import Commands, app
 from mqbridge.cli.commands.spark import SparkCommands
@@ -65,6 +66,15 @@ def test_help_begins_with_an_example_and_every_example_parses(path: tuple[str, .
     assert any(tuple(arguments[: len(path)]) == path for arguments in examples(code))
     for arguments in examples(text):
         parse(arguments)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_every_example_is_shown_on_a_line_of_its_own(path: tuple[str, ...]) -> None:
+    """Typer joins the lines of examples at the end of a help text: a paragraph must follow them."""
+    code = command_at(path).help.split("\n\n")[2]
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"TERMINAL_WIDTH": "200", "NO_COLOR": "1"}).output
+    lines = {line.strip() for line in shown.splitlines()}
+    assert [line.strip() for line in code.splitlines() if line.strip() not in lines] == []
 
 
 @pytest.mark.parametrize("arguments", [["peek", "orders", "--nosuch"], ["peek"], ["spark", "mirror", "x.yaml"]])

@@ -36,6 +36,8 @@ def check(
 
         mqbridge check config/tubemq-to-pulsar.yaml
         mqbridge check config/tubemq-to-pulsar.yaml --connect
+
+    Exit codes: 0 if nothing is wrong, 2 for a mistake in the file, 3 for a problem that --connect finds at a cluster.
     """
     from mqbridge.config.load import load
     from mqbridge.delivery.checkpoint import check_folder

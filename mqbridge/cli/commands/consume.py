@@ -100,6 +100,9 @@ def consume(
         mqbridge consume -t orders -o now-15m -T paid --at rocketmq://127.0.0.1:9876
         mqbridge consume -t orders -o end -f '%t [%p] %o: %k %s\n' -F gateway.yaml -b target
         mqbridge consume -t orders -G audit -c 10 --json --at tubemq://127.0.0.1:8715
+
+    Without -G, no group is joined or moved. With -G, whole batches are acknowledged: if -c ends the command within a batch, the
+    messages of this batch are delivered again.
     """
     write = _json_line if as_json else message_format.compile_format(fmt)
     start = _parse_offset(offset, group)

@@ -46,6 +46,8 @@ def quickstart(
 
         mqbridge quickstart
         mqbridge quickstart --messages 1000000 --keep /tmp/mqbridge-demo
+
+    Without --keep, the data is deleted at the end.
     """
     logs.configure("error")  # the gateway warns about dead letters, which the demo causes on purpose
     if native.compiled is None:

@@ -31,4 +31,6 @@ def group() -> None:
 
         mqbridge spark quickstart
         mqbridge spark mirror config/rocketmq-to-pulsar.yaml --checkpoint /var/lib/mirror
+
+    `mqbridge spark COMMAND --help` shows the options of each command.
     """

@@ -33,6 +33,8 @@ def quickstart(
 
         mqbridge spark quickstart
         mqbridge spark quickstart --messages 1000000 --keep /tmp/mqbridge-spark
+
+    Without --keep, the data is deleted at the end.
     """
     logs.configure("error")
     from mqbridge.spark.prerequisites import check_prerequisites

@@ -42,6 +42,8 @@ def topics(
         mqbridge topics --at pulsar://127.0.0.1:6650
         mqbridge topics orders -F gateway.yaml -b source
         mqbridge topics orders --create 8 --at log:///tmp/orders.db
+
+    Without names, all topics are listed. --create leaves a topic unchanged that has as many partitions or more.
     """
     event_loop.run(_topics(choose(config, cluster, at), names or [], create, as_json))
 
