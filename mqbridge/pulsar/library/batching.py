@@ -4,8 +4,8 @@ There is one batch for all messages, or one for each key. Key_Shared subscriptio
 message, so they need one batch for each key.
 
 A message with a delivery time, or with a sequence id set by the caller, becomes an entry of its own; the batches of earlier
-messages are sent before it. The same holds for a large message if the producer splits messages into chunks, because a batch
-cannot be split.
+messages are sent before it. The same holds for a message above `Batching.max_bytes` if the producer splits messages into
+chunks, because a batch cannot be split.
 """
 
 import asyncio
@@ -29,17 +29,19 @@ class Batching:
 
     max_messages: int = 1000
     max_bytes: int = 128 << 10
+    """Maximum size of a batch before compression, metadata included; a larger message becomes a batch of one message."""
     max_delay_s: float = 0.01
     """Time from a batch's first message until it is sent, in seconds."""
     by_key: bool = False
-    """True for one batch for each key; the limits apply to all batches together."""
+    """True for one batch for each key: `max_messages` and `max_bytes` then apply to all batches together. False for a single
+    batch, which has the key of its first message."""
 
 
 class MessageId(NamedTuple):
     """Id of a stored message.
 
-    `partition` is -1 for an unpartitioned topic, `batch_index` is -1 without batch framing, `ledger` and `entry` are -1 for a
-    duplicate.
+    `partition` is -1 for an unpartitioned topic, `batch_index` is -1 without batch framing. `ledger` and `entry` are -1 for a
+    message that a deduplicating broker dropped as a duplicate.
     """
 
     ledger: int
@@ -49,7 +51,15 @@ class MessageId(NamedTuple):
 
 
 class OutgoingMessage:
-    """A message to send. `payload` None is a tombstone; times are ms since the epoch."""
+    """A message to send. Its times are ms since the epoch.
+
+    payload       None is a tombstone
+    key           a bytes key is stored as base64
+    ordering_key  by this a Key_Shared subscription chooses the consumer, instead of by `key`; None: by `key`
+    event_time    0: none
+    deliver_at    None: delivered at once
+    sequence_id   None: the producer numbers the message
+    """
 
     __slots__ = ("deliver_at", "event_time", "key", "ordering_key", "payload", "properties", "sequence_id")
 
@@ -118,7 +128,10 @@ class _Batch:
 
 
 class Batcher:
-    """Collects the messages of one producer into batches; `partition` is the partition index in the ids of its messages."""
+    """Collects the messages of one producer into batches.
+
+    `partition` is the partition index in the ids of its messages, -1 for an unpartitioned topic.
+    """
 
     def __init__(self, producer: EntryProducer, batching: Batching, partition: int) -> None:
         self._producer, self._batching, self._partition = producer, batching, partition
@@ -153,7 +166,7 @@ class Batcher:
         return future
 
     def _add(self, message: OutgoingMessage, payload: bytes | None) -> "asyncio.Future[MessageId]":
-        """Add a message with this payload to a batch, or send it alone (see the module's docstring)."""
+        """Add a message with this payload to a batch, or send it alone (see the module's docstring). None is a tombstone."""
         future: asyncio.Future[MessageId] = self._create_future()
         batching = self._batching
         may_be_split = self._is_chunking and payload is not None and len(payload) > batching.max_bytes
@@ -184,7 +197,7 @@ class Batcher:
         """Send a message as an entry of its own."""
         metadata = MessageMetadata()
         message.write_to(metadata)
-        sent = self._producer.send(metadata, payload or b"", 1, message.sequence_id)
+        sent = self._producer.send(metadata, payload or b"", count=1, sequence_id=message.sequence_id)
         sent.add_done_callback(functools.partial(self._on_sent, [future], False))  # False: without batch framing
 
     def flush(self) -> None:

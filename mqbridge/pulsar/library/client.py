@@ -47,11 +47,11 @@ class PulsarClient(ClusterClient):
     """A client that connects on its first request. Closing it also closes its producers, consumers and readers.
 
     `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the CA certificates of the
-    system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of `mqbridge.pulsar.client.auth`. `admin_url`
-    is the address of the REST interface (`http://host:8080`), which only `admin` needs. `request_timeout_s` is the timeout of
-    one request, `operation_timeout_s` the timeout of an operation with all its retries, such as opening a consumer, and
-    `connect_timeout_s` the timeout of a connection with its handshake. `keep_alive_s` is the interval between pings; a connection
-    on which nothing arrives between two pings is closed. Raises ConfigError for an invalid URL.
+    system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of `mqbridge.pulsar.client.auth` (default:
+    none). `admin_url` is the address of the REST interface (`http://host:8080`), which only `admin` needs. `request_timeout_s` is
+    the timeout of one request, `operation_timeout_s` the timeout of an operation with all its retries, such as opening a
+    consumer, and `connect_timeout_s` the timeout of a connection with its handshake. `keep_alive_s` is the interval between
+    pings; a connection on which nothing arrives between two pings is closed. Raises ConfigError for an invalid URL.
     """
 
     def producer(
@@ -81,8 +81,9 @@ class PulsarClient(ClusterClient):
         """Open a producer of all partitions of a topic: `await` it, or use it with `async with`. Raises ClusterError.
 
         batch_messages, batch_bytes, batch_delay_s
-                               limits of a batch: messages (1: no batches), bytes, and seconds until it is sent
-        batch_by_key           make one batch per key, as key_shared subscriptions need it
+                               limits of a batch: messages (1: no batches), bytes, and seconds from its first message until it
+                               is sent
+        batch_by_key           make one batch per key, as key_shared subscriptions need it (False: batches mix keys)
         key_hash               hash function that chooses the partition of a key; `java` is the default of the Java client
         max_pending_bytes      `send` waits while messages of this total size have no receipt
         refresh_s              interval between checks for new partitions, in seconds
@@ -90,14 +91,17 @@ class PulsarClient(ClusterClient):
                                broker generates a name)
         access                 which other producers the topic may have, see `Access`
         compression            compression codec of every entry
-        schema                 schema that is registered with the topic, or checked against the topic's schema
-        chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit)
+        schema                 schema that is registered with the topic, or checked against the topic's schema (None: none)
+        chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit);
+                               without `chunking` such a message is REFUSED
         initial_subscription   subscription that is created together with a new topic, so it receives the first messages
         producer_properties    properties that the topic's statistics show
         max_elapsed_s          a message fails if it has no receipt after this time, in seconds (None: never)
-        fails_in_order         if a message fails after `max_elapsed_s`, all later messages fail too, so the order is kept
-        sole_sender            end with an error if another producer sent under `name` while this one was disconnected
-        retries_first_opening  retry the first opening until the broker is ready, without the limit of `operation_timeout_s`
+        fails_in_order         if a message fails after `max_elapsed_s`, all later messages fail too, so the order is kept (False:
+                               later messages are stored, so sending the failed one again changes the order)
+        sole_sender            end with an error if another producer sent under `name` while this one was disconnected (False:
+                               continue; a deduplicating broker may then drop messages that have no receipt)
+        retries_first_opening  retry the first opening until the broker is ready (False: for at most `operation_timeout_s`)
         """
         batching = Batching(batch_messages, batch_bytes, batch_delay_s, batch_by_key)
         settings = ProducerSettings(
@@ -155,18 +159,20 @@ class PulsarClient(ClusterClient):
                                  the messages published since this number of seconds ago
         mode                     subscription type, see `Mode`; by default one consumer per partition receives in order
         consumer_name            name that the topic's statistics show
-        priority                 consumers with a lower number receive messages first, or become active first
+        priority                 consumers with a lower number receive messages first (shared), or become active first (failover)
         max_bytes                maximum size of the buffered messages of all partitions together
         batch_index_acks         acknowledge single messages of a batch, at a broker with acknowledgmentAtBatchIndexLevelEnabled
                                  (False: a batch is acknowledged when all of its messages are)
         ack_timeout_s            messages without acknowledgement are redelivered after this time, in seconds (None: never)
-        read_compacted           receive only the newest message of each key of a compacted topic; exclusive and failover
-        key_ranges               key_shared: ranges of key hashes (0 to 65535, both ends included) of this consumer
+        read_compacted           receive only the newest message of each key of a compacted topic; only exclusive and failover
+        key_ranges               key_shared: ranges of key hashes (0 to 65535, both ends included) of this consumer (empty: the
+                                 broker assigns them)
         schema                   schema that is checked against the topic's schema
         subscription_properties  properties that the broker stores with a new subscription
-        chunk_limits             limits of chunked messages that wait for their remaining chunks
-        stall_check_s            exclusive and failover: after this time without a message, ask the broker if it has any
-        create_topic             allow the broker to auto-create a missing topic
+        chunk_limits             limits of chunked messages that wait for their remaining chunks; see `ChunkLimits`
+        stall_check_s            exclusive and failover: after this time without a message, ask the broker if it has any, and if
+                                 so subscribe again
+        create_topic             allow the broker to auto-create a missing topic (False: a missing topic raises ClusterError)
         refresh_s                interval between checks for new partitions and topics, in seconds
         """
         names = _topic_names(topics)
@@ -206,7 +212,8 @@ class PulsarClient(ClusterClient):
     ) -> Opening[Reader]:
         """Open a reader of all partitions of topics, which must exist. Raises ClusterError.
 
-        `start` is "earliest", "latest", or a publish time. The other arguments are those of `consumer`.
+        `start` is "earliest", "latest", or a publish time (local time if it has no time zone). The other arguments are those of
+        `consumer`.
         """
         names = _topic_names(topics)
 
@@ -244,10 +251,10 @@ class PulsarClient(ClusterClient):
         sole_sender: bool = False,
         retries_first_opening: bool = False,
     ) -> Opening[EntryProducer]:
-        """Open a producer of encoded entries to one partition, or to an unpartitioned topic. Raises ClusterError.
+        """Open a producer of encoded entries to one partition (`orders-partition-0`) or an unpartitioned topic.
 
-        It is faster for applications that make batches themselves. Its `send` takes metadata and payload, and returns a future;
-        it never waits, so the caller must limit the pending bytes. The arguments are those of `producer`.
+        Raises ClusterError. It is faster for applications that make batches themselves. Its `send` takes metadata and payload,
+        and returns a future; it never waits, so the caller must limit the pending bytes. The arguments are those of `producer`.
         """
         settings = ProducerSettings(
             name=name,
@@ -269,7 +276,7 @@ class PulsarClient(ClusterClient):
             try:
                 await producer.opened()
             except BaseException:
-                await producer.close(0.0)
+                await producer.close(timeout=0.0)
                 raise
             return producer
 

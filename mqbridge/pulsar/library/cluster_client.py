@@ -87,7 +87,7 @@ class ClusterClient:
                 raise ClusterError("the client is closed", Failure.FATAL)
             opened = await open_resource()
             if self._closed:  # the client was closed in the meantime
-                await opened.close(0.0)
+                await opened.close(timeout=0.0)
                 raise ClusterError("the client is closed", Failure.FATAL)
             self._opened.add(opened)
             return opened

@@ -59,9 +59,10 @@ class Consumer:
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Wait at most `timeout` seconds for the next message and return it. Cancelling the call loses no message.
+        """Wait at most `timeout` seconds (None: for ever) for the next message and return it.
 
-        Raises TimeoutError. Raises ClusterError if the consumer is closed, and once for each partition that has failed.
+        Cancelling the call loses no message. Raises TimeoutError. Raises ClusterError if the consumer is closed, and once for
+        each partition that has failed.
         """
         message = self._take()
         if message is None:
@@ -99,7 +100,7 @@ class Consumer:
             handle.acknowledge_all()
 
     def _raise_failure(self) -> None:
-        """Raise an error if the consumer as a whole, one more partition, or every partition has failed."""
+        """Raise an error if this consumer as a whole, a partition whose error was not raised yet, or every partition failed."""
         if self._topic_consumer.end_error is not None:
             raise self._topic_consumer.end_error
         failed = self._topic_consumer.failed_consumers()
@@ -207,9 +208,9 @@ class Consumer:
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
         """Move the subscription's position.
 
-        With "earliest", "latest" or a publish time this moves every active partition of this consumer, with a message only its
-        partition. The next message received is the one at the new position. Messages received before can no longer be
-        acknowledged. Raises ClusterError.
+        With "earliest", "latest" or a publish time (local time if it has no time zone) this moves every partition of which this
+        consumer is the active one, with a message only the message's partition. The next message received is the one at the new
+        position. Messages received before the seek can no longer be acknowledged. Raises ClusterError.
         """
         if isinstance(to, ReceivedMessage):
             consumer = self._topic_consumer.consumers.get(partition_topic_name(full_name(to.topic), to.partition))
@@ -219,7 +220,7 @@ class Consumer:
                 )
             ledger, entry, index = to.position
             # A chunked message has the id of its last chunk, but must be read from its first chunk, which only the handle knows.
-            # A message with any other handle was not received by this library.
+            # A message without this handle was not received by a Pulsar consumer: only its position is known.
             begin = to.handle.begin if isinstance(to.handle, ReceivedEntry) else (ledger, entry)
             await self._seek(consumer, begin)
             if index:  # the broker only seeks to the beginning of an entry
@@ -272,7 +273,7 @@ class Consumer:
         consumers = list(self._topic_consumer.consumers.values())
         last = await asyncio.gather(*(consumer.last_message() for consumer in consumers))
         return {
-            consumer.topic: () if entry < 0 else (ledger, entry, max(index, 0))
+            consumer.topic: () if entry < 0 else (ledger, entry, max(index, 0))  # index -1: no batch
             for consumer, (ledger, entry, index) in zip(consumers, last, strict=True)
         }
 
@@ -284,7 +285,7 @@ class Consumer:
 
     @property
     def at_end(self) -> bool:
-        """True once all topics are terminated and every message was received."""
+        """True once all topics are terminated (an administrator ended writing to them) and every message was received."""
         consumers = self._topic_consumer.consumers.values()
         return not self._decoded_messages and bool(consumers) and all(each.at_end and not each.queued for each in consumers)
 

@@ -7,8 +7,8 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 Mode = Literal["exclusive", "failover", "shared", "key_shared"]
 """How the consumers of a subscription share a topic.
 
-exclusive   only one consumer may subscribe; the broker refuses others
-failover    each partition has one active consumer, which receives in order; another becomes active when it disconnects
+exclusive   only one consumer may subscribe, and receives in order; the broker refuses others
+failover    each partition has one active consumer, which receives in order; when it disconnects, another becomes active
 shared      messages are distributed over all consumers, without order
 key_shared  like shared, but all messages of a key are delivered to one consumer, in order
 """

@@ -69,11 +69,11 @@ class Producer:
     ) -> SendReceipt:
         """Send a message and return when it is stored. First wait while messages of `max_pending_bytes` have no receipt.
 
-        Concurrent calls share batches and keep their order. A `payload` of None is a tombstone. Times are ms since the epoch;
-        `deliver_at` is effective on shared subscriptions only. If `ordering_key` is set, a key_shared subscription chooses the
-        consumer by it instead of by `key`. `sequence_id` must be greater than all earlier ones; a deduplicating broker drops a
-        message whose id is not greater than the last one stored. `partition` is a partition index, which replaces the choice by
-        key.
+        Concurrent calls share batches and keep their order. A `payload` of None is a tombstone. `keys` and `msg_type`, which
+        Pulsar lacks, become reserved properties. Times are ms since the epoch; `deliver_at` is effective on shared subscriptions
+        only. If `ordering_key` is set, a key_shared subscription chooses the consumer by it instead of by `key`. `sequence_id`
+        must be greater than all earlier ones (None: the producer counts); a deduplicating broker drops a message whose id is not
+        greater than the last one stored. `partition` is a partition index, which replaces the choice by key.
 
         Raises ClusterError: REFUSED if the broker rejects the message, RETRY after `max_elapsed_s`, FATAL if the producer has
         ended. Raises MappingError if Pulsar's metadata cannot represent the message.
@@ -85,7 +85,8 @@ class Producer:
         pairs: tuple[Pair, ...] = ()
         if properties:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
-        if pairs or keys or msg_type is not None or event_time == 0:  # only these are stored as properties
+        # The other fields have places of their own in Pulsar; on event time 0 see `write_properties`.
+        if pairs or keys or msg_type is not None or event_time == 0:
             message = Message(payload, pairs, keys=tuple(keys), msg_type=msg_type, event_time=event_time)
             pairs = tuple(write_properties(message, None))
         size = MESSAGE_OVERHEAD_BYTES + len(payload or b"") + sum(len(name) + len(value) for name, value in pairs)

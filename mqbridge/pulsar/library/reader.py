@@ -21,7 +21,7 @@ class Reader:
         return self._consumer.closed
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Wait at most `timeout` seconds for the next message and return it. Raises the same errors as `Consumer.receive`."""
+        """Wait at most `timeout` seconds (None: for ever) for the next message. Raises the same errors as `Consumer.receive`."""
         return await self._consumer.receive(timeout)
 
     async def has_more(self) -> bool:
@@ -44,7 +44,7 @@ class Reader:
         await self._consumer.seek(to)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close the reader; a running iteration over it ends."""
+        """Close the reader within `timeout` seconds; a running iteration over it ends."""
         await self._consumer.close(timeout)
 
     def __aiter__(self) -> Self:

@@ -21,6 +21,7 @@ class ReceivedEntry:
         self.begin: EntryId = entry.first_chunk or self.id
         """Id of the first chunk of a chunked message; otherwise the entry's own id."""
         self.count = entry.count
+        """Number of messages in the entry, delivered or not."""
         self.generation = consumer.generation
         """The consumer's generation at delivery. A new generation begins, and earlier handles become outdated, after a seek, a
         reset of the subscription or a migration of the topic; on ordered subscriptions also after a negative acknowledgement,
@@ -39,7 +40,10 @@ class ReceivedEntry:
         return self.consumer.end_error is None and self.generation == self.consumer.generation
 
     def acknowledge(self, index: int) -> None:
-        """Acknowledge the message at this index of the batch; with the last unacknowledged message the entry is acknowledged."""
+        """Acknowledge the message at this index of the batch, and all undelivered messages.
+
+        With the last unacknowledged message the entry is acknowledged.
+        """
         if self.count == 1:
             self.consumer.acknowledge(self.id)
         else:

@@ -49,7 +49,9 @@ class TopicConsumer:
         self._budget = ReceiveBudget(subscription.max_bytes)
         self._round_robin: list[EntryConsumer] = []
         self._next_index = 0
+        """Index in `_round_robin`, modulo its length, at which the next `take` begins."""
         self._changed = asyncio.Event()
+        """Set by `wake`, and cleared by each `wait`."""
         self._subscribe_lock = asyncio.Lock()
         """Held during a check for new partitions: two concurrent checks could both subscribe to a partition, and one of the two
         consumers would never be closed."""
@@ -63,7 +65,7 @@ class TopicConsumer:
         try:
             if self._watch is not None:
                 self._topics |= (await self._watch.next_change()).added
-            self._budget.consumers = len(self._topics)
+            self._budget.consumers = len(self._topics)  # at least one consumer per topic; `_subscribe` may raise the number
             for topic in sorted(self._topics):
                 await self._subscribe(topic, missing_is_fatal=self._watch is None)
         except BaseException:
@@ -226,7 +228,7 @@ async def open_topic_consumer(
     Raises ClusterError.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
-    consumer = TopicConsumer(client, names, None, subscription, refresh_s)
+    consumer = TopicConsumer(client, names, watch=None, subscription=subscription, refresh_s=refresh_s)
     await consumer.open()
     return consumer
 

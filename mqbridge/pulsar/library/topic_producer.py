@@ -59,7 +59,7 @@ class TopicProducer:
         self._closed = False
 
     async def open(self) -> None:
-        """Request the number of partitions, and open the producer of the first one to find out whether that is allowed.
+        """Request the number of partitions, and open the first partition's producer to find out whether producing is allowed.
 
         Raises ClusterError.
         """
@@ -67,7 +67,7 @@ class TopicProducer:
         if count is None:
             raise ClusterError(f"topic {self.topic} does not exist: create it", Failure.FATAL)
         self.partitions = count
-        first = 0 if count else -1
+        first = 0 if count else -1  # -1: the unpartitioned topic
         self._get_or_open_batcher(first)
         try:
             await self.producer(first).opened()
@@ -82,7 +82,7 @@ class TopicProducer:
         if fields or payload is None:
             return self.send_message(OutgoingMessage(payload, **fields))
         batcher = self._unkeyed_batcher
-        if batcher is None or self._remaining <= 1:
+        if batcher is None or self._remaining <= 1:  # with the last of `_remaining` messages the partition changes
             batcher = self._unkeyed_batcher = self._batcher_for(PLAIN)
         else:
             self._remaining -= 1
