@@ -17,8 +17,9 @@ from mqbridge.pulsar.client.auth import NO_AUTH, Auth, BasicAuth, TlsAuth, Token
 from mqbridge.secret import HIDDEN, Secret
 
 ENTRY_POINT_GROUP = "mqbridge.pulsar_auth"
+"""Group of Python entry points in which plugins register themselves."""
 BUILT_IN = {"token": {"token"}, "basic": {"user", "password"}, "tls": set[str]()}
-"""Built-in methods and their required options."""
+"""Built-in methods and their required options; `tls` needs none, because the cluster's `tls` has the certificate."""
 
 AuthFactory = Callable[[dict[str, Any]], Auth]
 """Function that a plugin registers: it takes the options of `auth` besides `method`."""
@@ -60,7 +61,7 @@ class AuthOptions(BaseModel):
                     f"method {options.method} has no option {unknown[0]!r}. {nearest(unknown[0], required) or ''}".rstrip(". ")
                 )
         else:
-            options.make(None)  # called only for the check: the plugin's factory checks its options
+            options.make(certificate=None)  # called only for the check: the plugin's factory checks its options
         return options
 
     @property
@@ -69,7 +70,10 @@ class AuthOptions(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
     def make(self, certificate: Path | None) -> Auth:
-        """Create the authentication method; `certificate` is the client certificate of `tls`. Plugins may raise ValueError."""
+        """Create the authentication method. Plugins may raise ValueError.
+
+        `certificate` is the client certificate of `tls`, None without one; only the method `tls` uses it.
+        """
         match self.method:
             case "token" if self.token is not None:
                 return TokenAuth(self.token)

@@ -45,9 +45,10 @@ def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
 
 
 def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = None, following: Position | None = None) -> Batch:
-    """Make a batch of at least one entry; `handle` is what the lane needs to acknowledge it.
+    """Make a batch of at least one entry.
 
-    `following` is the position where reading continues; None if it is the one after the last entry.
+    `handle` is what the lane needs to acknowledge it; None if nothing is acknowledged, as when a range is read. `following` is
+    the position where reading continues; None if it is the one after the last entry.
     """
     first, last = entries[0], entries[-1]
     return Batch(
@@ -61,14 +62,18 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         data=entries,
         handle=handle,
         held_bytes=sum(entry.held_bytes for entry in entries),
-        # With the compiled module every batch is decoded anyway (see `PulsarOutbound.formats`), so a search would save nothing.
+        # The search for a text lets a filter skip decoding. With the compiled module every batch is decoded anyway (see
+        # `PulsarOutbound.formats`), so it would save nothing.
         may_contain=None if native.compiled is not None else lambda text: any(_may_contain(entry, text) for entry in entries),
-        published_ms=first.publish_time or None,
+        published_ms=first.publish_time or None,  # 0: the entry is damaged
     )
 
 
 def masks_by_entry(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:
-    """Translate sorted message indexes of a batch into masks by entry id, for the entries that contain one of the messages."""
+    """Translate sorted message indexes of a batch into masks by entry id, for the entries that contain one of the messages.
+
+    The indexes in the batch count only messages to deliver; bit i of a mask is message i of the whole entry.
+    """
     masks: dict[EntryId, int] = {}
     remaining, first_index = iter(indexes), 0
     index = next(remaining, None)

@@ -32,6 +32,7 @@ from mqbridge.pulsar.wire.names import TopicName, parse_topic
 log = logging.getLogger(__name__)
 
 SYSTEM_NAMESPACE = "pulsar/system"
+"""Namespace of the brokers' own topics, which are not listed."""
 
 
 class Pulsar:
@@ -74,7 +75,7 @@ class Pulsar:
             await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every connection; stop waiting for that at `deadline` (loop time)."""
+        """Close every connection; stop waiting for that at `deadline` (loop time; None: CLOSE_S seconds from now)."""
         self.connectivity.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
@@ -85,7 +86,7 @@ class Pulsar:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times of certificates and of the token (s since the epoch), by label."""
+        """Expiry times in s since the epoch: of certificates by name (see `Tls.expiries`), of credentials by the auth method."""
         expiries = dict(self._tls.expiries) if self._tls is not None else {}
         if (expires_at := self.credentials_expire_at) is not None:
             expiries[self._auth.method] = expires_at
@@ -204,7 +205,7 @@ class Pulsar:
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and next position of each partition; a reader is opened on each of them."""
+        """Return by partition name the positions of the oldest entry and after the newest; opens a reader on each partition."""
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
         names = map(self._topics.partition_topic_name, partitions)
@@ -212,13 +213,13 @@ class Pulsar:
         return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the position after everything that the subscription has acknowledged without a gap; needs `admin_url`."""
+        """Return by partition name the position after all that the subscription acknowledged without a gap; needs `admin_url`."""
         return await self._operations.committed(topic, group)
 
     # --- data -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read the range with a non-durable reader, see `RangeReader`."""
+        """Read the range with a reader: the broker stores no position; see `RangeReader`. Without `end` read for ever."""
         source = next((each for each in await self._topics.partitions(topic) if each.name == partition), None)
         if source is None:
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)

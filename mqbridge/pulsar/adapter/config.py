@@ -79,6 +79,7 @@ class PulsarCluster(ClusterModel):
 
     @field_serializer("admin_url")
     def _strip_user(self, url: str | None) -> str | None:
+        """Leave out user and password of the URL when the configuration is shown."""
         return url and re.sub(r"://[^/,]*@", "://", url)
 
     @field_validator("namespace")
@@ -93,6 +94,7 @@ class PulsarCluster(ClusterModel):
             address = self.service_url.removeprefix(SCHEME)
             advice = f"write {TLS_SCHEME}{address}, with the port for TLS (usually 6651)"
             raise ValueError(f"tls is given, but service_url is without TLS: {advice}")
+        # `tls: off` becomes None as well; only the set of given fields tells it from a missing option.
         if self.tls is None and "tls" in self.model_fields_set and self.is_tls:
             raise ValueError(f"tls is off, but service_url begins with {TLS_SCHEME}")
         if self.auth is not None and self.auth.method == "tls" and self.certificate is None:
@@ -112,7 +114,7 @@ class PulsarCluster(ClusterModel):
 
     @property
     def certificate(self) -> Path | None:
-        """Client certificate of the gateway."""
+        """File of the gateway's client certificate; None without one."""
         return None if self.tls is None else self.tls.certificate
 
     def make_tls(self, cluster: str) -> Tls | None:

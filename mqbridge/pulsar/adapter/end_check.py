@@ -38,7 +38,7 @@ class EndCheck:
         self._version += 1
 
     def expect_redelivery(self, delay_s: float) -> None:
-        """Forget the result, because an entry will be redelivered after this delay."""
+        """Forget the result, because an entry will be redelivered after this delay; request it anew only after that."""
         self.invalidate()
         self._next_request_at = max(self._next_request_at, self._loop.time() + delay_s + REDELIVERY_WAIT_S)
 
@@ -61,7 +61,7 @@ class EndCheck:
         """Request the newest entry id and set `reached`; `version` is the version when the request was started."""
         try:
             has_more = await self._consumer.has_more()
-        except ClusterError as error:  # `receive` raises the error that ends the consumer
+        except ClusterError as error:  # only logged: if it ended the consumer, `PulsarLane.receive` raises it
             log.log(
                 retry_log_level(error, logging.INFO),
                 "partition %s: cannot find out whether all entries were read, checking again later: %s",
@@ -74,7 +74,7 @@ class EndCheck:
         else:
             is_stale = version != self._version
             self.reached = not (has_more or is_stale or self._consumer.queued)
-            if self.reached or is_stale:  # the woken lane repeats a stale request at once, not after its timeout
+            if self.reached or is_stale:  # the woken lane repeats a stale request at once, not after IDLE_CHECK_S
                 self._consumer.wake()
         finally:
             self._next_request_at = max(self._next_request_at, self._loop.time() + MIN_INTERVAL_S)

@@ -1,9 +1,9 @@
 """Inbound: a consumer per partition, and a lane while that consumer is the active one.
 
-With exclusive and shared subscriptions a lane lasts until it is released. With failover a lane begins and ends as the broker
-activates another member. New partitions of a topic are checked for periodically and read from their beginning. Deleting a topic
-revokes its lanes. An ordinary SUBSCRIBE would re-create the topic at once if the broker auto-creates topics, so ours
-forbids it.
+On exclusive, shared and key_shared subscriptions a lane lasts until it is released. On failover subscriptions a lane begins
+when the broker makes this member's consumer the active one, and ends when another member's becomes active. New partitions of a
+topic are checked for periodically and read from their beginning. Deleting a topic revokes its lanes. An ordinary SUBSCRIBE would
+re-create the topic at once if the broker auto-creates topics, so ours forbids it.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class PulsarInbound:
                 yield lane
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all lanes and close all consumers."""
+        """Release all lanes and close all consumers until `deadline` (loop time; None: CLOSE_S seconds from now)."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + CLOSE_S
         await cancel(self._refresh_task, *self._lane_tasks)
@@ -103,6 +103,7 @@ class PulsarInbound:
 
     async def _subscribe(self, partition: Partition, *, first: bool) -> None:
         """Subscribe to one partition and start to offer its lanes; a missing partition is left to the next check."""
+        # The configured start is for the partitions that exist when the route starts; a later one is read from its beginning.
         earliest = self._spec.start_of(partition.topic, partition.name) is Start.EARLIEST or not first
         subscription = Subscription(
             self._spec.group,
@@ -110,7 +111,7 @@ class PulsarInbound:
             earliest=earliest,
             consumer_name=self._consumer_name,
             batch_index_ack=self.individual_ack,  # brokers without it wait for the whole entry
-            create_topic=not self._topics.is_persistent(partition.topic),  # others exist only while they are in use
+            create_topic=not self._topics.is_persistent(partition.topic),  # a non-persistent topic exists only while it is in use
         )
         try:
             consumer = await self._client.consumer(self._topics.partition_topic_name(partition), subscription, self._budget)
@@ -128,7 +129,7 @@ class PulsarInbound:
         """Offer a lane whenever the consumer becomes the active one, and revoke it when another consumer does."""
         try:
             while True:
-                await consumer.wait_active(True)
+                await consumer.wait_active(active=True)
                 lane = self._latest_lanes[partition] = PulsarLane(
                     partition, consumer, self._options.batch_bytes, self._budget.max_bytes // MIN_BATCHES_AHEAD
                 )

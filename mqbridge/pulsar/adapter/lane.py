@@ -61,9 +61,9 @@ class PulsarLane:
         self._ordered = consumer.subscription.ordered
         self._end_check = EndCheck(partition, consumer)
         self._resume_at = 0.0
-        """Loop time at which an ordered lane continues after a rejection with a delay."""
+        """Loop time at which an ordered lane continues after a rejection with a delay; in the past without one."""
         self._seek_position: Position | None = None
-        """Position inside an entry at which a seek begins."""
+        """Position inside an entry at which a seek begins; None once that entry was taken, or if an entry begins there."""
 
     @property
     def caught_up(self) -> bool:
@@ -112,7 +112,8 @@ class PulsarLane:
     def _take_entries(self) -> list[Entry]:
         """Take the queued entries for one batch, up to half of the consumer's share of the budget.
 
-        The other half is for the entries that arrive meanwhile. The result is empty if a seek skips all messages of the entry.
+        The other half is for the entries that arrive meanwhile. The result is empty if the only entry taken ends before the
+        position of a seek.
         """
         self._end_check.invalidate()
         entries = self._consumer.take_many(
@@ -128,7 +129,7 @@ class PulsarLane:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Acknowledge the batch, or the messages at these indexes; `receipt` is not used."""
+        """Acknowledge the whole batch, or only the messages at these indexes of the batch; `receipt` is not used."""
         self._release_charge(batch)
         delivery: Delivery = batch.handle
         if self.revoked.is_set() or delivery.generation != self._consumer.generation:
@@ -198,7 +199,10 @@ class PulsarLane:
         self._consumer.wake()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Revoke the lane, and close the consumer, which sends the pending acknowledgements."""
+        """Revoke the lane, and close the consumer, which sends the pending acknowledgements.
+
+        `deadline` is a loop time; None: wait for one request timeout.
+        """
         if not self.revoked.is_set():
             self.revoke()
             await self._consumer.close(deadline)

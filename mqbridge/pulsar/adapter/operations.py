@@ -51,7 +51,7 @@ class PulsarOperations:
     """
 
     backlog_unit = "entries"
-    """An entry may hold many messages."""
+    """`backlog` counts entries, each of which may hold many messages."""
 
     def __init__(
         self, cluster: str, topics: Topics, admin: Admin | None, bounds: Callable[[str], Awaitable[Mapping[str, Bounds]]]
@@ -226,7 +226,8 @@ class PulsarOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`.
 
-        `planned` are the subscriptions that are created together with the topic.
+        With `group` the topic is a source that this subscription reads; None: it is a target. `planned` are the subscriptions
+        that are created together with a target topic.
         """
         full = self._topics.parse(topic)
         if not self._topics.is_persistent(topic):
@@ -297,6 +298,7 @@ async def _move_partition(admin: Admin, partition_topic: TopicName, group: str, 
         # A reset to a position after the newest entry would move the subscription to the newest entry instead.
         await admin.skip_all(partition_topic, group)
     else:
+        # Ledger -1 sorts before every entry: the position of a partition that held no message.
         await admin.reset_to(partition_topic, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
 
 

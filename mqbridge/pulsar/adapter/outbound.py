@@ -32,7 +32,7 @@ from mqbridge.receipts import ReceiptAggregator, closed_outbound_future
 from mqbridge.stored_positions import last_stored
 
 SequenceIds = tuple[int | None, int | None]
-"""Sequence ids of the first and last message of an entry; None: the producer assigns them."""
+"""Sequence ids of the first and last message of an entry; both are None if the producer assigns them."""
 ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
 """The sequence ids of any number of entries to which the producer assigns them."""
 
@@ -76,7 +76,10 @@ class PulsarOutbound:
         self._closed = False
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Encode the share into entries and queue them in order; the receipt has the positions of the stored messages."""
+        """Encode the share (messages of a batch for this partition) into entries, and queue them in order.
+
+        The receipt has the positions of the stored messages.
+        """
         if self._closed:
             return closed_outbound_future(repr(self._spec.topic))
         sequence_ids: Iterable[SequenceIds] = ASSIGNED_BY_PRODUCER
@@ -90,7 +93,7 @@ class PulsarOutbound:
         producer = self._producers.get(partition) or self._open_producer(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
         share.held_bytes = sum(len(entry.payload) for entry in entries)
-        for entry, (first, last) in zip(entries, sequence_ids, strict=False):
+        for entry, (first, last) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
             sent = producer.send(
                 entry.metadata, entry.payload, entry.count, first, highest_sequence_id=last, owner=receipt.future
             )
@@ -130,7 +133,7 @@ class PulsarOutbound:
         )
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Withdraw unsent entries; entries already sent to the broker stay in flight until their receipt."""
+        """Withdraw the unsent entries of the sends with these futures; sent entries stay in flight until their receipt."""
         owners = frozenset(sends)
         for producer in self._producers.values():
             producer.withdraw(owners)
@@ -142,8 +145,8 @@ class PulsarOutbound:
     def _open_producer(self, partition: int) -> EntryProducer:
         has_sender = self._sender_sequence is not None
         settings = ProducerSettings(
-            self._spec.sender if has_sender else self._options.producer_name,
-            CODEC_NUMBERS[self._options.compression],
+            name=self._spec.sender if has_sender else self._options.producer_name,
+            codec=CODEC_NUMBERS[self._options.compression],
             access=pb.ExclusiveWithFencing if self._fences else pb.Shared,
             max_elapsed_s=self._spec.max_elapsed_s,
             retries_first_opening=True,
@@ -217,7 +220,7 @@ class PulsarOutbound:
         return await last_stored(self._cluster, self._spec.topic, names, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the entries in flight, then close the producers."""
+        """Wait for entries in flight until `deadline` (loop time; None: CLOSE_S seconds from now), then close the producers."""
         self._closed = True
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + CLOSE_S

@@ -164,7 +164,8 @@ class RangeReader:
     async def _check_gap(self, entry: Entry) -> None:
         """Raise GapError if the ledger in which the range begins was deleted. `entry` is the first entry read.
 
-        Only whole ledgers are deleted, so an entry of the same ledger proves that nothing is missing.
+        A range that begins with ledger -1 begins at the oldest entry, so it has no gap. Only whole ledgers are deleted, so an
+        entry of the same ledger proves that nothing is missing.
         """
         if 0 <= self._begin[0] < (entry.first_chunk or entry.id)[0]:
             first = (await request_bounds(self._client, self._topic, self._timeout_s)).first

@@ -129,5 +129,6 @@ def _retention_limit(policies: RetentionPolicies) -> str | None:
 
 def _evicts(quota: Mapping[str, Any]) -> bool:
     """Return True if this backlog quota has a limit and drops messages beyond it."""
+    # `limit` and `limitSize` are bytes (older and newer brokers), `limitTime` is seconds; without a limit they are not above 0.
     limited = any(quota.get(name, -1) > 0 for name in ("limit", "limitSize", "limitTime"))
     return limited and quota.get("policy") == EVICTION

@@ -22,14 +22,14 @@ def unit_ranges_between(begin: Position, end: Position, entry_counts: Mapping[in
     if end <= begin:
         return []
     # The ledger of `end`: all its entries before `end`, including the entry in which the range ends.
-    last = UnitRange((end[0], 0, 0), end[1] + (end[2] > 0), component=ENTRY_COMPONENT)
+    last = UnitRange((end[0], 0, 0), count=end[1] + (end[2] > 0), component=ENTRY_COMPONENT)
     if begin[0] == end[0]:
-        return [UnitRange(begin, last.count - begin[1], component=ENTRY_COMPONENT)]
+        return [UnitRange(begin, count=last.count - begin[1], component=ENTRY_COMPONENT)]
     ranges: list[UnitRange] = []
     if entry_counts is None or (begin[0] >= 0 and begin[0] not in entry_counts):
-        ranges.append(UnitRange(begin, 1))
+        ranges.append(UnitRange(begin, count=1))
     elif begin[0] >= 0:
-        ranges.append(UnitRange(begin, entry_counts[begin[0]] - begin[1], component=ENTRY_COMPONENT))
+        ranges.append(UnitRange(begin, count=entry_counts[begin[0]] - begin[1], component=ENTRY_COMPONENT))
     between = sorted(ledger for ledger in entry_counts or () if begin[0] < ledger < end[0])
-    ranges += [UnitRange((ledger, 0, 0), (entry_counts or {})[ledger], component=ENTRY_COMPONENT) for ledger in between]
+    ranges += [UnitRange((ledger, 0, 0), count=(entry_counts or {})[ledger], component=ENTRY_COMPONENT) for ledger in between]
     return [unit_range for unit_range in (*ranges, last) if unit_range.count > 0]

@@ -49,7 +49,7 @@ def encode_single(message: Message, origin: str | None) -> bytes:
     """Encode SingleMessageMetadata with its size prefix, for a message in a batch. `origin` is as in `write_fields`."""
     key, is_base64 = encode_key(message.key)
     time = 0 if message.event_time is None else unsigned(message.event_time)
-    size = -1 if message.payload is None else len(message.payload)
+    size = -1 if message.payload is None else len(message.payload)  # -1: a tombstone
     return encode_prefix(size, write_properties(message, origin), key, is_base64, message.ordering_key, time)
 
 
@@ -97,7 +97,7 @@ def type_properties(message: Message) -> list[Pair]:
 
 
 class MessageReader:
-    """Makes the messages of one entry; fields of the entry are the same in all of them."""
+    """Makes the messages of one entry, which share its publish time, delivery time and delivery count."""
 
     __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
 

@@ -22,7 +22,7 @@ class Limits:
 class EncodedEntry:
     """An uncompressed entry to send: the producer adds its name, sequence id and publish time.
 
-    `indexes` are the indexes of its messages in the encoded sequence.
+    `indexes` are the indexes of its messages in the sequence given to `encode`, plus `start`.
     """
 
     __slots__ = ("count", "indexes", "metadata", "payload")
@@ -51,8 +51,8 @@ class CopiedMessage:
 def encode(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> EncodeResult:
     """Return entries with all readable messages in order, and a failure for each message with a defect.
 
-    `start` is the index of the first message, for the indexes in the result. `origin` is the prefix of the origin property of all
-    messages, to which each message's position is appended; None writes no origins.
+    `start` is added to the indexes in the result: the index of the first message in a larger sequence. `origin` is the prefix of
+    the origin property of all messages, to which each message's position is appended; None writes no origins.
 
     A message with a delivery time gets an entry of its own, as Pulsar requires. So does a message beyond `limits.max_bytes`: the
     producer tries to send it, because compression may make it small enough.
@@ -75,7 +75,7 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
     """Do the same as `encode` in plain Python."""
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
-    parts: list[bytes] = []  # payload of the current batch: prefix and payload of each message
+    parts: list[bytes] = []  # payload of the current batch: metadata (with its size) and payload of each message
     first = size = 0  # of the current batch: index of its first message, and its size in bytes
     for index, message in enumerate(messages):
         if message.defect is None and message.deliver_at is None:

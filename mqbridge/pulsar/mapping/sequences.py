@@ -1,6 +1,7 @@
 """Converts source positions to sequence ids, by which brokers deduplicate, and back. The order of positions is kept.
 
-Sequence ids are non-negative signed 64-bit numbers, so 63 bits hold a position and its number of components:
+Sequence ids are non-negative signed 64-bit numbers, so 63 bits hold a position and, as a tag in the leading one or two bits, its
+number of components:
 
     00  offset, 61 bits                                     (offset,): RocketMQ, log
     01  offset, 46 bits   index, 15 bits                    (offset, index): TubeMQ
@@ -19,7 +20,7 @@ from mqbridge.message import Position, format_position
 _WIDTHS: dict[int, tuple[int, ...]] = {1: (61,), 2: (46, 15), 3: (28, 21, 13)}
 """Number of components -> width of each component in bits."""
 _TAGS = {1: 0, 2: 1 << 61, 3: 1 << 62}
-"""Number of components -> the leading bits of the sequence id that mark it."""
+"""Number of components -> the tag in the leading bits, at its place in the sequence id."""
 
 
 def sequence_of(position: Position) -> int:
@@ -44,7 +45,10 @@ def sequence_of(position: Position) -> int:
 
 
 def position_of_sequence(sequence: int) -> Position:
-    """Return the position of a sequence id made by `sequence_of`; accepts any 63-bit number."""
+    """Return the position of a sequence id made by `sequence_of`.
+
+    Any 63-bit number is accepted: an id of another producer with this name gives some position that no message may have.
+    """
     component_count = 3 if sequence >= _TAGS[3] else 2 if sequence >= _TAGS[2] else 1
     packed = sequence ^ _TAGS[component_count]
     position: list[int] = []

@@ -24,7 +24,7 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
         decoded = native.compiled.pulsar_decode(items)
         if decoded is not None:  # None: only the plain code can decode them
             messages: Sequence[Message]
-            messages, defects = decoded
+            messages, defects = decoded  # defects: (index of a damaged entry, reason)
             for index, defect in defects:
                 entries[index].defect = defect
             return messages

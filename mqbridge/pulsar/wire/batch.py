@@ -35,7 +35,7 @@ def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMet
             reason = f"its {end - begin} bytes of metadata are no protobuf"
             raise RemoteProtocolError(f"message {index} of a batch of {count} cannot be read: {reason}") from error
         at = end + single.payload_size
-        if not end <= at <= size:  # `payload_size` is signed
+        if not end <= at <= size:  # a damaged `payload_size` can be negative, or too large
             break
         index += 1
         yield single, payload[end:at]

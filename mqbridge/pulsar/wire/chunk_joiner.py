@@ -26,11 +26,11 @@ class ChunkLimits(NamedTuple):
     """Limits of messages that wait for their remaining chunks."""
 
     messages: int = 10
-    """Maximum number of these messages."""
+    """Maximum number of incomplete messages of one consumer, at least 1; beyond it the oldest is abandoned."""
     max_bytes: int = MAX_UNCOMPRESSED_BYTES
-    """Maximum total size of these messages in bytes, as announced by their first chunks."""
+    """Maximum total size of the incomplete messages in bytes, as announced by their first chunks."""
     expiry_s: float = 60.0
-    """Maximum time that a message waits for its next chunk, in seconds."""
+    """Maximum time that a message waits for its next chunk, in seconds; then it is abandoned."""
 
 
 class JoinedMessage(NamedTuple):

@@ -15,7 +15,7 @@ CHUNK_FIELDS_BYTES = 64
 
 def split_payload(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -> Iterator[tuple[MessageMetadata, bytes]]:
     """Yield metadata and payload of each chunk. `metadata` has the producer name and sequence id; `payload` is compressed."""
-    total = -(-len(payload) // chunk_bytes)
+    total = -(-len(payload) // chunk_bytes)  # number of chunks, rounded up
     uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
     for chunk_id in range(total):
         chunk = MessageMetadata()

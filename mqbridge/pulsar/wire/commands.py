@@ -49,7 +49,7 @@ def partition_metadata(request_id: int, topic: str, create: bool) -> bytes:
 
 
 def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
-    """Encode LOOKUP. `authoritative` repeats the flag of the response that redirected to this broker."""
+    """Encode LOOKUP. `authoritative` repeats the flag of the response that redirected to this broker; False first."""
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     return encode_command(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=command))
 
@@ -86,7 +86,10 @@ def flow(consumer_id: int, permits: int) -> bytes:
 
 
 def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdData], request_id: int | None = None) -> bytes:
-    """Encode ACK; the broker sends ACK_RESPONSE only if there is a request id."""
+    """Encode ACK; the broker sends ACK_RESPONSE only if there is a request id.
+
+    `cumulative` True acknowledges everything up to the only id; False acknowledges just these ids.
+    """
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -107,7 +110,10 @@ def redeliver(consumer_id: int, message_ids: Iterable[pb.MessageIdData], epoch: 
 
 
 def seek(request_id: int, consumer_id: int, *, to: ids.EntryId | None = None, publish_time: int | None = None) -> bytes:
-    """Encode SEEK: move the subscription to this entry, which is then delivered, or to a publish time (ms since the epoch)."""
+    """Encode SEEK: move the subscription to this entry, which is then delivered, or to a publish time (ms since the epoch).
+
+    Exactly one of the two is given.
+    """
     command = pb.CommandSeek(
         consumer_id=consumer_id,
         request_id=request_id,
@@ -130,7 +136,10 @@ def consumer_stats(request_id: int, consumer_id: int) -> bytes:
 
 
 def unsubscribe(request_id: int, consumer_id: int, force: bool = False) -> bytes:
-    """Encode UNSUBSCRIBE: delete the subscription; with `force` also while other consumers are connected (4.0 and later)."""
+    """Encode UNSUBSCRIBE: delete the subscription.
+
+    While other consumers are connected, the broker refuses that, unless `force` is True (4.0 and later).
+    """
     command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force or None)
     return encode_command(BaseCommand(type=BaseCommand.UNSUBSCRIBE, unsubscribe=command))
 

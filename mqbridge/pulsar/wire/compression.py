@@ -42,7 +42,7 @@ def decompress(codec: int, data: bytes, size: int, limit: int = MAX_UNCOMPRESSED
     """Decompress a payload to exactly `size` bytes, the size that the metadata announces.
 
     Raises RemoteProtocolError if the result has another size, or if `size` is above `limit`. With codec NONE the data is returned
-    unchecked.
+    without checking its size.
     """
     if codec == pb.NONE:
         return data

@@ -213,7 +213,8 @@ class SendEncoder:
     ) -> bytes:
         """Return the bytes of the frame before its payload, which the caller sends after them.
 
-        `sequence_id` is that of the first message and `highest` that of the last; they are equal if the entry has only one.
+        `sequence_id` is that of the first message and `highest` that of the last; they are equal if the entry has only one
+        message. `count` is the number of messages.
         """
         send = self._send
         send.sequence_id = sequence_id

@@ -48,7 +48,7 @@ class FrameMeter:
             return 4
         (size,) = _SIZE.unpack_from(data, at)
         if not 4 <= size <= self._limit:
-            raise RemoteProtocolError(f"frame of {size} bytes; this connection accepts 4 to {self._limit}")
+            raise RemoteProtocolError(f"frame of {size} bytes; this connection accepts 4 to {self._limit} bytes")
         return int(size) + 4
 
 

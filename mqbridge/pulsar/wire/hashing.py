@@ -1,7 +1,7 @@
 """Hash functions of message keys, by which producers choose the partition.
 
-These two exist in the official clients of all languages. The default of the C++ client is not among them: it depends on the
-platform, so no other client can compute the same hash.
+The Java hash and MurmurHash3 exist in the official clients of all languages. The default of the C++ client is not among them: it
+depends on the platform, so no other client can compute the same hash.
 """
 
 from mqbridge.wire import javahash

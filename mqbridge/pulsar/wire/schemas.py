@@ -20,14 +20,16 @@ Types = pb.Schema
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema. `name` is its name in the registry: `tenant/namespace/topic` in a schema that was fetched.
+    """A schema.
 
+    `name` is its name in the registry: `tenant/namespace/topic` in a schema that was fetched, empty in one to register.
     `properties` are pairs of name and value that the registry stores with the schema.
     """
 
     type: int
     """A value of `Types`."""
     definition: bytes = b""
+    """The schema's text; empty for types without one, such as `Types.String`."""
     name: str = ""
     properties: tuple[tuple[str, str], ...] = ()
 
@@ -71,7 +73,7 @@ def version_number(version: bytes) -> int | None:
 
 
 def get_schema(request_id: int, topic: str, version: bytes | None) -> bytes:
-    """Encode GET_SCHEMA for this version of the topic's schema, or for the latest without a version."""
+    """Encode GET_SCHEMA for this version of the topic's schema, or for the latest if the version is None."""
     command = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
     return encode_command(BaseCommand(type=BaseCommand.GET_SCHEMA, getSchema=command))
 

@@ -15,7 +15,7 @@ MAX_CACHED_LENGTH = 16384
 MAX_CACHED_PROPERTY_PREFIXES = 4096
 """Maximum number of cached prefixes of properties, one for each name and length of the value; a full cache is cleared."""
 MAX_CACHED_NAME_LENGTH = 256
-"""Properties with longer names are not cached, to bound the memory of the cache."""
+"""Properties whose names have more characters are not cached, to bound the memory of the cache."""
 MAX_CACHED_TIMES = 64
 """Maximum number of cached event times. Few are enough: the messages of one batch are made within a few milliseconds."""
 _UINT64 = (1 << 64) - 1

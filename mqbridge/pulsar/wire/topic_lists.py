@@ -33,7 +33,10 @@ def parent_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
 
 
 def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> bytes:
-    """Encode GET_TOPICS_OF_NAMESPACE for persistent topics; `known_hash` is the hash of an earlier response."""
+    """Encode GET_TOPICS_OF_NAMESPACE for persistent topics.
+
+    `known_hash` is the hash of an earlier response; None: the broker sends all names. Without a pattern it sends all topics.
+    """
     command = pb.CommandGetTopicsOfNamespace(
         request_id=request_id,
         namespace=namespace,
@@ -46,7 +49,7 @@ def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = N
 def watch_topic_list(request_id: int, watcher_id: int, namespace: str, pattern: str, known_hash: str | None) -> bytes:
     """Encode WATCH_TOPIC_LIST; the client chooses `watcher_id`. Changes are pushed after the response until the connection ends.
 
-    The response contains all names, or none if they still have the hash `known_hash`.
+    The response contains all names, or none if they still have the hash `known_hash` (None: always all).
     """
     command = pb.CommandWatchTopicList(
         request_id=request_id,
