@@ -52,7 +52,7 @@ class Acknowledger:
         self._redeliveries = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        """Timer of the next `flush`."""
+        """Timer of the next `flush`; None if no acknowledgement waits for it."""
         self._redelivery_wakeup: asyncio.TimerHandle | None = None
         """Timer of the next `_redeliver_expired`."""
 
@@ -81,7 +81,7 @@ class Acknowledger:
     def acknowledge_up_to(self, entry: EntryId, index: int | None, count: int) -> None:
         """Acknowledge all earlier entries and this entry; with `index`, of its messages only 0 to `index` of `count`.
 
-        Do nothing if the entry was not delivered in this generation.
+        `index` None stands for all messages of the entry. Do nothing if the entry was not delivered in this generation.
         """
         is_whole = index is None or index + 1 >= count
         if not self._state.record_cumulative_ack(entry, is_whole=is_whole):
@@ -160,7 +160,7 @@ class Acknowledger:
         generation, confirmed = self._state.generation, False
         try:
             response: pb.CommandAckResponse = await connection.request(
-                lambda request_id: commands.ack(self._id, cumulative, group, request_id),
+                lambda request_id: commands.ack(self._id, cumulative=cumulative, message_ids=group, request_id=request_id),
                 BaseCommand.ACK_RESPONSE,
                 f"an acknowledgement on {self._topic}",
                 self._request_timeout_s,

@@ -227,7 +227,7 @@ class AdminHttp:
         if base.scheme == "https" and url.scheme != "https":
             return False
         if url.host not in self._brokers:
-            self._brokers = _broker_hosts(await self._send_with_credentials("GET", base.join("brokers"), None))
+            self._brokers = _broker_hosts(await self._send_with_credentials("GET", base.join("brokers"), body=None))
         return url.host in self._brokers
 
 

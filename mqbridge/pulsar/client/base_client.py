@@ -50,7 +50,8 @@ class Timing:
 class BaseClient:
     """Low-level client; it connects on the first request. All topic names are full names, see `wire/names.py`.
 
-    `service` are the addresses in the service URL. Connections report their state to `connectivity`.
+    `service` are the addresses in the service URL. `tls` None means connections without TLS. Connections report their state to
+    `connectivity`; None: the state is not reported outside of this client.
     """
 
     def __init__(

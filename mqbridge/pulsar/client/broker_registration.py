@@ -100,6 +100,7 @@ class BrokerRegistration:
                 self._to_close = connection
             raise
         self._registering_at = None
+        # The connection removes the handler from its table when it passes on a close command.
         if table.get(self._key) is not self._registrable:
             raise ConnectionLost(f"the broker closed the {self._what} of topic {self._topic} during its opening")
         self.connection = connection
@@ -111,7 +112,7 @@ class BrokerRegistration:
         if assignment is not None:
             urls = assignment.assignedBrokerServiceUrl, assignment.assignedBrokerServiceUrlTls
             try:
-                return await self._lookup.connect_assigned(*urls, self._proxied)
+                return await self._lookup.connect_assigned(*urls, proxied=self._proxied)
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.INFO),

@@ -73,7 +73,10 @@ class ConsumerPushHandler(PushHandler, Protocol):
 
 
 class Connection:
-    """A connection to a broker, created by `open_connection`. `link` reports its state to the cluster's `Connectivity`."""
+    """A connection to a broker, created by `open_connection`. `link` reports its state to the cluster's `Connectivity`.
+
+    With `link` None the state is not reported.
+    """
 
     def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S, link: Link | None = None) -> None:
         self._auth, self._link = auth, link

@@ -25,7 +25,7 @@ at once."""
 class ConnectionPool:
     """The connections of one cluster. `service` are the configured service addresses, which are tried in turn.
 
-    Each connection reports its state to `connectivity`.
+    Each connection reports its state to `connectivity`, whose name is the cluster's (by default the service addresses).
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ConnectionPool:
         its error.
         """
         if self._closed:
-            raise ClusterError("the client is closed", Failure.FATAL)
+            raise ClusterError(f"the client of Pulsar cluster {self.connectivity.name} is closed", Failure.FATAL)
         key = (proxy_to or str(address), address)
         connection = self._connections.get(key)
         if connection is not None and connection.alive:
@@ -116,7 +116,7 @@ class ConnectionPool:
             return await asyncio.shield(dialing)
         except asyncio.CancelledError:
             if dialing.cancelled() and not is_cancelled():  # `close` cancelled the attempt, nobody cancelled the caller
-                raise ClusterError("the client is closed", Failure.FATAL) from None
+                raise ClusterError(f"the client of Pulsar cluster {self.connectivity.name} is closed", Failure.FATAL) from None
             raise
 
     async def _dial(self, key: tuple[str, Address], proxy_to: str | None) -> Connection:

@@ -85,24 +85,31 @@ class ConsumerHandler:
         self._registration = BrokerRegistration(
             lookup,
             self,
-            "consumer",
-            topic,
-            consumer_id,
-            lambda connection: connection.consumers,
-            commands.close_consumer,
-            request_timeout_s,
+            what="consumer",
+            topic=topic,
+            key=consumer_id,
+            table=lambda connection: connection.consumers,
+            close_command=commands.close_consumer,
+            request_timeout_s=request_timeout_s,
         )
         self._acks = Acknowledger(
-            consumer_id, topic, subscription, state, self._receiver_queue, self._connection, self.redeliver, request_timeout_s
+            consumer_id,
+            topic,
+            subscription,
+            state,
+            self._receiver_queue,
+            connection=self._connection,
+            redeliver=self.redeliver,
+            request_timeout_s=request_timeout_s,
         )
         self._receiver = EntryReceiver(
             state,
             self._receiver_queue,
             self._acks,
-            name.partition_index,
-            subscription.chunk_limits.expiry_s,
-            self._connection,
-            self.wake,
+            partition=name.partition_index,
+            chunk_expiry_s=subscription.chunk_limits.expiry_s,
+            connection=self._connection,
+            wake=self.wake,
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self._unsubscribing = False
@@ -110,7 +117,11 @@ class ConsumerHandler:
         self.deactivations = 0
         """How often the broker has reported that this consumer of a failover subscription is passive, also after a SUBSCRIBE."""
         self._stall_detector = StallDetector(
-            topic, subscription.silence_s, self._can_receive, self._find_unreceived, self._resubscribe
+            f"{topic}, subscription {subscription.name}",
+            subscription.silence_s,
+            can_receive=self._can_receive,
+            find_unreceived=self._find_unreceived,
+            resubscribe=self._resubscribe,
         )
 
     @property
@@ -315,7 +326,7 @@ class ConsumerHandler:
                 self._request_timeout_s,
             )
         needs_cursor = self._state.needs_cursor
-        self._cursor = await self._requests.cursor(connection, not self._is_reader) if needs_cursor else None
+        self._cursor = await self._requests.cursor(connection, is_durable=not self._is_reader) if needs_cursor else None
         if self._state.link is not State.SUBSCRIBING:
             # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated. After a
             # RequestTimeout `BrokerRegistration` closes the consumer at this broker before it subscribes again.

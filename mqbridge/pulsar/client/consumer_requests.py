@@ -22,7 +22,9 @@ class ConsumerStats(NamedTuple):
     connected_since: str
     """Time as text, in the broker's format."""
     available_permits: int
+    """Number of messages that the broker may send before the next FLOW."""
     unacked_messages: int
+    """Number of messages delivered to this consumer and not acknowledged."""
     blocked: bool
     """True if the broker has stopped delivery because too many messages are unacknowledged."""
     backlog: int

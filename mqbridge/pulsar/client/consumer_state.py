@@ -115,7 +115,7 @@ PROGRESS = {
     (S.SEEKING, E.REWIND): S.SEEKING,  # the response to the SEEK will decide the positions
     (S.SEEKING, E.SEEK): S.SEEKING,
     (S.SEEKING, E.SEEK_DONE): S.AT_START,
-    (S.AT_START, E.SEEK_DONE): S.AT_START,  # the second of two concurrent seeks
+    (S.AT_START, E.SEEK_DONE): S.AT_START,  # the response to the second of two concurrent seeks
 }
 
 

@@ -137,8 +137,8 @@ class EntryConsumer(ConsumerHandler):
     def acknowledge_up_to(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
         """Acknowledge all earlier entries and this entry; with `index`, of its messages only 0 to `index` of `count`.
 
-        Only for ordered subscriptions.
-        Does nothing if the entry was not delivered, or will be delivered again.
+        `index` None stands for all messages of the entry. Only for ordered subscriptions. Does nothing if the entry was not
+        delivered, or will be delivered again.
         """
         self._acks.acknowledge_up_to(entry, index, count)
 
@@ -154,7 +154,10 @@ class EntryConsumer(ConsumerHandler):
         await self._acks.confirm(self._live_connection())
 
     def negative_acknowledge(self, entry: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
-        """Call `redeliver` for this entry after `delay_s` seconds. On shared subscriptions the broker counts redeliveries."""
+        """Call `redeliver` for this entry after `delay_s` seconds.
+
+        On shared subscriptions the broker redelivers this entry and counts how often, on ordered ones all unacknowledged entries.
+        """
         self._acks.negative_acknowledge(entry, delay_s)
 
     # --- positions --------------------------------------------------------------------------------------------------
@@ -179,8 +182,9 @@ class EntryConsumer(ConsumerHandler):
     async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
         """Move the cursor to this entry, or to the first entry published at `publish_time` or later. Raises ClusterError.
 
-        `publish_time` is in milliseconds since the epoch. Pending acknowledgements are discarded, because they would move the
-        cursor again. The consumer then subscribes again, also after an error: the broker may have moved the cursor nevertheless.
+        Give one of the two; `publish_time` is in milliseconds since the epoch. Pending acknowledgements are discarded, because
+        they would move the cursor again. The consumer then subscribes again, also after an error: the broker may have moved the
+        cursor nevertheless.
         """
 
         async def seek_once() -> None:

@@ -54,7 +54,7 @@ class EntryProducer:
         self.name = settings.name
         """Name of the producer; None until the broker has generated it, if none is configured."""
         self.last_sequence_id = -1
-        """The highest sequence id of this producer name that the broker had stored at the first opening."""
+        """The highest sequence id of this producer name that the broker had stored at the first opening; -1 if none."""
         self.topic_epoch: int | None = None
         """The number that the broker assigned to this producer's exclusive access; None without exclusive access."""
         self.closed = False
@@ -69,9 +69,10 @@ class EntryProducer:
         self._exclusive_wait: tuple[Connection, int] | None = None
         """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
         self._replaced_at: int | None = None
-        """The last sequence id of another producer that used this producer's name, see `ProducerSettings.sole_sender`."""
+        """The last sequence id of another producer that used this producer's name (None: no other has), see `sole_sender` in
+        `ProducerSettings`."""
         self._end_error: ClusterError | None = None
-        """The error that ended the producer."""
+        """The error that ended the producer; None while it has not ended."""
         self._rejecting_with: ClusterError | None = None
         """Error with which new entries fail until all callers have been notified of a failed entry; None if they are accepted.
 
@@ -87,12 +88,12 @@ class EntryProducer:
         self._registration = BrokerRegistration(
             lookup,
             self,
-            "producer",
-            topic,
-            producer_id,
-            lambda connection: connection.producers,
-            commands.close_producer,
-            request_timeout_s,
+            what="producer",
+            topic=topic,
+            key=producer_id,
+            table=lambda connection: connection.producers,
+            close_command=commands.close_producer,
+            request_timeout_s=request_timeout_s,
         )
         self._registration.reopen()
 
@@ -136,8 +137,8 @@ class EntryProducer:
 
         The producer sets these fields of `metadata`: name, sequence ids, compression, schema version, and the publish time if it
         is unset. The sequence id of the first message is `sequence_id`, which must be greater than all earlier ones; by default
-        the producer counts. The last message has `highest_sequence_id`, by default `sequence_id + count - 1`. `owner` is any
-        object by which the caller can `withdraw` the entry.
+        (None) the producer counts. The last message has `highest_sequence_id`, by default `sequence_id + count - 1`. `owner` is
+        any object by which the caller can `withdraw` the entry.
 
         The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s` or
         after `withdraw`, FATAL if the producer ends.

@@ -71,7 +71,7 @@ class EntryReceiver:
             receiver_queue.add_run(run)
         else:
             for entry, size in zip(run.entries, run.charges, strict=True):
-                self._add(entry, size, run.epoch, None)
+                self._add(entry, size, run.epoch, mask=None)
         return len(receiver_queue) > before
 
     def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:

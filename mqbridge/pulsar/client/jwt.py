@@ -9,9 +9,9 @@ class Claims(NamedTuple):
     """Claims of a token."""
 
     subject: str | None = None
-    """Role of the client, unless the brokers read the role from another claim."""
+    """Role of the client, unless the brokers read the role from another claim; None if the token has no subject."""
     expires_at: float | None = None
-    """Expiry time in seconds since the epoch."""
+    """Expiry time in seconds since the epoch; None if the token has none."""
 
 
 def claims_of(token: str) -> Claims:

@@ -151,7 +151,8 @@ class Lookup:
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
         """Return the persistent topics of a namespace that match the pattern; a broker may ignore the pattern.
 
-        `known_hash` is the hash of an earlier list: the result contains no names if the list is still the same.
+        `known_hash` is the hash of an earlier list: the result contains no names if the list is still the same. None: always
+        names.
         """
         connection, _ = await self._pool.service()
         with explain_denial("list the topics of", namespace, namespace, connection.principal, EITHER):

@@ -115,7 +115,7 @@ class PendingEntry:
         message = ChunkedMessage()
         chunks = []
         for metadata, payload in split_payload(self.metadata, self.payload, chunk_size):
-            chunk = PendingEntry(metadata, payload, 1, self.sequence, self.future, self.owner)
+            chunk = PendingEntry(metadata, payload, count=1, sequence=self.sequence, future=self.future, owner=self.owner)
             chunk.highest, chunk.added_at, chunk.chunked = self.highest, self.added_at, message
             chunks.append(chunk)
         message.pending = len(chunks)

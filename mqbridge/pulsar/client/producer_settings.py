@@ -19,7 +19,8 @@ class ProducerSettings:
     """Access mode, a value of `pb.ProducerAccessMode`. `Exclusive` fails if there is another producer, `WaitForExclusive` waits
     until there is none, `ExclusiveWithFencing` closes the others."""
     schema: Schema | None = None
-    """Schema to register with the topic, or to check against its schema. Every message carries the schema's version."""
+    """Schema to register with the topic, or to check against its schema. Every message carries the schema's version. None:
+    messages without a schema."""
     chunking: bool = False
     """True to split a message that exceeds the broker's maximum size into chunks; False to refuse it."""
     chunk_bytes: int | None = None
@@ -27,18 +28,19 @@ class ProducerSettings:
     properties: tuple[tuple[str, str], ...] = ()
     """Properties that the topic's statistics show with this producer."""
     initial_subscription: str | None = None
-    """Name of a subscription to create with the topic, so that messages are stored for it before its first consumer connects."""
+    """Name of a subscription to create with the topic, so that messages are stored for it before its first consumer connects.
+    None: no subscription is created."""
     max_elapsed_s: float | None = None
     """Time after `EntryProducer.send` after which an entry without a receipt fails; None: never."""
     retries_first_opening: bool = False
-    """True to retry the first opening after temporary errors without a deadline: a broker that recovers its ledgers refuses
-    producers for minutes."""
+    """False: after temporary errors the first opening is retried until the client's operation timeout. True: it is retried
+    without that limit, because a broker that recovers its ledgers refuses producers for minutes."""
     sole_sender: bool = False
-    """True to end the producer if another one has used its name while the connection was lost: the broker could drop pending
-    entries as duplicates of entries that the other producer has stored."""
+    """True: if another producer has used this name while the connection was lost, fail all entries and end this producer,
+    because the broker could drop pending entries as duplicates of the other producer's. False: continue in spite of that."""
     fails_in_order: bool = False
     """True if an entry that exceeds `max_elapsed_s` also fails all entries after it, so that none of them is stored before the
-    failed entry is sent again."""
+    failed entry is sent again. False: the later entries may be stored."""
 
     def command(self, topic: str, producer_id: int, name: str | None, epoch: int, topic_epoch: int | None) -> pb.CommandProducer:
         """Return PRODUCER without its request id.

@@ -1,6 +1,6 @@
-"""Redelivery times of entries, set by a negative acknowledgement or by the delivery of an entry with an acknowledgement timeout.
+"""Times at which entries are to be redelivered: after a negative acknowledgement, or after the subscription's ack timeout.
 
-Times are rounded up to ticks, so that thousands of entries need one timer and no sorting.
+Times are rounded up to ticks, so that thousands of entries need one timer, and only the ticks are sorted, not the entries.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class RedeliveryTimer:
 
     def __init__(self) -> None:
         self._ticks: dict[EntryId, int] = {}
-        """Entry -> tick of its redelivery: its redelivery time divided by TICK_S, rounded up."""
+        """Entry -> tick of its redelivery: the number of the first tick after its redelivery time, counted from loop time 0."""
         self._by_tick: dict[int, dict[EntryId, None]] = {}
         """Tick -> entries to redeliver at this tick, in the order of `add`."""
 
@@ -26,7 +26,7 @@ class RedeliveryTimer:
         return len(self._ticks)
 
     def add(self, entry: EntryId, at: float) -> None:
-        """Set the redelivery time of an entry to `at`, replacing its previous one."""
+        """Set the redelivery time of an entry to `at` (loop time), replacing its previous one."""
         self.discard(entry)
         tick = int(at / TICK_S) + 1
         self._ticks[entry] = tick

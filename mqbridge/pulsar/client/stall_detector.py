@@ -23,14 +23,15 @@ MAX_INTERVAL_S = 300.0
 class StallDetector:
     """Stall detector of one consumer, active from the first `schedule_check` to `end`.
 
-    A check requests the topic's last entry if no entry has arrived during an interval, which is `silence_s` seconds at first.
-    `can_receive` returns True if the broker could deliver an entry now. `find_unreceived` returns the topic's last entry, or None
-    if it was received. `resubscribe` sends a new SUBSCRIBE; it is called at most once for the same last entry.
+    `name` is the topic and the subscription, for log lines. A check requests the topic's last entry if no entry has arrived
+    during an interval, which is `silence_s` seconds at first. `can_receive` returns True if the broker could deliver an entry
+    now. `find_unreceived` returns the topic's last entry, or None if it was received. `resubscribe` sends a new SUBSCRIBE; it is
+    called at most once for the same last entry.
     """
 
     def __init__(
         self,
-        topic: str,
+        name: str,
         silence_s: float,
         can_receive: Callable[[], bool],
         find_unreceived: Callable[[], Awaitable[EntryId | None]],
@@ -40,11 +41,12 @@ class StallDetector:
         """True if an entry has arrived, or this consumer has become active, since the last check; set by the consumer."""
         self.stalls = 0
         """Number of detected stalls."""
-        self._topic, self._silence_s = topic, silence_s
+        self._name, self._silence_s = name, silence_s
         self._can_receive, self._find_unreceived, self._resubscribe = can_receive, find_unreceived, resubscribe
         self._interval_s = silence_s
+        """Seconds from one check to the next; `silence_s` again once there was news."""
         self._resubscribed_for: EntryId | None = None
-        """The topic's last entry when `resubscribe` was called last."""
+        """The topic's last entry when `resubscribe` was called last; None before the first call."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = False
@@ -72,7 +74,7 @@ class StallDetector:
             self._interval_s = self._silence_s
             self.schedule_check()
         else:
-            self._task = spawn(self._check(), f"stall check of {self._topic}")
+            self._task = spawn(self._check(), f"stall check of {self._name}")
 
     async def _check(self) -> None:
         try:
@@ -81,7 +83,7 @@ class StallDetector:
             log.log(
                 retry_log_level(error, logging.INFO),
                 "topic %s: no entry has arrived, and requesting the topic's last entry failed, trying again later: %s",
-                self._topic,
+                self._name,
                 error,
             )
         else:
@@ -100,7 +102,7 @@ class StallDetector:
             return
         log.warning(
             "topic %s: no entry has arrived for %g s, although the topic has entries up to %s: subscribing again",
-            self._topic,
+            self._name,
             self._interval_s,
             last,
         )

@@ -28,11 +28,14 @@ class Subscription:
     earliest: bool = True
     """True if a new subscription begins at the earliest message; False if it begins after the latest."""
     consumer_name: str = ""
+    """Name that the topic's statistics show; empty: no name is sent."""
     reader_from: EntryId | None = None
+    """Entry at which a reader begins; None for a durable subscription."""
     max_bytes: int = DEFAULT_MAX_BYTES
     """Maximum memory of the entries in the receiver queue, in bytes."""
     batch_index_ack: bool = False
-    """True to acknowledge single messages of a batch at the broker; the broker must be configured for it."""
+    """True to acknowledge single messages of a batch at the broker, which must be configured for it. False: a batch is
+    acknowledged when all its messages are."""
     ack_timeout_s: float | None = None
     """Time after delivery after which an unacknowledged entry is redelivered; None: never."""
     chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS
@@ -47,14 +50,14 @@ class Subscription:
     """Key_shared: the hash ranges (0 to 65535, both bounds included) of this consumer. Either all consumers of the subscription
     set their ranges, or none does, and the broker assigns them."""
     schema: Schema | None = None
-    """Schema that the broker checks against the topic's schema."""
+    """Schema that the broker checks against the topic's schema; None: nothing is checked."""
     properties: tuple[tuple[str, str], ...] = ()
     """Properties that the broker stores with the subscription."""
     silence_s: float = 30.0
     """Time without an entry after which an exclusive or failover consumer requests the topic's last entry. If that entry was not
     received, the consumer subscribes again."""
     create_topic: bool = True
-    """True if SUBSCRIBE may create the topic, where the broker allows that."""
+    """True if SUBSCRIBE may create a missing topic, where the broker allows that; False: a missing topic is an error."""
 
     @property
     def ordered(self) -> bool:

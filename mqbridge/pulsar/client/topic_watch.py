@@ -60,7 +60,7 @@ class TopicWatch:
         self._polls_only = False
         """True if the broker does not support or refuses watches, so that the list is only polled."""
         self._changed = asyncio.Event()
-        """Set when the broker has pushed a change, and when the connection was lost."""
+        """Set when the broker has pushed a change, and when the connection was lost: `next_change` then refreshes at once."""
         self._backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
 
     @property
