@@ -23,7 +23,7 @@ from mqbridge.secret_sources import Unreadable, read_file, read_variable, run_co
 log = logging.getLogger(__name__)
 
 COMMAND_CACHE_S = 30.0
-"""Time for which the output of a command is reused, unless the caller requests a fresh value."""
+"""Time for which the output of a command is reused, unless the caller of `read` passes `fresh=True`."""
 MIN_COMMAND_PAUSE_S = 1.0
 """Minimum pause between two runs of a command, also after a failure; hundreds of partitions may need the secret at once."""
 HIDDEN = "**********"
@@ -54,7 +54,8 @@ class Secret:
         arguments = {"text": text, "file": file and str(file), "env": env, "command": command}
         sources = [(kind, source) for kind, source in arguments.items() if source]
         if len(sources) != 1:
-            raise ValueError(f"a secret has one source: its text, or one of {', '.join(SOURCES)}")
+            given = ", ".join(kind for kind, _ in sources) or "none"
+            raise ValueError(f"a secret needs exactly one source, text, {', '.join(SOURCES)}, that is not empty; given: {given}")
         self._kind, source = sources[0]
         if self._kind == "command" and isinstance(source, str):
             source = shlex.split(source)
@@ -72,12 +73,15 @@ class Secret:
         self._logged_failure = ""
         """The last logged failure; "" after a successful read, so that the next failure is logged again."""
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        """The event loop of the last read, and its lock."""
+        """The event loop of the last read, and the lock that lets one caller at a time read the source; None before."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, *, fresh: bool = False) -> str:
-        """Return the current value; with `fresh`, run a command again unless it ran in the last MIN_COMMAND_PAUSE_S.
+        """Return the current value; if the source cannot be read, the last value that was read.
+
+        With `fresh`, a command runs again unless it ran in the last MIN_COMMAND_PAUSE_S; otherwise its output is reused for
+        COMMAND_CACHE_S.
 
         Raises ClusterError (FATAL) if the source cannot be read and there is no earlier value.
         """
@@ -94,7 +98,7 @@ class Secret:
                 if self._last is None:
                     raise ClusterError(f"the secret from {self.source} cannot be read: {error}", Failure.FATAL) from None
                 if str(error) != self._logged_failure:
-                    log.warning("the secret from %s cannot be read, using the last one: %s", self.source, error)
+                    log.warning("the secret from %s cannot be read, using the last value that was read: %s", self.source, error)
                 self._logged_failure = str(error)
             else:
                 self._logged_failure = ""

@@ -27,7 +27,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class OptionNames:
-    """How hints name the three options that choose a cluster; the names on the command line and on Spark differ."""
+    """How hints name the options that choose a cluster: the file, a cluster in it, and a URL; Spark's differ from these below."""
 
     config: str
     cluster: str

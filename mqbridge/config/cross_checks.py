@@ -75,7 +75,7 @@ def _duplicate_names(document: Document, routes: list[Section]) -> Iterator[Conf
             continue
         if name in first_paths:
             problem = f"the route name {name!r} is already used ({document.location(first_paths[name])})"
-            yield document.error((*path, "name"), problem, "Choose another")
+            yield document.error((*path, "name"), problem, "Choose another name")
         first_paths.setdefault(name, (*path, "name"))
 
 

@@ -91,7 +91,11 @@ def _ref(name: str) -> Schema:
 
 
 def _tidy(node: Schema) -> None:
-    """Change a schema and its subschemas: defaults get units, OneOrMore a single value; titles and pydantic's own keywords go."""
+    """Change a schema and its subschemas for publication.
+
+    Defaults are written with units, arrays with the mark ONE_OR_MORE also accept a single item, and titles and the keywords that
+    only pydantic knows are removed.
+    """
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
     format_value = next((_DEFAULT_FORMATTERS[name] for name in formats if name in _DEFAULT_FORMATTERS), None)
     if format_value is not None and isinstance(node.get("default"), (int, float)):

@@ -20,6 +20,8 @@ V = TypeVar("V")
 class BoundedCache(dict[K, V], Generic[K, V]):
     """Values by key; `make` makes a value on first use (`cache[key]`), and `keep` stores a given value.
 
+    Without `make`, `cache[key]` raises KeyError for a key that is not stored.
+
     The cache stores up to `max_entries` values and is emptied before the next one. A key whose `length` exceeds `max_length` is
     not stored. With `length=None` every key is stored.
     """

@@ -16,7 +16,7 @@ def preview_fields(message: Message, origin_prefix: str | None) -> list[tuple[st
     Raises MappingError for a message that could not be decoded.
     """
     if message.defect is not None:
-        raise MappingError(f"it could not be decoded: {message.defect}")
+        raise MappingError(f"the message could not be decoded: {message.defect}")
     shown: list[tuple[str, str | bytes]] = []
     for name, value in message.as_dict().items():
         if name not in _NOT_LISTED and value not in (None, ()):

@@ -53,7 +53,10 @@ ABSENT = frozenset({"key", "msg_type"})
 
 
 def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
-    """Return the pairs that carry these fields. Fields that are None or () have no pair; a payload has one if it is None."""
+    """Return the pairs that carry these fields. Fields that are None or () have no pair.
+
+    The payload is the exception: it has a pair only if it is None.
+    """
     pairs: list[Pair] = []
     for field in fields:
         value = getattr(message, field)

@@ -41,6 +41,7 @@ class Connectivity:
     """Reachability of one cluster. All clients of the cluster share one object, and it outlives their connections."""
 
     def __init__(self, name: str, bootstrap_servers: Iterable[tuple[str, int]] = ()) -> None:
+        """`name` is the cluster's name, for the log; `bootstrap_servers` are hosts and ports from the configuration."""
         self.name = name
         self.failures = 0
         """Number of connection attempts that failed, plus connections that were closed because the server was silent."""
@@ -60,7 +61,7 @@ class Connectivity:
         self._open_connections: dict[str, int] = {}
         """Number of open connections that have received bytes, by address; 0 after all of them have ended."""
         self._outage_began_at: float | None = None
-        """Time at which a server became missing while no other was (`time.monotonic`); None while none is missing."""
+        """Time at which a server became missing while no other server was (`time.monotonic`); None while none is missing."""
         self._forget_timer: asyncio.TimerHandle | None = None
         """Runs `_forget` while `_errors` has entries."""
         self._closed = False
@@ -160,7 +161,7 @@ class Link:
         self._has_received = False
 
     def count_retries(self, sends: int) -> None:
-        """Count `sends` sends that are retried over this connection because an earlier connection was lost."""
+        """Count `sends` sends that are retried over this connection because an earlier connection to the server was lost."""
         self._connectivity.retries += sends
 
     @property

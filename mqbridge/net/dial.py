@@ -26,7 +26,7 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
         raise ValueError("an address must not contain a user or a password: give credentials as `auth`")
     number = default_port if not port else int(port) if port.isdecimal() else 0
     if not host or not 0 < number < 65536:
-        raise ValueError(f"{address!r} is not host:port")
+        raise ValueError(f"{address!r} is not host:port, with a port from 1 to 65535")
     return host.strip("[]"), number
 
 
@@ -39,9 +39,9 @@ async def dial(
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect, within `timeout` seconds, and return the endpoint that `make_endpoint` made.
+    """Connect, within `timeout` seconds, and return the endpoint that `make_endpoint` made; by TLS unless `tls` is None.
 
-    The endpoint reports its state to `link`; a failure to connect is reported there too.
+    The endpoint reports its state to `link`; a failure to connect is reported there too. None: nothing is reported.
     Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
     files that `tls` needs are unusable.
     """
@@ -89,8 +89,8 @@ async def _connect(
 def refusal_failure(link: Link | None) -> Failure:
     """Return the `Failure` of an error by which a server rejects our credentials.
 
-    It is FATAL if the cluster has never accepted any credentials; else RETRY, because the error may be transient, or a new
-    certificate or token may help.
+    It is FATAL if the cluster has never accepted any credentials, or `link` is None, so that this is unknown; else RETRY, because
+    the error may be transient, or a new certificate or token may help.
     """
     return Failure.RETRY if link is not None and link.credentials_accepted else Failure.FATAL
 

@@ -37,7 +37,10 @@ undelivered; a single check may run while bytes are between the transport's buff
 
 
 class Endpoint(asyncio.Protocol):
-    """One connection. `on_frames` gets the frames of each read; `on_lost` is called once, when the connection has ended."""
+    """One connection. `on_frames` gets the frames of each read; `on_lost` is called once, with the error that ended it.
+
+    `measure` tells the length of a frame from its first bytes, see `mqbridge.wire.cutter.Measure`.
+    """
 
     def __init__(self, measure: Measure, on_frames: Callable[[list[bytes]], None], on_lost: Callable[[Exception], None]) -> None:
         self._cutter = FrameCutter(measure)
@@ -137,7 +140,10 @@ class Endpoint(asyncio.Protocol):
         return ConnectionLost(f"the connection to {self.peer} ended: {why}", Failure.RETRY if is_transient else Failure.FATAL)
 
     def limit_queued_bytes(self, size: int, unsent: int) -> None:
-        """Pause writing above `size` queued bytes; the kernel buffers at most `unsent` further bytes that it has not sent yet."""
+        """Pause writing above `size` queued bytes, until a quarter of that is left.
+
+        The kernel buffers at most `unsent` further bytes that it has not sent yet.
+        """
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=size, low=size // 4)
             limit_unsent_bytes(self._transport, unsent)
@@ -208,7 +214,7 @@ class Endpoint(asyncio.Protocol):
             self._transport.writelines(outbox)
 
     async def wait_writable(self) -> None:
-        """Wait until the connection is writable; the caller sets the deadline."""
+        """Wait until the connection is writable or has ended, however long: the caller limits the time."""
         if not self._writable.is_set():
             await self._writable.wait()
 
@@ -217,7 +223,7 @@ class Endpoint(asyncio.Protocol):
     def abort(self, error: Exception, *, intended: bool = False, discard: bool = False) -> None:
         """End the connection at once with this error; `intended` means that we do not need it any more, so its end is no failure.
 
-        With `discard`, the kernel drops the bytes that it has not delivered yet.
+        With `discard`, the kernel drops the bytes that it has not delivered yet; otherwise it delivers them in the background.
         """
         self._closing |= intended
         self.alive = False
@@ -247,7 +253,7 @@ class Endpoint(asyncio.Protocol):
 
         The transport would wait for the peer's TLS close message, which servers written in Java never send.
         """
-        checks = 0
+        checks = 0  # in a row that found no undelivered byte
         while not self._closed.is_set() and checks < DELIVERY_CHECKS:
             await asyncio.sleep(DELIVERY_CHECK_S)
             checks = checks + 1 if self.delivered_bytes == self._written_bytes else 0

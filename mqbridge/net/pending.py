@@ -32,7 +32,9 @@ class Pending(Generic[K, V]):
         return len(self._requests)
 
     def add(self, key: K, request_name: str, timeout: float) -> "asyncio.Future[V]":
-        """Return a future for the response to the request with id `key`; `timeout` is in seconds, `request_name` is for errors.
+        """Return a future for the response to the request with id `key`; `request_name` is for errors.
+
+        The future fails with RequestTimeout without a response within `timeout` seconds, plus at most SWEEP_S.
 
         Raises LocalProtocolError if a request with this id is pending already.
         """

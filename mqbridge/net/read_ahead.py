@@ -1,7 +1,8 @@
 """Limits the bytes that the lanes of an inbound have read ahead, together, to `InboundSpec.max_bytes`.
 
-A lane reserves bytes of this budget before it reads, or before it returns a batch, and releases them at the next `receive`. The
-core calls `receive` only after its own budget has counted the previous batch.
+A lane reads one partition for the core, which is the package `delivery`. It reserves bytes of this budget before it reads, or
+before it returns a batch, and releases them at the next `receive`. The core calls `receive` only after its own budget has counted
+the previous batch.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class ReadAheadAccount:
             await cancel(reserving, revoked)
 
     def record_batch(self, size: int, end: tuple[int, ...]) -> None:
-        """Record that the lane returns a batch of `size` bytes, with `end` as `Batch.next`; release what was reserved beyond."""
+        """Record that the lane returns a batch of `size` bytes, whose `Batch.next` is `end`; release bytes reserved beyond `size`."""
         self._budget.release(self.held_bytes - size)
         self.held_bytes, self._batch_end = size, end
 

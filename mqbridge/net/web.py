@@ -20,8 +20,8 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
-    With a `transport`, requests use it instead of sockets. With `trust_env`, httpx obeys its environment
-    variables, such as HTTPS_PROXY.
+    Without `tls`, HTTPS uses httpx's own defaults. With a `transport`, requests use it instead of sockets. With `trust_env`,
+    httpx obeys its environment variables, such as HTTPS_PROXY; otherwise it ignores them.
     """
 
     def __init__(

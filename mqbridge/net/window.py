@@ -21,7 +21,7 @@ class SendWindow:
         self._waiters: deque[Callable[[], None]] = deque()
         """The `wake` callbacks of callers that got no room, the first caller first."""
         self._woken: Callable[[], None] | None = None
-        """The callback that is running now; it may call `reserve` before the waiters behind it."""
+        """The callback that is running now, None if none is; it may call `reserve` before the waiters behind it."""
 
     @property
     def sends(self) -> int:

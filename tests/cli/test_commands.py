@@ -263,7 +263,10 @@ def test_wrong_options_are_reported_with_a_hint(invoke: Invoke, orders: list[Any
 
 def test_settings_for_consuming_require_a_group(invoke: Invoke) -> None:
     answer = invoke("consume", "-t", "orders", "-X", "sql=a > 1", "--at", "rocketmq://127.0.0.1:1")
-    assert (answer.code, answer.err) == (2, "error: -X sets how a member of a group consumes. Name the group with -G\n")
+    assert (answer.code, answer.err) == (
+        2,
+        "error: -X sets how a member of a group consumes, and no group is given. Name the group with -G\n",
+    )
 
 
 @pytest.mark.parametrize(

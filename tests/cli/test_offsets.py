@@ -136,7 +136,7 @@ def test_a_misspelt_group_is_not_created(invoke: Invoke, filled: list[Any]) -> N
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--reset", "earliest", "--yes"], "--reset moves a group. Name it with -G"),
+        (["--reset", "earliest", "--yes"], "--reset moves a group, and no group is given. Name it with -G"),
         (["-G", "g", "--yes"], "--yes, --dry-run and --create need --reset. Give the new position"),
         (["-G", "g", "--reset", "noon"], "--reset 'noon' is not a position. Use earliest, latest"),
         (["-G", "g", "--reset", "1", "--yes"], "the position 1 needs one partition. Name it with -p"),

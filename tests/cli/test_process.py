@@ -315,7 +315,7 @@ def test_the_start_line_has_version_file_and_address(config: Path, orders: list[
 def test_the_reason_of_a_stop_is_logged_once(config: Path, orders: list[object]) -> None:
     call("produce", "-t", "orders", *orders, stdin="x" * 2000)
     code, _, err = call("run", config, "--until-idle", "0.2")
-    assert (code, err.count("the log accepts 1000")) == (4, 1)
+    assert (code, err.count("the log accepts at most 1000")) == (4, 1)
     assert err.splitlines()[-1].endswith("; stopped, see the error above")
 
 

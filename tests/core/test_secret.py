@@ -77,7 +77,7 @@ async def test_the_last_value_outlives_its_source(tmp_path: Path, caplog: pytest
     await secret.read()
     file.unlink()
     assert await secret.read() == CANARY
-    assert "using the last one: No such file or directory" in caplog.text
+    assert "using the last value that was read: No such file or directory" in caplog.text
     file.write_text("")
     assert await secret.read() == CANARY
     assert CANARY not in caplog.text

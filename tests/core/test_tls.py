@@ -173,7 +173,7 @@ def of_another_name(ours: Authority, folder: Path) -> tuple[AbstractAsyncContext
 
 def expired(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
     identity = ours.issue("server", begins=-timedelta(days=2), ends=-timedelta(days=1))
-    return echo(server_side(identity)), tls(authorities=ours.certificate), "has expired: it must be renewed there"
+    return echo(server_side(identity)), tls(authorities=ours.certificate), "has expired: it must be renewed at the server"
 
 
 def not_yet(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
@@ -402,7 +402,7 @@ async def test_a_certificate_without_its_new_key_is_not_used(authority: Authorit
         new_key = mine.key.read_bytes()
         mine.key.write_bytes(key)
         assert await ours.context() is before
-        assert "the changed TLS files are not used: tls.key" in caplog.text
+        assert "the changed TLS files cannot be used, new connections use the earlier ones: tls.key" in caplog.text
         await connected(port, ours)
         mine.key.write_bytes(new_key)
         assert await ours.context() is not before

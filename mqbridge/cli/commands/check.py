@@ -139,7 +139,7 @@ def _show(file: Path, config: "Config", clusters: list[dict[str, Any]], routes: 
     """Print the clusters (with `--connect`), the routes, their notes and warnings, and whether there are problems."""
     if clusters:
         print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
-    rows = [row for route in routes for row in _route_rows(route, bool(clusters))]
+    rows = [row for route in routes for row in _route_rows(route, is_planned=bool(clusters))]
     print_table(["route", "from", "to", *(["state"] if clusters else [])], rows)
     for route in routes:
         for note in route["notes"]:

@@ -48,7 +48,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRequest:
-    """The options of the command. Without `start` (only with a group), reading resumes at the group's position."""
+    """The options of the command. Without `start` (only with a group), reading resumes at the group's position.
+
+    No `partitions` or `msg_types` means all of them, and no `count` means no limit. With `exit_at_end`, reading ends at the
+    present ends of the partitions; otherwise it waits for new messages.
+    """
 
     topic: str
     group: str | None
@@ -109,13 +113,21 @@ def consume(
     choice = choose(config, cluster, at)
     options = parse_settings(choice.adapter.inbound_options, setting or ())
     if setting and group is None:
-        raise ConfigError("-X sets how a member of a group consumes", hint="Name the group with -G")
+        raise ConfigError("-X sets how a member of a group consumes, and no group is given", hint="Name the group with -G")
 
     def show(part: Partition, messages: list[Message]) -> None:
         sys.stdout.buffer.write(b"".join([write(part, message) for message in messages]))
         sys.stdout.buffer.flush()
 
-    request = ConsumeRequest(topic, group, partition or [], start, exit_at_end, count, frozenset(msg_type or ()))
+    request = ConsumeRequest(
+        topic=topic,
+        group=group,
+        partitions=partition or [],
+        start=start,
+        exit_at_end=exit_at_end,
+        count=count,
+        msg_types=frozenset(msg_type or ()),
+    )
     shown = event_loop.run(_consume(choice, request, options, show))
     if sys.stderr.isatty():
         print_note(f"{shown:,} messages")
@@ -180,7 +192,10 @@ async def _read_as_group(
 ) -> int:
     """Read as a member of the group, from the positions `begin` or else the group's own; return the number of messages shown."""
     if begin and not cluster.capabilities.seek:
-        raise ConfigError("this system cannot move a group's member to a position", hint="Use -o stored, or read without a group")
+        raise ConfigError(
+            f"cluster {cluster.name!r} cannot move a member of a group to a position",
+            hint="Use -o stored, or read without a group",
+        )
     group = str(request.group)
     reader = GroupReader(
         GroupReadSpec(

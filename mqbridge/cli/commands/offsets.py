@@ -62,7 +62,7 @@ def offsets(
         _show(topic, group, unit, rows, as_json=as_json)
         return
     if group is None:
-        raise ConfigError("--reset moves a group", hint="Name it with -G")
+        raise ConfigError("--reset moves a group, and no group is given", hint="Name it with -G")
     request = reset.ResetRequest(
         topic, group, partitions, parse_start_position(to, "--reset"), create=create, execute=yes and not dry_run
     )
@@ -82,6 +82,7 @@ async def _offsets(
             raise topic_not_found(topic, cluster)
         names, bounds = select_partitions(described, partitions), await cluster.bounds(topic)
         if group is None:
+            # Without a group no lag is shown, so its unit does not matter.
             return "messages", [PartitionLag(name, bounds.get(name)) for name in names]
         rows, _ = await fetch_lag(cluster, topic, group, names, bounds)
         return operations_of(cluster).backlog_unit, rows

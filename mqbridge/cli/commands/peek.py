@@ -110,7 +110,7 @@ def peek(
         if as_json:
             sys.stdout.buffer.write(orjson.dumps(message_format.as_json(*located), option=orjson.OPT_APPEND_NEWLINE))
         else:
-            print_message(*located, preview)
+            print_message(*located, limit=preview)
     sys.stdout.flush()
     if not selected:
         print_note(f"{topic} has no message there")
@@ -125,7 +125,7 @@ def _request(
     start: StartPosition | None = Start.EARLIEST if first else None
     if at_position is not None:
         start = parse_start_position(at_position, "--at-position")
-    return PeekRequest(partitions or [], start, last or count or DEFAULT_COUNT)
+    return PeekRequest(partitions=partitions or [], start=start, count=last or count or DEFAULT_COUNT)
 
 
 async def _peek(choice: "ClusterChoice", topic: str, request: PeekRequest) -> list[LocatedMessage]:

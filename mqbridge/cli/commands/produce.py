@@ -39,7 +39,11 @@ TIME_EXAMPLES = "now+30s, 2026-11-21T14:00 or @MS"
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """The options that say where and how to send."""
+    """The options that say where and how to send.
+
+    Without `partition`, the key of a message chooses the partition; `rate` is in messages per second, None without a limit;
+    `options` are the system's own settings.
+    """
 
     topic: str
     partition: str | None
@@ -138,7 +142,11 @@ def produce(
     )
     choice = choose(config, cluster, at)
     request = ProduceRequest(
-        topic, partition, not unordered, rate, parse_settings(choice.adapter.outbound_options, setting or ())
+        topic=topic,
+        partition=partition,
+        ordered=not unordered,
+        rate=rate,
+        options=parse_settings(choice.adapter.outbound_options, setting or ()),
     )
     report, reasons, interrupted = event_loop.run(_produce(choice, request, builder, _build_messages(source, builder, repeat)))
     if as_json:
@@ -212,7 +220,9 @@ async def _open_sender(cluster: Cluster, request: ProduceRequest) -> Sender:
     outbound = await cluster.outbound(spec)
     if index is not None and index >= outbound.partitions:
         await outbound.close()
-        raise ConfigError(f"{request.topic!r} accepts no messages in partition {request.partition}", hint="Choose another")
+        raise ConfigError(
+            f"{request.topic!r} accepts no messages in partition {request.partition}", hint="Choose another partition"
+        )
     return Sender(outbound, index, rate=request.rate)
 
 

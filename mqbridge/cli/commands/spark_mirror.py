@@ -105,16 +105,16 @@ def mirror(
     from mqbridge.spark.mirror.settings import DEFAULT_BATCH_BYTES, MirrorSettings
 
     settings = MirrorSettings(
-        file,
-        checkpoint,
-        tuple(route or ()),
-        through,
-        follow,
-        None if start is None else _parse_start(start),
-        _parse_batch_size(batch) if batch else DEFAULT_BATCH_BYTES,
-        master,
-        dict(_parse_spark_settings(conf or ())),
-        None if listen is None else _parse_address(listen),
+        file=file,
+        checkpoint=checkpoint,
+        routes=tuple(route or ()),
+        through=through,
+        follow=follow,
+        start=None if start is None else _parse_start(start),
+        batch_bytes=_parse_batch_size(batch) if batch else DEFAULT_BATCH_BYTES,
+        master=master,
+        conf=dict(_parse_spark_settings(conf or ())),
+        metrics=None if listen is None else _parse_address(listen),
         quiet=not debug.get(),
     )
     started_at = time.monotonic()

@@ -58,7 +58,7 @@ async def _topics(choice: "ClusterChoice", names: list[str], create: int | None,
             print_json(listed) if as_json else print_table(["topic"], [(name,) for name in listed])
             return
         for name in names if create is not None else []:
-            await cluster.create(name, create or 1)
+            await cluster.create(name, create or 1)  # `create` is at least 1 here; the type checker does not know this
         described = [await _describe(cluster, name) for name in names]
     if as_json:
         print_json(described)

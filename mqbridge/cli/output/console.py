@@ -53,7 +53,7 @@ def _console(*, stderr: bool) -> "Console":
 
 
 def print_json(value: Any, *, pretty: bool = True) -> None:
-    """Print one JSON value on standard output."""
+    """Print one JSON value on standard output, indented; with `pretty=False` in one line."""
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
     sys.stdout.write(orjson.dumps(value, default=str, option=options).decode())
     sys.stdout.flush()

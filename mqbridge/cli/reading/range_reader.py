@@ -33,7 +33,8 @@ def read(
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the messages of these ranges, which are given by partition name.
 
-    With `msg_types`, only messages of these types are yielded; with `limit_per_partition`, at most so many of each partition.
+    With `msg_types`, only messages of these types are yielded; with `limit_per_partition`, at most that many of each partition,
+    its first ones.
 
     Close the generator (`aclose`) if it is not read to its end. Raises ClusterError, and GapError if data of a range was lost.
     """

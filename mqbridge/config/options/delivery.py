@@ -62,7 +62,9 @@ class Delivery(Options):
         "restored disk), the partition always stops, until the group's position is reset (`mqbridge offsets --reset`).",
     )
     stamp_origin: bool = Field(
-        default=True, description="Write `mqbridge.origin` (cluster, topic, partition, position) on every message."
+        default=True,
+        description="Write `mqbridge.origin` (cluster, topic, partition, position) on every message. `false` keeps the origin "
+        "that a message already has.",
     )
     prevent_loops: bool | None = Field(
         default=None,
@@ -73,9 +75,11 @@ class Delivery(Options):
     max_hops: int = Field(
         default=DEFAULT_MAX_HOPS, ge=1, description="Maximum number of gateways that a message may pass through."
     )
-    rate: float | None = Field(default=None, gt=0, description="Maximum messages per second over all lanes; null means no limit.")
+    rate: float | None = Field(
+        default=None, gt=0, description="Maximum messages per second over all source partitions; null means no limit."
+    )
     rate_bytes: Size | None = Field(
-        default=None, gt=0, description="Maximum bytes per second over all lanes; null means no limit."
+        default=None, gt=0, description="Maximum bytes per second over all source partitions; null means no limit."
     )
 
     @property

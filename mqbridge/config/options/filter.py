@@ -34,11 +34,13 @@ class FilterRule(Options):
     )
     key: Condition | None = Field(
         default=None,
-        description="Condition that the routing key or any of the index keys must meet. A binary key that is not UTF-8 meets "
-        "only `present`.",
+        description="Condition that the routing key or any of the index keys must meet. `present: false`: the message has no key "
+        "at all. A binary routing key that is not UTF-8 counts as present, and meets no other condition.",
     )
     properties: dict[Name, Condition] = Field(
-        default={}, description="Conditions by property name; any value of the property may meet the condition."
+        default={},
+        description="Conditions by property name. A property can have several values; one that meets the condition is enough. "
+        "`present: false`: the message has no property of this name.",
     )
 
     @model_validator(mode="after")
@@ -51,6 +53,7 @@ class FilterRule(Options):
 class FilterRules(Options):
     """Selects the messages of a route; others are only acknowledged. A message that cannot be decoded is always selected."""
 
+    # `OneOrMore`: the file may give one rule in place of a list; the default, no rule, is valid too.
     include: Annotated[tuple[FilterRule, ...], OneOrMore] = Field(
         default=(),
         description="One rule or a list of rules: a message is selected if it meets one of them. Without rules, all are.",

@@ -29,7 +29,7 @@ class Target(Options):
         default=True,
         description="Create a missing target topic with as many partitions as its source topic has, and grow it when the source "
         "topic grows. `{partitions: N, subscriptions: [NAME]}` sets the number of partitions, and the subscriptions to create "
-        "with the topic.",
+        "with the topic. `false`: the topic must exist.",
     )
     edit: EditRules | None = Field(default=None, description="Edits of the messages that are written to this target.")
     options: SerializeAsAny[BaseModel] | None = Field(

@@ -45,7 +45,7 @@ class LogCluster:
         await self.store.open()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the file."""
+        """Close the file; do not wait beyond the deadline (loop time; None: no limit) for a running transaction."""
         await self.store.close(deadline)
 
     async def topics(self) -> list[str]:
@@ -71,7 +71,7 @@ class LogCluster:
             )
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and next offset of each partition."""
+        """Return, by partition, the offset of the oldest message and the offset that the next appended message will get."""
         return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self.existing_partitions(topic)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
@@ -110,7 +110,7 @@ class LogCluster:
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
-        """Join the group."""
+        """Join the group of the spec, and return its new member."""
         await self.check_inbound(spec)
         inbound = LogInbound(self.store, self.name, spec)
         await inbound.join()

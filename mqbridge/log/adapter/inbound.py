@@ -72,7 +72,7 @@ class LogInbound:
                 yield lane
 
     async def close(self, deadline: float | None = None) -> None:
-        """Commit the acknowledged offsets, release all partitions and leave the group."""
+        """Commit the acknowledged offsets, release all partitions and leave the group, until the deadline (loop time)."""
         if self._closed:
             return
         self._closed = True
@@ -111,7 +111,13 @@ class LogInbound:
                 if error.failure is Failure.FATAL:
                     self._new_lanes.put_nowait(error)
                     return
-                log.warning("group %s: heartbeat failed, retrying: %s", self._membership.group, error)
+                log.warning(
+                    "log %s, group %s: heartbeat failed, trying again within %g s: %s",
+                    self._cluster,
+                    self._membership.group,
+                    interval_s,
+                    error,
+                )
 
     async def _rebalance(self) -> None:
         """Send a heartbeat, and revoke and open lanes as its result requires."""
@@ -122,7 +128,7 @@ class LogInbound:
         """Revoke the lanes of lost partitions, and open lanes for new ones."""
         for partition in change.revoked:
             if (lane := self._lanes.get(partition)) is not None:
-                log.info("group %s: %s was revoked", self._membership.group, lane.partition)
+                log.info("group %s: %s was revoked: it now belongs to another member", self._membership.group, lane.partition)
                 self._end_lane(lane)
         for row, offset in change.assigned:
             source = Partition(self._cluster, row.topic, str(row.number), row.number)
@@ -170,7 +176,13 @@ class LogInbound:
         try:
             await self._store.write(groups.commit, self._membership, offsets)
         except ClusterError as error:
-            log.warning("group %s: acknowledged offsets cannot be committed, retrying: %s", self._membership.group, error)
+            log.warning(
+                "log %s, group %s: acknowledged offsets cannot be committed, trying again in %g s: %s",
+                self._cluster,
+                self._membership.group,
+                RETRY_S,
+                error,
+            )
             for partition, offset in offsets.items():
                 if partition in self._lanes:
                     self._uncommitted.setdefault(partition, offset)
@@ -195,4 +207,10 @@ class LogInbound:
                 await self._store.write(job, self._membership, offsets)
         except (ClusterError, TimeoutError) as error:
             reason = error if isinstance(error, ClusterError) else "another process has locked the file"
-            log.warning("group %s: %s failed; its lease will expire instead: %s", self._membership.group, action, reason)
+            log.warning(
+                "log %s, group %s: %s failed; leases that are left will expire instead: %s",
+                self._cluster,
+                self._membership.group,
+                action,
+                reason,
+            )

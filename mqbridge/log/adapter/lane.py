@@ -41,6 +41,7 @@ class LogLane:
     """
 
     def __init__(self, owner: LaneOwner, store: Store, id_: int, partition: Partition, offset: int, budget: Budget) -> None:
+        """`offset` is the first one to read; `budget` is the read-ahead budget of the inbound."""
         self.partition = partition
         self.id = id_
         """Row id of the partition in the file."""
@@ -52,6 +53,7 @@ class LogLane:
         self._next = offset
         """Offset of the next message to receive."""
         self._caught_up = False
+        """See `caught_up`."""
         self._run = 0
         """Number of the current run of deliveries."""
         self._run_start = offset
@@ -104,7 +106,10 @@ class LogLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Acknowledge everything up to the end of the batch; `indexes` only have a meaning with individual acknowledgement."""
+        """Acknowledge everything up to the end of the batch.
+
+        `receipt` is not used; `indexes` only have a meaning with individual acknowledgement.
+        """
         self._read_ahead.release_batch(batch.next)
         next_offset = batch.next[0]
         if self.revoked.is_set() or (batch.handle != self._run and next_offset > self._run_start):
@@ -114,7 +119,10 @@ class LogLane:
             self._owner.schedule_commit(self, next_offset)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver again from the beginning of the batch, after the delay; do nothing if a newer run will do so anyway."""
+        """Deliver again from the beginning of the batch, after the delay; do nothing if a newer run will do so anyway.
+
+        `failures` are not used, because the messages after a failed one are delivered again in any case.
+        """
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)

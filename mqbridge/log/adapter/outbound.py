@@ -105,7 +105,7 @@ class LogOutbound:
             raise MappingError(f"it could not be read: {message.defect}")
         record = encode_record(message, origin)
         if len(record) > (max_bytes := self._store.config.max_message_bytes):
-            raise MappingError(f"the message has {len(record)} bytes, the log accepts {max_bytes} (max_message_bytes)")
+            raise MappingError(f"the message has {len(record)} bytes; the log accepts at most {max_bytes} (max_message_bytes)")
         return record
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
@@ -117,7 +117,10 @@ class LogOutbound:
         return crc32c(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Search the topic backward for the last origin. Other producers may append meanwhile: a log cannot fence them."""
+        """Search the topic backward for the last message that was copied from `source`, by the origins of the messages.
+
+        Other producers may append meanwhile: a log cannot fence them.
+        """
         partitions = {index: str(index) for index in range(self.partitions)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 

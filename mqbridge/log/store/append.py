@@ -28,7 +28,7 @@ class Append:
     `partition` is the row id of the partition. `rows` have a message count and records each, and `size` is the number of bytes of
     all records. `indexes` are the indexes of the messages that the rows contain; the other messages are in `failures`. If an
     `ordered` append fails, later ordered appends to its partition fail too. `deadline` is a loop time, after which the append is
-    not retried.
+    not retried; None: it is retried for ever.
     """
 
     __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")

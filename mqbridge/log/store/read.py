@@ -39,7 +39,7 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
         if offset > tail:
             raise GapError(
                 f"offset {offset} is beyond the end of the partition ({tail}): the file was replaced or restored; seek to"
-                " continue"
+                f" an offset up to {tail} to continue"
             )
         return ([] if offset == tail else _read_valid_rows(connection, partition, offset, max_bytes, max_messages)), tail
     finally:

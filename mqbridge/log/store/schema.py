@@ -72,7 +72,7 @@ _RETRY_HINTS = {
 
 
 def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
-    """Translate SQLite's error; an unknown one is fatal, because a retry does not help against a bug."""
+    """Make a ClusterError from SQLite's error: RETRY if `_RETRY_HINTS` has its code, else FATAL; an unknown error is a bug."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     hint = _RETRY_HINTS.get(code) or _FATAL_HINTS.get(code, "this is a bug of mqbridge, or another program changed the file")
     return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY_HINTS else Failure.FATAL)
@@ -132,7 +132,7 @@ def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("COMMIT")
     if (version := _version(connection)) != SCHEMA_VERSION:
         raise ClusterError(
-            f"the log {path} has schema version {version}, this mqbridge reads {SCHEMA_VERSION}; use the mqbridge that wrote it",
+            f"the log {path} has schema version {version}, but this mqbridge reads {SCHEMA_VERSION}; use the one that wrote it",
             Failure.FATAL,
         )
 

@@ -30,6 +30,7 @@ VERSION = b"\x01"
 _PREFIX = struct.Struct("<HIII")
 _I64 = struct.Struct("<q")
 _U32 = struct.Struct("<I")
+_INT64 = range(-(1 << 63), 1 << 63)
 _BASE_AND_COUNT = struct.Struct("<QQ")
 
 # Flags. _WIDE: text lengths have four bytes; each other flag: the record has this field.
@@ -66,7 +67,14 @@ def encode_record(message: Message, origin: str | None) -> bytes:
             flags |= _PAYLOAD
         return b"".join((_PREFIX.pack(flags, len(lengths), len(text), len(payload)), packed_lengths, text, *parts, payload))
     except struct.error as error:
-        raise MappingError(f"a number of the message does not fit the log's record: {error}") from error
+        raise MappingError(f"{_oversized_fields(message)} does not fit into the record of the log: {error}") from error
+
+
+def _oversized_fields(message: Message) -> str:
+    """Return, for an error, the number fields of the message that exceed 64 bits, with their values."""
+    numbers = {name: getattr(message, name) for name in ("event_time", "publish_time", "deliver_at", "delivery_count", "hops")}
+    oversized = [f"{name}={value}" for name, value in numbers.items() if value is not None and value not in _INT64]
+    return ", ".join(oversized) or "a count or length of the message"
 
 
 def _collect_texts(message: Message, origin: str | None) -> tuple[int, list[str]]:

@@ -124,7 +124,7 @@ class MemoryLane:
                 raise LaneRevoked(f"{self.partition} was revoked or released")
             if not self._redeliveries and self._next < self._stored.first:
                 first = self._stored.first
-                raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} were deleted; seek to continue", (first,))
+                raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} were deleted; seek to {first}", (first,))
             batch = self._redeliveries[0] if self._redeliveries else self._peek_batch()
             if batch is None:
                 self._read_ahead.release()

@@ -22,7 +22,10 @@ from mqbridge.net.tasks import cancel, spawn
 
 
 class _Send:
-    """A queued `send`; `deadline` is a loop time. The messages of an unedited share are decoded only when they are stored."""
+    """A queued `send`; `deadline` is a loop time, None without a limit.
+
+    The messages of an unedited share are decoded only when they are stored.
+    """
 
     __slots__ = ("_messages", "_share", "count", "deadline", "future", "origin_prefix", "partition")
 
@@ -150,7 +153,7 @@ class MemoryOutbound:
             elif is_in_time:
                 self._send_receipt(send.future, self._store(send.partition, send.take_messages(), send.origin_prefix))
             else:
-                self._send_receipt(send.future, send.failed_receipt("could not be stored before the deadline"))
+                self._send_receipt(send.future, send.failed_receipt("the send could not be stored before the deadline"))
                 self._fail_later_sends(send)
 
     def _fail_later_sends(self, failed: _Send) -> None:
@@ -160,7 +163,7 @@ class MemoryOutbound:
 
     async def _wait_storable(self, send: _Send) -> bool:
         """Wait while the broker is disconnected or has transient faults; return False if the deadline passed."""
-        backoff = Backoff(0.001, 0.05)
+        backoff = Backoff(initial_s=0.001, max_s=0.05)
         while not send.future.done() and (self._broker.faults.transient or not self._broker.connected.is_set()):
             if send.deadline is not None and asyncio.get_running_loop().time() >= send.deadline:
                 return False
@@ -190,7 +193,8 @@ class MemoryOutbound:
         if message.defect is not None:
             return f"it could not be read: {message.defect}"
         if message.payload is not None and len(message.payload) > self._config.max_message_bytes:
-            return f"the payload has {len(message.payload)} bytes, at most {self._config.max_message_bytes} are accepted"
+            max_bytes = self._config.max_message_bytes
+            return f"the payload has {len(message.payload)} bytes; at most {max_bytes} are accepted (max_message_bytes)"
         if message.payload == b"" and not self._config.empty_payload:
             return "the payload has no bytes"
         return self._broker.faults.refuse(message) if self._broker.faults.refuse is not None else None

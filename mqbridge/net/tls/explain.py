@@ -52,8 +52,8 @@ def _explain_untrusted(error: ssl.SSLCertVerificationError, settings: TlsSetting
     if error.verify_code in _NAME_MISMATCH:
         return f"its certificate is not for {name}: give the name that it is for as tls.server_name"
     if error.verify_code == _EXPIRED:
-        return "its certificate, or one that signed it, has expired: it must be renewed there"
+        return "its certificate, or one that signed it, has expired: it must be renewed at the server"
     if error.verify_code == _NOT_YET_VALID:
-        return "its certificate is not valid yet: check the clocks"
+        return "its certificate is not valid yet: check the clocks of the server and of this machine"
     authorities = settings.authorities or "those of this platform"
     return f"its certificate is signed by no authority that tls.authorities holds ({authorities}): {error.verify_message}"

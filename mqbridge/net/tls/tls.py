@@ -36,14 +36,14 @@ class Tls:
     """TLS state shared by all connections to one cluster."""
 
     def __init__(self, settings: TlsSettings | None = None, *, name: str = "") -> None:
-        """`name` is the cluster's name, for the log."""
+        """`settings` None means the defaults of TlsSettings; `name` is the cluster's name, for the log."""
         self.settings = settings or TlsSettings()
         self._name = name
         self._context: ssl.SSLContext | None = None
         self._stamps: _FileStamps = ()
         """The stamps of the files from which `_context` was made."""
         self._expiries: dict[str, float] = {}
-        """See `expiries`; the server certificate that was recorded first comes first."""
+        """See `expiries`; in the order in which the server certificates were last recorded, oldest first."""
         if self.settings.verify != "full":
             log.warning("cluster %s: %s", name, _WEAK_CHECK_WARNINGS[self.settings.verify])
 
@@ -60,7 +60,9 @@ class Tls:
         except ClusterError as error:
             if self._context is None:
                 raise
-            log.warning("cluster %s: the changed TLS files are not used: %s", self._name, error)
+            log.warning(
+                "cluster %s: the changed TLS files cannot be used, new connections use the earlier ones: %s", self._name, error
+            )
             return self._context
         if self._context is not None:
             log.info("cluster %s: the TLS files changed, new connections use them", self._name)
