@@ -12,7 +12,7 @@ from mqbridge.message import Position
 def unit_ranges_from_offsets(begin: Position, end: Position, step: int = 1) -> list[UnitRange]:
     """Implement `Cluster.measure` for a system whose positions are offsets: one unit every `step` offsets."""
     count = -(-(end[0] - begin[0]) // step)  # rounded up
-    return [UnitRange(begin, count, step)] if count > 0 else []
+    return [UnitRange(begin, count, step=step)] if count > 0 else []
 
 
 def count_units(unit_ranges: Sequence[UnitRange]) -> int:

@@ -24,7 +24,8 @@ def no_deadline() -> float | None:
 async def close_by_deadline(deadline: float | None, label: str, *closing: Coroutine[Any, Any, Any]) -> None:
     """Run these coroutines concurrently; those that still run GRACE_S after the deadline are logged, cancelled and abandoned.
 
-    `label` names them in the log. Raises the exception of the first coroutine that failed, in the order of the arguments.
+    `deadline` is a loop time; None means CLOSE_S from now. `label` names the coroutines in the log. Raises the exception of the
+    first coroutine that failed, in the order of the arguments.
     """
     latest = resolve_deadline(deadline) + GRACE_S
     tasks = [spawn(coroutine, label, log_errors=False) for coroutine in closing]

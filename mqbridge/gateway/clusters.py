@@ -113,7 +113,7 @@ class InitialConnections:
 
     async def _retry(self, name: str, cluster: Cluster) -> None:
         """Retry until the cluster is connected, or until `forget` removes it."""
-        backoff, logged = Backoff(MIN_CONNECT_PAUSE_S, MAX_CONNECT_PAUSE_S), False
+        backoff, logged = Backoff(initial_s=MIN_CONNECT_PAUSE_S, max_s=MAX_CONNECT_PAUSE_S), False
         while (error := self.connect_errors.get(name)) is not None:
             self._on_failure(name, error)
             delay = backoff.delay()

@@ -57,8 +57,9 @@ class GapCheck:
             )
         if limits.next < delivered:
             log.warning(
-                "partition %s ends at position %s, before the delivered position %s: the topic was created again, or the "
-                "broker lost acknowledged messages",
+                "route %s: partition %s ends at position %s, before the delivered position %s: the topic was created again, or "
+                "the broker lost acknowledged messages",
+                self._route,
                 partition,
                 format_position(limits.next),
                 format_position(delivered),

@@ -90,7 +90,7 @@ class Plan:
         source, letters = self.route.source, self.route.delivery.dead_letter
         uses = [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources]
         written = dict.fromkeys((target.cluster, target.topic) for planned in self.sources for target in planned.targets)
-        uses += [TopicUse(*key, None, self.groups.get(key, ())) for key in written]
+        uses += [TopicUse(*key, group=None, planned=self.groups.get(key, ())) for key in written]
         return uses if letters is None else [*uses, TopicUse(letters.cluster, letters.topic)]
 
 
@@ -164,7 +164,7 @@ class Planner:
             letters = route.delivery.dead_letter
             if letters is not None and letters.cluster in self._clusters:
                 required = PlannedTopic(letters.cluster, letters.topic, existing_partitions=0, planned_partitions=1)
-                await self._plan_written_topic(plan, required, None, create=True)
+                await self._plan_written_topic(plan, required, options=None, create=True)
             await self._check_group(plan, source)
         except MqbridgeError as error:
             plan.problems.append(error)
@@ -227,8 +227,15 @@ class Planner:
         """Plan the target topic of a source topic."""
         rule, partitions = target.partitions, len(source.topic.partitions)
         needed, to_create = partitions_needed(rule, partitions), configured_or_needed_partitions(target, partitions)
+        # With `create.partitions` the number was chosen on purpose, so no reason is needed.
         reason = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
-        required = PlannedTopic(target.cluster, render_target_topic(target.topic, source.selected), 0, to_create, reason)
+        required = PlannedTopic(
+            cluster=target.cluster,
+            topic=render_target_topic(target.topic, source.selected),
+            existing_partitions=0,
+            planned_partitions=to_create,
+            reason_for_more=reason,
+        )
         group_maker(self._clusters[target.cluster], target.subscriptions)  # raises if the cluster cannot create groups
         if target.subscriptions:
             plan.groups[required.cluster, required.topic] = target.subscriptions

@@ -73,7 +73,7 @@ class Reloader:
         """The futures of the `reload` calls that wait for their result, oldest first."""
         self._has_ended = False
         """True once `run` has ended: `reload` then fails at once."""
-        self._pauses = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
+        self._pauses = Backoff(initial_s=MIN_RETRY_PAUSE_S, max_s=MAX_RETRY_PAUSE_S)
         self._retry_at: float | None = None
         """Loop time of the retry after a transient problem; None if none is scheduled."""
         self._reloaded_content = self._last_content = None if path is None else _read(path)
@@ -86,7 +86,9 @@ class Reloader:
     async def reload(self) -> ReloadResult:
         """Reload and return the result."""
         if self.path is None or self._has_ended:
-            return ReloadResult(time.time(), ["cannot reload: the gateway was not started from a file, or is stopping"])
+            return ReloadResult(
+                at=time.time(), problems=["cannot reload: the gateway was not started from a file, or is stopping"]
+            )
         future: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         self._requested.set()
@@ -105,7 +107,9 @@ class Reloader:
                 self._resolve_waiters(waiter_count, self.last)
         finally:
             self._has_ended = True
-            self._resolve_waiters(len(self._waiters), ReloadResult(time.time(), ["cannot reload: the gateway is stopping"]))
+            self._resolve_waiters(
+                len(self._waiters), ReloadResult(at=time.time(), problems=["cannot reload: the gateway is stopping"])
+            )
 
     def _resolve_waiters(self, count: int, result: ReloadResult) -> None:
         """Return the result to the `count` oldest `reload` calls."""

@@ -49,7 +49,8 @@ async def already_connected() -> float:
 class Route(RouteState):
     """One route of the configuration, from `prepare` and `run` to its end.
 
-    `counters` continue the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route (see
+    Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `counters` continue
+    the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route (see
     `gateway.clusters.InitialConnections`), and `pending_routes` returns the routes that may still create a missing source topic.
     """
 
@@ -76,7 +77,7 @@ class Route(RouteState):
         """Endpoints that are open already for the next membership; None if the current ones stay in use."""
         self._deadline: float | None = None
         """The deadline given to `stop`, or its default; None until then."""
-        self._rejoin_backoff = Backoff(MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S)
+        self._rejoin_backoff = Backoff(initial_s=MIN_REJOIN_PAUSE_S, max_s=MAX_REJOIN_PAUSE_S)
         self._looped_logged_at = float("-inf")
         self.warnings = RouteWarnings(self.name, self._fetch_warnings)
         """Warnings about retention that deletes messages of its topics before they are consumed."""

@@ -50,8 +50,8 @@ class RunResult:
 def route_result(route: Route) -> RouteResult:
     """Return the result of a route."""
     return RouteResult(
-        route.name,
-        route.counters,
-        None if route.error is None else str(route.error),
-        {str(partition): reason for partition, reason in route.stopped.items()},
+        name=route.name,
+        counters=route.counters,
+        error=None if route.error is None else str(route.error),
+        stopped={str(partition): reason for partition, reason in route.stopped.items()},
     )

@@ -64,6 +64,8 @@ def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator:
 def _similar_names(names_and_patterns: Sequence[str], existing: Sequence[str]) -> str:
     """Return examples of existing names: those most similar to the names and patterns, however distant."""
     close = [
-        name for name_or_pattern in names_and_patterns for name in get_close_matches(name_or_pattern, existing, MAX_EXAMPLES, 0.0)
+        name
+        for name_or_pattern in names_and_patterns
+        for name in get_close_matches(name_or_pattern, existing, n=MAX_EXAMPLES, cutoff=0.0)
     ]
     return ", ".join(dict.fromkeys(close[:MAX_EXAMPLES]))

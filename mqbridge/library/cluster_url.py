@@ -18,8 +18,9 @@ class ClusterUrl(NamedTuple):
 def parse_cluster_url(
     url: str, scheme: str, default_port: int, tls: Tls | None = None, default_tls_port: int | None = None
 ) -> ClusterUrl:
-    """Parse the URL of a cluster. Without `tls`, `scheme+ssl://` trusts the certificate authorities of the platform.
+    """Parse the URL of a cluster. `default_tls_port` None means `default_port`.
 
+    Without `tls`, `scheme+ssl://` trusts the certificate authorities of the platform.
     Raises ConfigError.
     """
     tls_port = default_port if default_tls_port is None else default_tls_port

@@ -57,7 +57,7 @@ class ReadAheadAccount:
             await cancel(reserving, revoked)
 
     def record_batch(self, size: int, end: tuple[int, ...]) -> None:
-        """Record that the lane returns a batch of `size` bytes, whose `Batch.next` is `end`; release bytes reserved beyond `size`."""
+        """Record that the lane returns a batch of `size` bytes, whose `Batch.next` is `end`; release what is reserved beyond."""
         self._budget.release(self.held_bytes - size)
         self.held_bytes, self._batch_end = size, end
 
