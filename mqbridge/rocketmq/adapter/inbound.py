@@ -37,7 +37,7 @@ class RocketMQInbound:
         self._topics, self._send_back = topics, send_back
         self._retry_queues: list[RetryQueue] = []
         self._new_lanes: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
-        """Lanes that `lanes` has not yielded yet, or the error that it raises; None ends it."""
+        """Lanes that `lanes` has not yielded yet, or the error that `lanes` raises; None ends the iteration of `lanes`."""
         self._close_task: asyncio.Task[None] | None = None
         self._accept_task = spawn(self._accept_queues(), f"queues of {consumer.name}")
 

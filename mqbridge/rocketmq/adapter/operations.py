@@ -58,7 +58,10 @@ class RocketMQOperations:
         return backlog_from_offsets(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the connected members of the group, each with the queues of the topic that it reports."""
+        """Return the connected members of the group, each with the queues of the topic that it reports.
+
+        The list is empty if no member is connected, or the members do not subscribe to the topic.
+        """
         consumers = await self._groups.consumers(group)
         if consumers is None or topic not in {subscription.topic for subscription in consumers.subscriptions}:
             return []
@@ -117,13 +120,15 @@ class RocketMQOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not.
 
+        With None as `group`, `topic` is a target; otherwise it is a source that the group consumes.
+
         `planned` (groups that are created with the topic) is not used, because retention does not depend on groups.
         """
         configs = await self._admin.at_masters(self._admin.broker_config)
         retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
         if not retention_hours:
             return []
-        hours = min(retention_hours)
+        hours = min(retention_hours)  # of the Broker that deletes messages first
         setting = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, setting, hours * 3600.0)

@@ -15,7 +15,8 @@ AUTO_CREATE = "autoCreateSubscriptionGroup"
 async def check_admission(client: ClusterClient, addresses: Iterable[str]) -> None:
     """Connect to these Brokers. Raise ClusterError (FATAL) if one refuses our certificate or credentials.
 
-    Other cluster errors are ignored: a Broker may be unreachable for a moment. Without TLS and credentials there is no check.
+    Other cluster errors are ignored: a Broker may be unreachable for a moment. Without TLS and credentials nothing is checked,
+    because there is nothing that a Broker could refuse.
     """
     if not client.pool.may_be_refused:
         return

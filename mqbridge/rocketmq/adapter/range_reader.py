@@ -30,7 +30,7 @@ async def read_range(
     end_offset = None
     if end is not None:
         end_offset = min(end[0], await client.positions.next(queue))  # do not wait for messages that are not stored yet
-        if offset >= end_offset:
+        if offset >= end_offset:  # the range is empty
             return
     settings = ConsumerSettings(
         group="",

@@ -427,7 +427,7 @@ def _make_credentials(
     if access_key is None and secret_key is None and security_token is None:
         return None
     if access_key is None or secret_key is None:
-        raise ConfigError("access_key and secret_key must be given together")
+        raise ConfigError("credentials need both access_key and secret_key: give the missing one, too")
     token = None if security_token is None else _as_secret(security_token)
     return Credentials(_as_secret(access_key), _as_secret(secret_key), token)
 

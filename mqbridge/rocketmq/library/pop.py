@@ -96,7 +96,7 @@ class Popper:
         return sorted({queue.broker for queue in route.read_queues()})
 
     async def pop(self, broker: str, queue_id: int = ANY_QUEUE) -> Popped:
-        """Pop messages of a broker; the result has none if the broker had none for `poll_ms`.
+        """Pop messages of one queue of a broker, or of all its queues; the result has none if there were none for `poll_ms`.
 
         Raises ServerRefused (FATAL if the broker does not support POP, or its clock is far ahead of ours), ClusterError, and
         RemoteProtocolError.

@@ -102,7 +102,7 @@ class PopConsumer:
         """
         receipt: Receipt | None = message.handle
         if receipt is None:
-            raise ClusterError(f"a message of topic {self._topic} is acknowledged already", Failure.REFUSED)
+            raise ClusterError(f"cannot extend a message of topic {self._topic}: it is acknowledged already", Failure.REFUSED)
         message.handle = await self._popper.change_invisible(receipt, round(invisible_s * 1000))
 
     async def flush(self) -> None:

@@ -96,9 +96,9 @@ class Producer:
     async def send_batch(self, messages: Sequence[OutgoingMessage], *, partition: str | None = None) -> list[SendReceipt]:
         """Send messages as one batch to one queue, which stores all or none of them.
 
-        The queue is `partition` (`broker:queue`), or the one that the first message's key chooses. Raises the errors of `send`,
-        and MappingError for messages that do not fit one batch: more than 1000 messages or 1 MiB, or one that is delayed or
-        compressed.
+        The queue is `partition` (`broker:queue`); None: the one that the first message's key chooses; without a key, the next in
+        turn. Raises the errors of `send`, and MappingError for messages that do not fit one batch: more than 1000 messages or
+        1 MiB, or one that is delayed or compressed.
         """
         self._check_open()
         if not messages:

@@ -38,7 +38,7 @@ class Query:
     ) -> list[Record]:
         """Return messages with this key, oldest first; at most `most` per broker.
 
-        Only messages stored from `begin` to `end` (ms since the epoch) are returned.
+        Only messages stored from `begin` to `end` (ms since the epoch) are returned; the defaults set no limit.
         """
         records = await self._search(QueryHeader(topic, key, most, begin, end))
         return [record for record in records if key in _property(record, Name.KEYS).split(" ")]

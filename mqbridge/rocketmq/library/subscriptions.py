@@ -14,7 +14,9 @@ def make_subscriptions(topics: str | Sequence[str], msg_types: Sequence[str], sq
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if sql is not None and msg_types:
-        raise ConfigError("a RocketMQ subscription filters by msg_types (tags) or by SQL92, not by both")
+        raise ConfigError(
+            f"a subscription to {', '.join(names)} filters by msg_types (tags) or by sql, not by both: give one of them"
+        )
     if isinstance(msg_types, str):
         raise ConfigError(f"msg_types is a list: write [{msg_types!r}]")
     if sql is not None:

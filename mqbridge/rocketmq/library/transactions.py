@@ -62,7 +62,9 @@ class Half(NamedTuple):
     transaction_id: str
     """The message's UNIQ_KEY, which `send` passed to `execute`."""
     message: Message
+    """The half message, decoded."""
     record: Record
+    """The half message as the broker stores it."""
     properties: dict[str, str]
     """All properties of `record`, including those of the system."""
 
@@ -144,6 +146,8 @@ class TransactionProducer:
     async def send(self, message: OutgoingMessage, execute: Execute, *, partition: str | None = None) -> TransactionResult:
         """Send the half message, run `execute` once it is stored, and send the outcome to the broker.
 
+        `partition` is the queue, `broker:queue`; None: the key chooses it, and messages without a key take the queues in turn.
+
         If the broker stored the half message but reports that it may not be on disk or at a slave yet, the message is rolled
         back without running `execute`. If `execute` raises, UNKNOWN is sent to the broker, and the exception is raised.
         `delay_level` and `deliver_at` are ignored, because transactional messages cannot be delayed. Raises ClusterError if the
@@ -164,7 +168,10 @@ class TransactionProducer:
         return TransactionResult(half, transaction_id, state)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Close the producer. Brokers then ask other producers of the group for outcomes that are still open."""
+        """Close the producer, waiting for responses to half messages at most `timeout` seconds.
+
+        Brokers then ask other producers of the group for outcomes that are still open.
+        """
         self._closed = True
         _check_handlers[self._client].pop((self._group, self._topic), None)
         await self._producer.close(timeout)

@@ -70,7 +70,7 @@ class UniqueIds:
 
     def __init__(self, address: bytes, process: int, constant: int, start: int = 0) -> None:
         if len(address) not in {4, 16}:
-            raise LocalProtocolError(f"an address of {len(address)} bytes is neither IPv4 nor IPv6")
+            raise LocalProtocolError(f"an address of {len(address)} bytes is neither IPv4 (4 bytes) nor IPv6 (16 bytes)")
         self._prefix = (address + _PROCESS_AND_CONSTANT.pack(process & 0xFFFF, (constant & 0x7FFFFFFF))).hex().upper()
         self._counter = start
         self._last_ms = 0

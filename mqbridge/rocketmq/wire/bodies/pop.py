@@ -62,7 +62,7 @@ def _read_bits(value: object) -> int:
     """Decode a bit mask. Raises ValueError for more than MAX_ACK_BITS."""
     bits = base64.b64decode(as_text(value), validate=True)
     if len(bits) * 8 > MAX_ACK_BITS:
-        raise ValueError(f"{len(bits) * 8} bits in one acknowledgement, at most {MAX_ACK_BITS} are allowed")
+        raise ValueError(f"{len(bits) * 8} bits in one acknowledgement; at most {MAX_ACK_BITS} are allowed")
     return int.from_bytes(bits, "little")
 
 

@@ -26,14 +26,14 @@ class TopicHeader(Header):
 
 @dataclass(slots=True)
 class ClusterHeader(Header):
-    """GET_TOPICS_BY_CLUSTER."""
+    """GET_TOPICS_BY_CLUSTER: list the topics of the cluster with this name."""
 
     cluster: str
 
 
 @dataclass(slots=True)
 class KvHeader(Header):
-    """GET_KV_CONFIG and, with a value, PUT_KV_CONFIG."""
+    """GET_KV_CONFIG and, with a value, PUT_KV_CONFIG: read or write one of a NameServer's key-value pairs."""
 
     namespace: str
     key: str

@@ -23,7 +23,7 @@ class GroupHeader(Header):
 
 @dataclass(slots=True)
 class ProducerGroupHeader(Header):
-    """GET_PRODUCER_CONNECTION_LIST."""
+    """GET_PRODUCER_CONNECTION_LIST: list the clients of this producer group."""
 
     producer_group: str
 

@@ -50,7 +50,7 @@ class QueryOffsetHeader(Header):
 
 @dataclass(slots=True)
 class UpdateOffsetHeader(Header):
-    """UPDATE_CONSUMER_OFFSET: commit an offset."""
+    """UPDATE_CONSUMER_OFFSET: commit the offset of the next message that the group will consume."""
 
     consumer_group: str
     topic: str
@@ -61,7 +61,7 @@ class UpdateOffsetHeader(Header):
 
 @dataclass(slots=True)
 class OffsetResult(Header):
-    """A response with one offset."""
+    """A response with one offset: the one that a query, a search, GET_MAX_OFFSET or GET_MIN_OFFSET asked for."""
 
     offset: int
 

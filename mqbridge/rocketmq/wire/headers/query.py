@@ -33,7 +33,7 @@ class QueryResult(Header):
 
 @dataclass(slots=True)
 class ViewHeader(Header):
-    """VIEW_MESSAGE_BY_ID; `offset` is the physical offset."""
+    """VIEW_MESSAGE_BY_ID; `offset` is the physical offset. Brokers do not need `topic` to find the message."""
 
     offset: int
     topic: str | None = None
