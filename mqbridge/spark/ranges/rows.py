@@ -31,7 +31,7 @@ _TYPES: dict[str, DataType] = {
 class RangeRow(NamedTuple):
     """The range of a partition from `begin` up to, not including, `end`.
 
-    `is_part`: the batch of Spark contains further ranges of this partition.
+    `is_part`: Spark's batch contains further ranges of this partition, which other tasks may move. False: it is the only one.
     """
 
     partition: Partition

@@ -37,7 +37,7 @@ class StreamPlanner:
         self.queries = ClusterQueries(settings)
         self.state = SourceState(settings.topics.includes, settings.metadata_s, settings.new_topics_s)
         self.loss_counts: Counter[LossKind] = Counter()
-        """Number of data losses that failOnDataLoss=false accepted."""
+        """Number of data losses that failOnDataLoss=false accepted, by kind."""
         self._density_estimator = DensityEstimator(self.queries)
         route = settings.target_route
         self._target_creator = None if route is None else NewTargetCreator(route.route, route.clusters)
@@ -54,7 +54,10 @@ class StreamPlanner:
         """
 
     async def freeze(self) -> None:
-        """Make the current end the target, where a query with availableNow ends."""
+        """Make the current ends of the partitions the target, where a query with availableNow ends.
+
+        Raises ClusterError, ConfigError.
+        """
         await self._refresh({})
         self.state.freeze_target()
 

@@ -6,21 +6,24 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counts:
-    """The result of one or several transfers. All fields count messages, except for `bytes`."""
+    """The result of one or several transfers. All fields count messages, except for `bytes`.
+
+    A message counts once in `received`, `bytes` and `filtered`, and once per target in the other fields.
+    """
 
     received: int = 0
     bytes: int = 0
     """Bytes of the received messages."""
     stored: int = 0
-    """Messages that this transfer stored. A message counts once per target."""
+    """Messages that this transfer stored, without dead letters."""
     skipped: int = 0
-    """Messages that an earlier attempt had stored. A message counts once per target."""
+    """Messages that an earlier attempt had stored."""
     dead: int = 0
-    """Messages for which a dead letter was stored. A message counts once per target."""
+    """Messages for which a dead letter was stored."""
     filtered: int = 0
     """Messages that the filter excluded."""
     looped: int = 0
-    """Messages that loop prevention dropped. A message counts once per target."""
+    """Messages that loop prevention dropped."""
     by_target: dict[str, int] = field(default_factory=dict)
     """By target (`cluster/topic`), the messages that were stored, skipped or refused."""
 

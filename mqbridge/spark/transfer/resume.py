@@ -34,7 +34,7 @@ DEAD_TARGET = "mqbridge.dead.target"
 
 @dataclass(frozen=True, slots=True)
 class StoredPositions:
-    """The positions of a source that a target stores, from the first message of the range.
+    """The positions of a source that a target stores, from the first message of the range that a task sends.
 
     last            the last stored position, by the index of the target partition
     stored          all stored positions, one collection per target partition
@@ -101,7 +101,7 @@ async def find_stored(
     complete_after: dict[int, Position] = {}
     for index, name in names.items():
         floor = floors.get(index)
-        # True if the search from the beginning found nothing, or if the partition now begins after `since`.
+        # True if a search without `since` found nothing, or if the partition now begins after its position in `since`.
         may_have_deleted = not stored[index] if floor is None else bounds[name].first > floor
         if may_have_deleted:
             complete_after[index] = stored[index].lowest if stored[index] else last[index]

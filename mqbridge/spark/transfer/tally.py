@@ -52,7 +52,7 @@ class Tally:
         self._current.looped += count
 
     def count_target(self, label: str, count: int, skipped: int) -> None:
-        """Count the messages for a target, which already stores `skipped` of them."""
+        """Count `count` messages for a target, which already stores `skipped` of them."""
         self._current.to_targets[label] += count
         if self._is_first_round:
             self._current.skipped[label] += skipped

@@ -77,7 +77,9 @@ class OpenTargets:
 
     def __init__(self, request: OpenRequest, clusters: Mapping[str, Cluster], tally: Tally) -> None:
         self.targets: list[ResumedTarget] = []
+        """The opened targets, in the order of the spec."""
         self.dead_letters: DeadLetters | None = None
+        """The opened dead-letter topic; None if the spec has none."""
         self.initial_ends: dict[TopicKey, dict[int, Position]] = {}
         """End positions of the topics before the first send. Empty in a replay: messages may be stored before the ends."""
         self._request, self._spec, self._clusters, self._tally = request, request.spec, clusters, tally
@@ -88,7 +90,8 @@ class OpenTargets:
         dead_letter, request = self._spec.delivery.dead_letter, self._request
         dead_positions: dict[str, set[Position]] = {}
         if dead_letter is not None:
-            # With a sender name, dead letters are found in the topic after a failure, so the outbound need not send them twice.
+            # With a producer name, the transfer finds stored dead letters in the topic after a failure. So the outbound must not
+            # repeat sends without a response, which might store them twice.
             outbound = await self._open_outbound(
                 dead_letter.cluster, dead_letter.topic, options=None, sender=None, retries_unanswered=request.sender is None
             )
@@ -121,7 +124,8 @@ class OpenTargets:
         if self._spec.topic_from_rows and await cluster.describe(topic) is None:
             outbound = RefusingOutbound(f"its topic {topic!r} does not exist")
         else:
-            outbound = CheckedOutbound(await self._open_outbound(config.cluster, topic, config.options, request.sender))
+            # `sender` makes the outbound send in order, see `_open_outbound`.
+            outbound = CheckedOutbound(await self._open_outbound(config.cluster, topic, config.options, sender=request.sender))
         stored_before = None
         if request.sender is not None:
             stored_before = await self._find_stored(cluster, topic, outbound)
