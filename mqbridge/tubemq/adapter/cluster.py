@@ -166,7 +166,7 @@ class TubeMQ:
     # --- reading, inbounds and outbounds ----------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read a range with a temporary group."""
+        """Read a range with a temporary group, so that no other group's position changes; without `end`, for ever."""
         ref = await self._partition_ref(topic, partition)
         source = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
         async with aclosing(self._connected_reader.read(ref, source, begin, end)) as batches:
@@ -247,7 +247,7 @@ class TubeMQ:
         return TubeMQOutbound(sender, spec, self._zone, last_stored=partial(last_stored, self))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Check that the topic exists and accepts messages."""
+        """Check that the topic exists and accepts messages, by opening an outbound and closing it again."""
         await (await self.outbound(spec)).close()
 
     @property

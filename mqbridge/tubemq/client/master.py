@@ -209,7 +209,10 @@ def _combined_failure(errors: Sequence[ClusterError]) -> Failure:
 
 
 def new_client_id(host: str, group: str = "") -> str:
-    """Return a unique client id in the Java clients' format; Brokers parse host and process id from it for their statistics."""
+    """Return a unique client id in the Java clients' format; Brokers parse host and process id from it for their statistics.
+
+    A consumer's id contains its `group`; a producer has none.
+    """
     prefix = f"{group}_" if group else ""
     suffix = "-Pull" if group else ""
     unique = f"{time.time_ns()}-{random.getrandbits(31)}"

@@ -58,7 +58,7 @@ class _Context:
     """The PartitionContext of a partition that no Master assigned."""
 
     def __init__(self, masters: Masters, topic: str, group: str, host: str) -> None:
-        self.membership = MemberIdentity(masters, group, [topic], {}, priority=ALL_STORES)
+        self.membership = MemberIdentity(masters, group, topics=[topic], filters={}, priority=ALL_STORES)
         self.membership.client_id = new_client_id(host, group)
         self.budget = ReadBudget(GET_BYTES)
         self._loop = asyncio.get_running_loop()

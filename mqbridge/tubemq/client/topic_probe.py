@@ -50,10 +50,10 @@ async def probe_consumer(masters: Masters, host: str, topic: str) -> None:
 
 async def _probe(masters: Masters, host: str, topic: str) -> None:
     """Join a temporary group and leave it."""
-    member = Membership(masters, f"{PROBE_GROUP_PREFIX}{secrets.token_hex(6)}", [topic], {})
+    member = Membership(masters, f"{PROBE_GROUP_PREFIX}{secrets.token_hex(6)}", topics=[topic], filters={})
     member.host, member.client_id = host, new_client_id(host, member.group)
     try:
-        await member.register([])
+        await member.register(held=[])
     finally:
         await _leave(member)
 

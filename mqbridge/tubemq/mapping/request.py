@@ -18,6 +18,7 @@ RequestFields = tuple[bytes, int, str | None, str | None]
 def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> RequestFields:
     """Encode a message. `stamp` is the origin to write; one that differs from the message's own origin adds a hop.
 
+    With `stamp` None the message keeps its own origin and hops, or has none.
     `zone` is the time zone of `$msgTime$`. Raises MappingError for a message with a defect, or with texts that are not valid
     Unicode.
     """
