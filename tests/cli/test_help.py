@@ -74,7 +74,7 @@ def test_every_example_is_shown_on_a_line_of_its_own(path: tuple[str, ...]) -> N
     code = command_at(path).help.split("\n\n")[2]
     shown = CliRunner().invoke(app, [*path, "--help"], env={"NO_COLOR": "1"}).output
     lines = [line.strip() for line in shown.splitlines()]
-    begins = [example.strip()[:30] for example in code.splitlines()]  # a narrow terminal wraps the rest
+    begins = [example.strip()[:24] for example in code.splitlines()]  # a narrow terminal wraps the rest
     assert [begin for begin in begins if not any(line.startswith(begin) for line in lines)] == []
 
 
