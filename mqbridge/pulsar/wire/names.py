@@ -38,7 +38,7 @@ class TopicName:
 
     def short(self, default_namespace: str = DEFAULT_NAMESPACE) -> str:
         """Return the shortest text that `parse_topic` turns into this name with the same `default_namespace`."""
-        if self.domain != PERSISTENT:
+        if self.domain != PERSISTENT or "/" in self.namespace:  # the old form has no short form
             return str(self)
         return self.local if f"{self.tenant}/{self.namespace}" == default_namespace else self.path
 
@@ -72,7 +72,7 @@ def parse_topic(text: str, default_namespace: str = DEFAULT_NAMESPACE) -> TopicN
     *entities, local = parts
     for entity in entities:
         if not _ENTITY.match(entity):
-            raise ValueError(f"topic name {text!r}: {entity!r} may only contain letters, digits and - = : . _")
+            raise ValueError(f"topic name {text!r}: {entity!r} must consist of letters, digits and - = : . _")
     if not local.strip() or "/" in local:
         raise ValueError(f"topic name {text!r}: its last part is empty or contains a slash")
     return TopicName(domain, entities[0], "/".join(entities[1:]), local)

@@ -18,14 +18,14 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
         ("acme/shop/orders", "persistent://acme/shop/orders", "acme/shop/orders"),
         ("persistent://public/default/orders", "persistent://public/default/orders", "orders"),
         ("non-persistent://a/b/c", "non-persistent://a/b/c", "non-persistent://a/b/c"),
-        ("persistent://prop/cluster/ns/orders", "persistent://prop/cluster/ns/orders", "prop/cluster/ns/orders"),
+        ("persistent://prop/cluster/ns/orders", "persistent://prop/cluster/ns/orders", "persistent://prop/cluster/ns/orders"),
         ("%RETRY%group", "persistent://public/default/%RETRY%group", "%RETRY%group"),
     ],
 )
 def test_every_form_of_a_topic_name_is_parsed(text, full, short):
     name = parse_topic(text)
     assert (str(name), name.short()) == (full, short)
-    assert parse_topic(str(name)) == name
+    assert parse_topic(str(name)) == parse_topic(name.short()) == name
 
 
 @pytest.mark.parametrize(
