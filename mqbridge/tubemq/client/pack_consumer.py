@@ -1,7 +1,8 @@
 """A member of a consumer group to which the Master assigns partitions.
 
 Three activities run concurrently: heartbeats to the Master (`group_consumer`); the handling of the events that the Master's
-responses contain, one event at a time; and the heartbeats to Brokers and late commits of the held partitions (`held_partitions`).
+responses contain, one event at a time; and the heartbeats to Brokers, and commits of packs that no get has confirmed in time
+(`held_partitions`).
 """
 
 import asyncio
@@ -32,11 +33,11 @@ _RESPONSE_LOST_ERRORS = (ConnectionLost, RequestTimeout, ProtocolError)
 class PackConsumer(GroupConsumer):
     """A member of `group`, which reads all of `topics`. All members of a group must have the same topics and filters.
 
-    `start` says where a group without a position starts. `offsets` is called before a partition is acquired and returns its start
-    offset, or None for the group's position; if it raises, the partition is not acquired. `is_new_partition` returns True for a
-    partition that a group without a position reads from its first message, whatever `start` is; None: no partition is such.
-    `filters` maps topics to message types; other topics are read without a filter. `bound` makes the group a bound group (see
-    `bound_subscription`). At most `max_gets` gets are in flight; a `budget` replaces this limit by one in bytes.
+    `start` says where reading starts, see `StartOffset`. `offsets` is called before a partition is acquired and returns its
+    start offset, or None for the group's position; if it raises, the partition is not acquired. `is_new_partition` returns True
+    for a partition that a group without a position reads from its first message, whatever `start` is. `filters` maps topics to
+    message types; other topics are read without a filter. With `bound`, all members of the group start together, at offsets
+    that they choose. At most `max_gets` gets are in flight; with `budget`, its bytes are the limit.
 
     `priority` (qryPriorityId) selects which stores of a Broker are read. Its hundreds digit is for topics without a filter, its
     ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything. None takes
@@ -78,7 +79,7 @@ class PackConsumer(GroupConsumer):
         self._completed_events: list[EventProto] = []
         """Completed events that are not acknowledged yet."""
         self._last_event = EventProto(rebalanceId=1, opType=STOP_OP, status=EVENT_DONE)
-        """An acknowledgement with the id of the last event; see `_substitute_event`."""
+        """An acknowledgement with the id of the last event (at first any valid id); see `_substitute_event`."""
         self._is_response_lost = False
         """True if the response to the last heartbeat was lost; it may have contained an event."""
 
@@ -128,7 +129,7 @@ class PackConsumer(GroupConsumer):
         periods have passed (5 min by default). It does not check the id in the acknowledgement. So any acknowledgement lets it
         continue, and it assigns partitions again that this member does not report as held.
         """
-        # Any acknowledgement would end the first round of a bound group.
+        # In its first round, a bound group gets the partitions that its members listed. Any acknowledgement ends this round.
         in_first_round = self.membership.bound is not None and self.membership.is_first_round_open
         return self._last_event if self._is_response_lost and not in_first_round else None
 
@@ -169,7 +170,8 @@ class PackConsumer(GroupConsumer):
         except MqbridgeError as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "acquiring the assigned partition %s failed, the Master will assign it again: %s",
+                "group %s: acquiring the assigned partition %s failed, the Master will assign it again: %s",
+                self.membership.group,
                 ref,
                 error,
             )

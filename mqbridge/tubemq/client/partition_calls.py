@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class PartitionCalls:
-    """The calls of one group member for one partition. All raise ClusterError if no response arrives."""
+    """The calls of one group member for one partition.
+
+    All but `try_unregister` raise ClusterError if no response arrives, and ProtocolError for an invalid one.
+    """
 
     def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
         self._member, self._ref, self._connection = member, ref, connection
@@ -87,7 +90,7 @@ class PartitionCalls:
         """Send a get; `consumed` confirms the previous pack. Return the response, its messages and its size in bytes."""
         request = self._get_request
         request.lastPackConsumed = consumed
-        request.escFlowCtrl = self._member.flow.has_group_rules
+        request.escFlowCtrl = self._member.flow.has_group_rules  # True: the Broker does not apply its own flow control
         data = await self._connection.request(rpc.READ, rpc.GET, request.SerializeToString())
         return *parse_get_response(data), len(data)
 

@@ -9,7 +9,7 @@ from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C
 
 MAX_AUTH_FAILURES = 5
-"""After this many consecutive refusals of our tokens the partition is given up.
+"""After this many consecutive refusals of our tokens, the partition counts as lost: it is revoked.
 
 Visit tokens change every few minutes. The responses to heartbeats to the Master contain the new ones, so a few refusals are
 normal.

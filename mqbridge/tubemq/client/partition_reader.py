@@ -59,7 +59,7 @@ class PartitionReader:
         """True if the last get found no data."""
         self._calls, self._state, self._signals, self._counters, self._pacing = calls, state, signals, counters, pacing
         self.last_pack: Pack | None = None
-        """The last pack, until it is settled."""
+        """The last pack, until it is confirmed or rejected."""
         self._lag_bytes: int | None = None
         """Unread data after the last pack, in bytes; None before the first pack."""
         self._delivered_at = 0.0
@@ -94,6 +94,7 @@ class PartitionReader:
             self._state.on_get_refused()
             raise
         except BaseException as error:
+            # Without a response, the Broker may execute the request at any later time.
             self._state.on_get_failed(is_abandoned=not isinstance(error, ServerRefused))
             raise
         else:
@@ -110,7 +111,7 @@ class PartitionReader:
         pack = Pack(messages, response.currOffset, max(response.currDataDlt, 0), response.maxOffset, size)
         state, pacing, counters = self._state, self._pacing, self._counters
         self.caught_up = False
-        if pacing.is_disturbed or pacing.rules.has_rules:
+        if pacing.is_disturbed or pacing.rules.has_rules:  # otherwise there is no wait to compute or to reset
             pacing.on_data(response, size, pack.lag_bytes)
         if pack.offset < state.safe_offset:
             warn_offset_set_back(self._calls, state.safe_offset, pack.offset)
@@ -137,7 +138,7 @@ class PartitionReader:
             self._state.on_no_data()
             self._pacing.on_no_data()
             return
-        if code == codes.INTERNAL_ERROR:
+        if code == codes.INTERNAL_ERROR:  # other codes refuse the get before the Broker reads
             self._state.on_get_failed(is_abandoned=False)
         else:
             self._state.on_get_refused()

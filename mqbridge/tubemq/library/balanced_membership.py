@@ -51,22 +51,23 @@ class BalancedMembership(GroupMember):
         node: tuple[int, int] | None = None,
         priority: int | None = None,
     ) -> None:
-        # `node` and `priority` are explained at `BalancedConsumer` and `PackConsumer`.
+        # `node`: number of this member from 0, number of members; None: it has no number. For `priority`, see `PackConsumer`.
         super().__init__(masters, group, topics, filters, priority=priority)
         self.skip_id = UNSET
-        """Number of the last order by an administrator to move every partition to its end; grows with each order."""
+        """Number of the last order by an administrator to move every partition to its end; UNSET before the first order."""
         self._node_id, self._source_count = node or (UNSET, UNSET)
         self._brokers: dict[int, Broker] = {}
         self._brokers_id = UNSET
         """Id of the Master's list of Brokers that `_brokers` comes from."""
-        self._is_readable: dict[PartitionKey, bool] = {}
+        self._readable_by_key: dict[PartitionKey, bool] = {}
+        """The partitions of the Master's last list, each with True if it may be read."""
         self._topics_id = UNSET
-        """Id of the Master's list of partitions that `_is_readable` comes from."""
+        """Id of the Master's list of partitions that `_readable_by_key` comes from."""
 
     @property
     def partitions(self) -> dict[PartitionRef, bool]:
-        """The partitions of the Master's last list, each with True if it may be read; sorted by topic, Broker and number."""
-        listed = sorted(self._is_readable.items(), key=lambda item: (item[0].topic, item[0].broker, item[0].partition))
+        """The listed partitions of known Brokers, each with True if it may be read; sorted by topic, Broker and number."""
+        listed = sorted(self._readable_by_key.items(), key=lambda item: (item[0].topic, item[0].broker, item[0].partition))
         return {
             PartitionRef(self._brokers[key.broker], key.topic, key.partition): is_readable
             for key, is_readable in listed
@@ -177,7 +178,7 @@ class BalancedMembership(GroupMember):
         if isinstance(response, RegisterResponseM2CV2) or not response.topicMetaInfoList:
             return
         self._topics_id = response.topicMetaInfoId
-        self._is_readable = {
+        self._readable_by_key = {
             PartitionKey(broker, meta.topic, partition): is_readable
             for meta in map(parse_topic_meta, response.topicMetaInfoList)
             for broker, stores, partitions, is_readable in meta.deployments
