@@ -23,5 +23,5 @@ ADAPTER = Adapter(
     make_cluster=_make_cluster,
     table=TABLE,
     preview=preview,
-    uniform_groups=True,  # a member's heartbeat replaces the subscriptions of the whole group
+    uniform_groups=True,  # all members must subscribe alike: each heartbeat replaces the subscriptions of the whole group
 )

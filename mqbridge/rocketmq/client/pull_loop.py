@@ -1,9 +1,10 @@
 """The task that pulls one queue: sends pulls, checks responses, updates the queue's state, and pauses after errors.
 
-One pull of a run (see `queue_state`) is in flight at a time; the next is sent when its response has arrived and the budget has
-room. A pull may be held at the broker (long polling) only if the queue was read to its end. The response to any other pull
-arrives at once, so the consumer soon learns that it has reached the end. A response without progress is followed by a pause,
-because a broker may be configured not to hold pulls, and a slave may be behind its master.
+A run is a period of reading without a jump; a seek, a rewind or a reset begins a new one. One pull of a run is in flight at a
+time; the next is sent when its response has arrived and the budget has room. A pull may be held at the broker (long polling)
+only if the queue was read to its end. The response to any other pull arrives at once, so the consumer soon learns that it has
+reached the end. A response without progress is followed by a pause, because a broker may be configured not to hold pulls, and a
+slave may be behind its master.
 
 When an administrator resets the group's offset, a broker reports this once, in the response to any pull of the queue. So the
 responses to pulls of older runs, which are otherwise ignored, are checked for a reset.
@@ -101,14 +102,15 @@ class PullLoop:
         self.answered_ms = 0
         """Time of the last response, ms since the epoch; 0 before the first response."""
         self.carrying_pulls = CommitCarryingPulls()
+        """The pulls in flight that also carry a commit."""
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
         # True if the broker returns every message of the queue, so that missing offsets can be noticed.
         self._unfiltered = subscription.expression_type == TAG and not subscription.tags
         self._on_change, self._on_error, self._on_reset = on_change, on_error, on_reset
         self._account = Account()
-        self._caller_bytes = 0
-        """Bytes that the user of the queue has taken, and that count on the budget until `release_budget`."""
+        self._kept_bytes = 0
+        """Bytes that were taken from the buffer, and that count on the budget until `release_budget`."""
         self._unreadable_responses = 0
         """Number of consecutive responses for which `_is_plausible` returned False."""
         self._retry_backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
@@ -157,17 +159,17 @@ class PullLoop:
             self.carrying_pulls.cancel_unless_committing(task)
 
     def settle_budget(self) -> None:
-        """Release bytes from the budget that are no longer buffered, except those that the user of the queue keeps on it."""
-        if (surplus := self._account.held - self._state.buffered_bytes - self._caller_bytes) > 0:
+        """Release bytes from the budget that are no longer buffered, except those kept by `keep_on_budget`."""
+        if (surplus := self._account.held - self._state.buffered_bytes - self._kept_bytes) > 0:
             self._context.budget.release(self._account, surplus)
 
     def keep_on_budget(self, size: int) -> None:
         """Keep `size` taken bytes on the budget until `release_budget`."""
-        self._caller_bytes += size
+        self._kept_bytes += size
 
     def release_budget(self, size: int | None = None) -> None:
         """Release `size` bytes that were kept on the budget by `keep_on_budget`; None: all of them."""
-        self._caller_bytes -= self._caller_bytes if size is None else min(size, self._caller_bytes)
+        self._kept_bytes -= self._kept_bytes if size is None else min(size, self._kept_bytes)
         self.settle_budget()
 
     async def _run(self, run: int) -> None:
@@ -227,7 +229,7 @@ class PullLoop:
     # --- responses ----------------------------------------------------------------------------------------------------
 
     async def _process(self, pull: Pull, response: PullResponse, charge: Charge) -> bool:
-        """Apply a response to the state; return False if it made no progress, so that the caller pauses.
+        """Apply a response to the state; return False if it made no progress and the caller must pause.
 
         Raises GapError, and RemoteProtocolError for an inconsistent response.
         """
@@ -356,5 +358,5 @@ class PullLoop:
         `event` is GAP or REFUSE.
         """
         if self._state.reads(run) and self._state.stop_pulling(event):
-            log.error("%s: pulling has stopped until a seek or a reset moves the queue: %s", self._name, error)
+            log.error("%s: pulling has stopped until a seek or an offset reset: %s", self._name, error)
             self._on_error(error)

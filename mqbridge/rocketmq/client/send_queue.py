@@ -34,9 +34,9 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
 
-AMBIGUOUS = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
-"""Responses with two possible causes: the queue was removed (its topic has fewer queues now, or its broker is being drained), or
-the broker will never accept this request. `_recover_loop` finds out by a new route."""
+AMBIGUOUS_CODES = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
+"""Response codes with two possible causes: the queue was removed (its topic has fewer queues now, or its broker is drained), or
+the broker will never accept this request. `_recover_loop` queries the route again to find out which."""
 
 
 class PartitionSendQueue:
@@ -55,7 +55,7 @@ class PartitionSendQueue:
         """The task that locates the master after a failure; until it ends, nothing is sent."""
         self._outage = SendOutage(queue_label(queue), context.max_elapsed_s, context.client.connectivity)
         self._ambiguous: list[tuple[SendRequest, ServerRefused]] = []
-        """Waiting requests that got an AMBIGUOUS response, each with the error of its response."""
+        """Waiting requests that got a response with one of AMBIGUOUS_CODES, each with the error of its response."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -65,11 +65,11 @@ class PartitionSendQueue:
 
     @property
     def healthy(self) -> bool:
-        """True if no send failed here recently."""
+        """True if no send failed in the last few seconds, or one was stored since."""
         return not self._outage.is_recent
 
     def add(self, request: SendRequest) -> None:
-        """Send a request after all earlier ones."""
+        """Send a request after all earlier ones, or fail it at once while new sends are rejected."""
         if self._rejecting_with is not None:
             request.fail(self._rejecting_with)
             return
@@ -77,7 +77,7 @@ class PartitionSendQueue:
         self.pump()
 
     def withdraw(self, futures: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Fail the given sends that wait; given sends in flight are not repeated. Other sends keep their order."""
+        """Fail the given sends that wait; those in flight are not sent again if they fail. Other sends keep their order."""
         for request in self._in_flight:
             request.withdrawn = request.withdrawn or request.future in futures
         withdrawn = {request for request in self._waiting if request.future in futures}
@@ -91,7 +91,7 @@ class PartitionSendQueue:
         request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} was withdrawn by the caller"))
 
     def on_route(self, route: TopicRoute) -> None:
-        """Send later requests to the queue's master in this route. If the queue is not writable any more, `locate` will raise."""
+        """Send later requests to the queue's master in this route. If it lacks a writable one, `pump` starts a recovery."""
         self._address = route.master(self.queue.broker) if route.is_writable(self.queue) else None
 
     def pump(self) -> None:
@@ -139,7 +139,7 @@ class PartitionSendQueue:
         try:
             result = self._read_response(future.result(), connection)
         except MqbridgeError as error:
-            if isinstance(error, RequestTimeout):
+            if isinstance(error, RequestTimeout):  # if nothing at all has arrived since, the connection is dead
                 connection.close_if_silent(sent_at, error)
             self._handle_failure(request, error)
         else:
@@ -159,9 +159,12 @@ class PartitionSendQueue:
             raise
 
     def _handle_failure(self, request: SendRequest, error: MqbridgeError) -> None:
-        """Fail the request if it must not be sent again; else put it back as the first to send, and begin a recovery."""
+        """Fail the request if it must not be sent again; else put it back as the first to send, and begin a recovery.
+
+        If nothing was stored for `max_elapsed_s`, all waiting sends fail instead.
+        """
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY
-        ambiguous = isinstance(error, ServerRefused) and error.code in AMBIGUOUS and not isinstance(error, AccessRefused)
+        ambiguous = isinstance(error, ServerRefused) and error.code in AMBIGUOUS_CODES and not isinstance(error, AccessRefused)
         if self._context.closing or (failure in (Failure.REFUSED, Failure.FATAL) and not ambiguous):
             self._fail_one(request, error, failure)
             return
@@ -187,12 +190,15 @@ class PartitionSendQueue:
         if any(request.movable for request in self._waiting):
             waiting, self._waiting = self._waiting, deque()
             kept = [request for request in waiting if not (request.movable and self._context.send_elsewhere(request, avoid))]
-            self._waiting.extendleft(reversed(kept))
+            self._waiting.extendleft(reversed(kept))  # in front of any that were added meanwhile
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
     def _fail_all(self, error: MqbridgeError) -> None:
-        """Fail every waiting send; later sends get the whole `max_elapsed_s` again."""
+        """Fail every waiting send; later sends get the whole `max_elapsed_s` again.
+
+        With `fail_behind`, sends that the caller adds before it knows of the failure fail too.
+        """
         waiting, self._waiting = self._waiting, deque()
         self._outage.restart_time()
         self._ambiguous.clear()
@@ -228,6 +234,7 @@ class PartitionSendQueue:
     async def _recover_loop(self, error: MqbridgeError | None) -> None:
         """Pause after an error, locate the queue's master, and connect to it; repeat this until it succeeds. Then send again.
 
+        Ends early once no sends wait, because all have moved to other queues, failed, or been withdrawn.
         `error` is the failure that began the recovery; None if there is only no connection.
         """
         while self._waiting:
@@ -251,7 +258,7 @@ class PartitionSendQueue:
         self.pump()
 
     def _decide_ambiguous(self) -> None:
-        """Fail requests that got an AMBIGUOUS response. The queue exists, so the broker refused the message or our permission."""
+        """Fail requests that got a response with one of AMBIGUOUS_CODES. The queue exists: it is not the cause."""
         ambiguous, self._ambiguous = self._ambiguous, []
         for request, error in ambiguous:
             failure = Failure.REFUSED if error.code == Status.INVALID_PARAMETER else Failure.FATAL

@@ -11,7 +11,7 @@ _MAX_INT64 = (1 << 63) - 1
 
 
 def born_at(time: int | None, now: int) -> int:
-    """Return the born timestamp for an event time; it is `now` for None, and for a time that brokers refuse .
+    """Return the born timestamp for the event time `time`: `now` if there is no event time, or if brokers would refuse it.
 
     All are in ms since the epoch; brokers refuse times below 1, and numbers beyond 64 bits.
     """

@@ -8,7 +8,10 @@ from mqbridge.rocketmq.wire.bodies.groups import CLUSTERING, FROM_LAST, PASSIVEL
 
 @dataclass(frozen=True, slots=True)
 class Connection(Body):
-    """A client's connection to a broker. `version` is the version number that the client announces, like `codes.VERSION`."""
+    """A client's connection to a broker. `version` is the version number that the client announces, like `codes.VERSION`.
+
+    `absent` is the value of a field that the response does not contain.
+    """
 
     client_id: str
     address: str = member("clientAddr")
@@ -20,7 +23,7 @@ class Connection(Body):
 class ConsumerConnections(Body):
     """Response to GET_CONSUMER_CONNECTION_LIST: the members of a consumer group, and its subscriptions.
 
-    `groups` lists the values of the other fields.
+    `bodies/groups.py` defines the values of `consume_type`, `message_model` and `consume_from`.
     """
 
     connections: tuple[Connection, ...] = member("connectionSet")
