@@ -23,7 +23,8 @@ _LOCKED_ERRNOS = {errno.EWOULDBLOCK, errno.EACCES}
 class StateLock:
     """The lock of one state file, held from construction until `release`.
 
-    Raises ConfigError if another process holds it, and OSError if the lock file cannot be opened.
+    Raises ConfigError if another process holds it, and OSError if the lock file cannot be opened. If the file system does not
+    support locks, a warning is logged, and the gateway runs without the lock.
     """
 
     def __init__(self, state: Path) -> None:

@@ -27,7 +27,7 @@ def _on_done(task: asyncio.Task[Any]) -> None:
 
 
 def mark_error_retrieved(task: asyncio.Task[Any]) -> None:
-    """Mark the error of a task as retrieved, so that asyncio does not log it; all callers that awaited it may be cancelled."""
+    """Mark the error of a task as retrieved. Otherwise asyncio logs it if all callers that awaited the task were cancelled."""
     if not task.cancelled():
         task.exception()
 

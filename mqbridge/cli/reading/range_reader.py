@@ -1,4 +1,4 @@
-"""Reads ranges of partitions concurrently, without a group; their batches are yielded in the order in which they arrive."""
+"""Reads ranges of partitions concurrently, without a group; yields their messages in the order in which they arrive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -31,7 +31,7 @@ def read(
     msg_types: frozenset[str] = frozenset(),
     limit_per_partition: int | None = None,
 ) -> AsyncGenerator[Chunk, None]:
-    """Yield the messages of these ranges, which are given by partition name.
+    """Yield the messages of these ranges, which are given by partition name, in chunks of one partition each.
 
     With `msg_types`, only messages of these types are yielded; with `limit_per_partition`, at most that many of each partition,
     its first ones.

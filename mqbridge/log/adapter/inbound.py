@@ -1,8 +1,8 @@
 """Membership in a group of a log; one task sends its heartbeats.
 
-Acknowledged offsets are committed every ACK_FLUSH_S, and at once when a lane or the inbound is closed. After a crash, messages
-whose acknowledgement was not committed are delivered again. Joining commits the group's start offsets, so that every message
-after them is either delivered or reported as a gap.
+Acknowledged offsets are committed within ACK_FLUSH_S, and at once when a lane or the inbound is closed. After a crash, messages
+whose acknowledgement was not committed are delivered again. The heartbeat that leases a partition also commits its start offset
+if the group has none there, so that every message after it is either delivered or reported as a gap.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ RETRY_S = 1.0
 """Pause between attempts to commit while the file cannot be written."""
 
 HEARTBEATS_PER_LEASE = 4
-"""Number of heartbeats in the time after which a member without heartbeats expires."""
+"""A member sends this many heartbeats in the time (`lease`) after which it would expire without them."""
 
 
 class LogInbound:
@@ -64,7 +64,7 @@ class LogInbound:
         self._heartbeat_task = spawn(self._heartbeat_loop(), f"log group {self._membership.group}")
 
     async def lanes(self) -> AsyncIterator[LogLane]:
-        """Yield lanes as they are assigned; ends when the inbound is closed."""
+        """Yield lanes as they are assigned, until the inbound is closed. Raises a FATAL error of a heartbeat."""
         while (lane := await self._new_lanes.get()) is not None:
             if isinstance(lane, ClusterError):
                 raise lane
@@ -72,7 +72,10 @@ class LogInbound:
                 yield lane
 
     async def close(self, deadline: float | None = None) -> None:
-        """Commit the acknowledged offsets, release all partitions and leave the group, until the deadline (loop time)."""
+        """Commit the acknowledged offsets, release all partitions and leave the group.
+
+        After `deadline` (loop time; None: no deadline), writes are no longer awaited, and the leases expire instead.
+        """
         if self._closed:
             return
         self._closed = True
@@ -128,7 +131,8 @@ class LogInbound:
         """Revoke the lanes of lost partitions, and open lanes for new ones."""
         for partition in change.revoked:
             if (lane := self._lanes.get(partition)) is not None:
-                log.info("group %s: %s was revoked: it now belongs to another member", self._membership.group, lane.partition)
+                text = "group %s: %s was revoked: it is assigned to another member, or this member's lease has expired"
+                log.info(text, self._membership.group, lane.partition)
                 self._end_lane(lane)
         for row, offset in change.assigned:
             source = Partition(self._cluster, row.topic, str(row.number), row.number)
@@ -145,7 +149,10 @@ class LogInbound:
                 event.set()
 
     def _end_lane(self, lane: LogLane) -> None:
-        """Revoke the lane and forget it. The caller commits its offset, unless the lease is lost."""
+        """Revoke the lane and forget it. `close` and `release_lane` then commit its offset; a heartbeat has done so before.
+
+        No offset is committed if the lease is lost.
+        """
         lane.end()
         self._lanes.pop(lane.id, None)
         self._uncommitted.pop(lane.id, None)
@@ -184,7 +191,7 @@ class LogInbound:
                 error,
             )
             for partition, offset in offsets.items():
-                if partition in self._lanes:
+                if partition in self._lanes:  # a later acknowledgement, which is in `_uncommitted` already, replaces this one
                     self._uncommitted.setdefault(partition, offset)
             self._schedule_flush(RETRY_S)
 
@@ -197,7 +204,7 @@ class LogInbound:
     async def _write_until(
         self, job: Callable[..., None], offsets: Mapping[int, int | None], deadline: float | None, action: str
     ) -> None:
-        """Run this write job with these offsets, at most until the deadline: others may lock the file for `busy_timeout`.
+        """Run this write job with these offsets, at most until the deadline: another process may lock the file.
 
         `action` names the job in the log. If it fails, the lease expires instead, and uncommitted messages are delivered again to
         the next owner of the partition.
@@ -206,7 +213,7 @@ class LogInbound:
             async with asyncio.timeout(seconds_until(deadline)):
                 await self._store.write(job, self._membership, offsets)
         except (ClusterError, TimeoutError) as error:
-            reason = error if isinstance(error, ClusterError) else "another process has locked the file"
+            reason = error if isinstance(error, ClusterError) else "the deadline has passed; another process may lock the file"
             log.warning(
                 "log %s, group %s: %s failed; leases that are left will expire instead: %s",
                 self._cluster,

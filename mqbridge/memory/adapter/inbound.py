@@ -34,7 +34,7 @@ class MemoryInbound:
         """Lanes that `lanes` yields next; an error or None ends it."""
 
     async def lanes(self) -> AsyncIterator["MemoryLane"]:
-        """Yield the lanes as they are assigned."""
+        """Yield the lanes as they are assigned, until `close`. Raises the error given to `fail`."""
         while (lane := await self._new_lanes.get()) is not None:
             if isinstance(lane, ClusterError):
                 raise lane
@@ -42,14 +42,14 @@ class MemoryInbound:
                 yield lane
 
     async def close(self, deadline: float | None = None) -> None:
-        """Leave the group."""
+        """Leave the group; `deadline` is not used: this takes no time."""
         for lane in list(self._lanes.values()):
             self.revoke(lane.partition.topic, lane.partition.index)
         self.broker.leave(self.spec.group, self)
         self._new_lanes.put_nowait(None)
 
     def assign(self, topic: str, number: int) -> None:
-        """Open a lane for a newly assigned partition at the group's committed offset, or else at its start."""
+        """Open a lane for a newly assigned partition, at the group's committed offset; without one, where `_start_of` says."""
         stored = self.broker.topics[topic][number]
         begin = stored.next if self._start_of(topic, number) is Start.LATEST else stored.first
         progress = self.broker.progress.setdefault((self.spec.group, topic, number), Progress(begin))
@@ -82,7 +82,7 @@ class MemoryLane:
 
     With individual acknowledgement, a reject redelivers only the messages of the batch, and their `delivery_count` increases.
     Without it, a reject or a seek starts a new run of deliveries: all messages from its start offset on are delivered again. So
-    an acknowledgement of a batch of an earlier run only counts up to that start offset. The handle of a batch is its run.
+    a batch of an earlier run can be acknowledged only if it ends at or before that offset. The handle of a batch is its run.
     """
 
     def __init__(self, inbound: MemoryInbound, partition: Partition, progress: Progress) -> None:
@@ -99,6 +99,7 @@ class MemoryLane:
         """Rejected batches, which are returned before new messages (with individual acknowledgement)."""
         self._caught_up = False
         self._wake = asyncio.Event()
+        """Set when messages are stored or redelivered, after a seek, and when the lane ends."""
         self._stored.readers.add(self._wake)
 
     @property
@@ -112,7 +113,7 @@ class MemoryLane:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the last returned batch, until the core counts them."""
+        """Bytes of the last returned batch, until the next `receive`: the gateway's own budget has counted them by then."""
         return self._read_ahead.held_bytes
 
     async def _receive(self) -> Batch:
@@ -173,7 +174,10 @@ class MemoryLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Mark a batch, or the messages at `indexes`, as acknowledged."""
+        """Mark a batch, or the messages at `indexes`, as acknowledged.
+
+        Ignored after the lane has ended, and for batches of earlier runs that no longer count. `receipt` is not used.
+        """
         if indexes is None:
             self._read_ahead.release_batch(batch.next)
         (first,), (end,), is_current_run = batch.first, batch.next, batch.handle == self._run

@@ -28,7 +28,7 @@ def are_credentials_refused(response: httpx.Response) -> bool:
 
 
 def refused_credentials_error(response: httpx.Response, call: str, origin: str, auth: Auth, failure: Failure) -> ServerRefused:
-    """Return the error for refused credentials, with this `failure`.
+    """Return the error for refused credentials; `failure` says whether a retry may succeed.
 
     `call` is the method and path; `origin` is the scheme, host and port that refused the credentials.
     """
@@ -57,7 +57,8 @@ def _remedy(reason: str) -> str:
     if operation in _NEEDS_CONSUME:
         return f"grant the role the permission to {CONSUME} in this namespace"
     if operation in _NEEDS_EITHER:
-        return f"grant the role the permission to {EITHER.replace(',', ' or ')} in this namespace"
+        either = EITHER.replace(",", " or ")  # EITHER is a list of permissions, joined by commas
+        return f"grant the role the permission to {either} in this namespace"
     return "this needs an administrator of the tenant (adminRoles)"
 
 
@@ -66,7 +67,7 @@ def _is_json(response: httpx.Response) -> bool:
 
 
 def _reason(response: httpx.Response) -> str:
-    """Return the broker's reason in the response, or the response's text without one; at most 300 characters."""
+    """Return the `reason` in the response's JSON; if there is none, the whole text. At most 300 characters."""
     try:
         return str(response.json()["reason"]).strip()[:300]
     except (ValueError, KeyError, TypeError):

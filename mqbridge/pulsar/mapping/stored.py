@@ -12,17 +12,17 @@ from mqbridge.pulsar.wire.entry import Entry
 
 
 def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
-    """Return the messages of these entries that are to be delivered, those that compaction has removed included.
+    """Return the messages of these entries that are to be delivered, including those that compaction has removed.
 
     A damaged entry becomes one message with its `defect`.
     """
     for entry in entries:
-        entry.unpack()
+        entry.unpack()  # decompresses the payload; a failure sets `defect`
     if native.compiled is not None:
         compiled_entry = native.compiled.PulsarEntry
         items = [entry if isinstance(entry, compiled_entry) else _fields_for_compiled(entry) for entry in entries]
         decoded = native.compiled.pulsar_decode(items)
-        if decoded is not None:  # None: only the plain code can decode them
+        if decoded is not None:  # None: only `decode_plain` can decode them
             messages: Sequence[Message]
             messages, defects = decoded  # defects: (index of a damaged entry, reason)
             for index, defect in defects:
@@ -58,7 +58,7 @@ def decode_plain(entry: Entry, *, include_compacted_out: bool = False) -> list[M
 
 def _decode_batch(entry: Entry, *, include_compacted_out: bool) -> list[Message]:
     """Decode the messages of a batch that are to be delivered. Raises RemoteProtocolError if the payload is damaged."""
-    read, is_whole = MessageReader(entry).read, not entry.ack_set
+    read, is_whole = MessageReader(entry).read, not entry.ack_set  # without an `ack_set`, no message is acknowledged
     return [
         read(metadata, payload, index)
         for index, (metadata, payload) in enumerate(iterate_batch(entry.payload, entry.count))

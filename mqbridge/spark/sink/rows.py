@@ -32,7 +32,7 @@ class RowReader:
 
     by_topic        the column `topic` names the target topic; False: the spec of the targets names it
     partition_mode  how target partitions are chosen; without a column `partition` it is always `rule`
-    deduplicate     the positions of the rows of a source must ascend, and rows of a part of a range are an error
+    deduplicate     the positions of the rows of a source must ascend; rows of a range that several tasks have read are an error
     """
 
     def __init__(self, schema: pa.Schema, *, by_topic: bool, partition_mode: PartitionMode, deduplicate: bool) -> None:

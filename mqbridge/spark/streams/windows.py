@@ -14,7 +14,7 @@ UNIT_MS = {"milliseconds": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A duration, under the name that RIP-58 gives it."""
+    """A duration, under the name that RIP-58 (the API of RocketMQ Streams) gives it."""
 
     ms: int
 

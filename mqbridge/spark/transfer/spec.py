@@ -19,9 +19,8 @@ TopicKey = tuple[str, str]
 TopicEnds = Mapping[TopicKey, Mapping[int, Position]]
 """End positions of target partitions, by topic and partition index."""
 PartitionMode = Literal["rule", "auto", "column"]
-"""How the target partition of a row is chosen: by the target's rule, by the row's column `partition`, or (`auto`) by both.
-
-`target_partitions` explains the modes.
+"""How the target partition of a row is chosen: by the target's rule (`rule`), by the row's column `partition` (`column`), or
+by the column and, where it is NULL, by the rule (`auto`).
 """
 
 
@@ -29,7 +28,7 @@ PartitionMode = Literal["rule", "auto", "column"]
 class TargetsSpec:
     """The targets of a route, or of the sink's options. Picklable.
 
-    name           name of the route, or of the job
+    name           name of the route, or without one the option `jobId`
     clusters       every cluster that `targets` and `delivery.dead_letter` name, by name
     source_topics  topic names and patterns of the route; groups of a pattern fill the templates of target topics. Empty without a
                    route

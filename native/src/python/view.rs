@@ -1,4 +1,4 @@
-//! `MessageView`: one message of a `Messages`, with the attributes and methods of Python's `Message`.
+//! `MessageView`: one message of a `Messages` sequence, with the attributes and methods of Python's `Message`.
 //!
 //! The Python object for an attribute is made each time that Python reads the attribute.
 
@@ -12,7 +12,9 @@ use crate::message::{Key, Message, Store};
 
 #[pyclass(frozen, module = "mqbridge_native")]
 pub struct MessageView {
+    /// The store that contains the message.
     pub store: Arc<Store>,
+    /// The index of the message in `store.rows`.
     pub row: u32,
 }
 

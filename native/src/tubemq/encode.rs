@@ -1,5 +1,8 @@
 //! Encodes messages into send requests: the counterpart of `mqbridge/tubemq/mapping/request.py` and of the writing half of
-//! `properties.py`, which explains the forms of attribute strings (appended, built).
+//! `properties.py`.
+//!
+//! An attribute string has one of two forms: the user's own string with reserved pairs appended, or a string built from the
+//! properties, in which the item MARKER follows the user's pairs, and all other pairs follow MARKER.
 
 use memchr::memmem;
 
@@ -10,7 +13,8 @@ use crate::text::is_utf8;
 use crate::tubemq::decode::{LENGTH_BYTES, MsgTimes, is_appended, items};
 use crate::tubemq::escapes::{MARKER, escape_text, format_item};
 
-/// Fields that both forms write as reserved pairs, the payload for a tombstone only; `origin_properties` writes origin and hops.
+/// Fields that both forms write as reserved pairs; Payload writes one only for a tombstone. `origin_properties` writes origin
+/// and hops.
 const ALWAYS_CARRIED: [Field; 5] = [Field::Key, Field::OrderingKey, Field::Keys, Field::DeliverAt, Field::Payload];
 
 /// Formatter of `$msgTime$` values in the cluster's time zone.
@@ -144,7 +148,8 @@ impl<'a, Z: MsgTimes + MsgTimeTexts> Encoder<'a, Z> {
     ///
     /// `start` is where the attribute string begins in `bytes`.
     fn append_missing_fields(&mut self, message: &Message, start: usize) -> Result<()> {
-        let has_time = match (message.event_time(), message.property(MSG_TIME)) {
+        // True if the string needs no pair for the event time.
+        let is_time_expressed = match (message.event_time(), message.property(MSG_TIME)) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(time), Some(msg_time)) => self.zone.parse(msg_time)? == Some(time),
@@ -154,7 +159,7 @@ impl<'a, Z: MsgTimes + MsgTimeTexts> Encoder<'a, Z> {
         for field in ALWAYS_CARRIED {
             carry_field(message, field, scratch, &mut append);
         }
-        if !has_time {
+        if !is_time_expressed {
             carry_field(message, Field::EventTime, scratch, &mut append);
         }
         origin_properties(message, self.origin_prefix, scratch, &mut append);
@@ -175,7 +180,7 @@ impl<'a, Z: MsgTimes + MsgTimeTexts> Encoder<'a, Z> {
         let (bytes, scratch) = (&mut self.bytes, &mut self.scratch);
         let mut append = |name: &[u8], value: &[u8]| append_pair(bytes, start, name, value);
         match message.msg_type() {
-            None if type_property.is_some() => append(WITHOUT, b"msg_type"),
+            None if type_property.is_some() => append(WITHOUT, b"msg_type"), // else the property would be read as the type
             Some(msg_type) if type_property != Some(msg_type) => append(MSG_TYPE, msg_type),
             _ => {}
         }
@@ -208,7 +213,7 @@ fn write_user_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     escape_text(value, out);
 }
 
-/// Returns true if the decoder would take a user's attribute string for one that a gateway wrote, in any of its two forms.
+/// Returns true if the decoder would take a user's attribute string for one that a gateway wrote, in either of its two forms.
 fn looks_written_by_gateway(message: &Message, attributes: &[u8]) -> bool {
     if items(attributes).any(|(begin, end)| &attributes[begin..end] == MARKER) {
         return true;
