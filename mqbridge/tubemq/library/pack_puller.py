@@ -67,6 +67,7 @@ class PackPuller:
     ) -> None:
         self._consumer, self._settle_s, self._close_consumer = consumer, settle_s, close_consumer
         self.closed = False
+        """True after `close` was called."""
         self._ready: asyncio.Queue[PackDelivery | MqbridgeError] = asyncio.Queue()
         self._read_tasks: set[asyncio.Task[None]] = set()
         self._end_error: MqbridgeError = ClusterError("cannot pull: the consumer was closed", Failure.FATAL)
@@ -98,10 +99,10 @@ class PackPuller:
         if self._close_consumer is not None:
             await self._close_consumer(timeout)
         await cancel(self._assign_task, *self._read_tasks)
-        self._ready.put_nowait(self._end_error)  # again, if the task put it: a task cancelled before it began has put nothing
+        self._ready.put_nowait(self._end_error)  # `_accept_assignments` puts nothing if it is cancelled before it begins
 
     async def _accept_assignments(self) -> None:
-        """Start a reader for each partition that the Master assigns."""
+        """Start a reader for each partition that the Master assigns; after the last one, queue the error for `pull`."""
         try:
             async for partition in self._consumer.assignments():
                 task = spawn(self._read(partition), f"tubemq pull: {partition}")
@@ -147,8 +148,10 @@ async def push(
     """Call `handler` with each pack until the consumer is closed; at most `handlers` run at once, and each partition is in order.
 
     A pack whose handler raised is read again after `retry_s` seconds; with `skip_failed` it is confirmed, which is the default
-    of the Java clients. Raises GapError, and ClusterError if the Master excludes this member.
+    of the Java clients. Stops all partitions and raises GapError if one lost data, or ClusterError if the Master excludes
+    this member.
     """
+    failure_outcome = "confirmed, because of skip_failed" if skip_failed else f"read again in {retry_s:g} s"
     slots = asyncio.Semaphore(handlers)
     read_tasks: set[asyncio.Task[None]] = set()
     first_error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -158,7 +161,7 @@ async def push(
             while True:
                 pack = await partition.fetch()
                 async with slots:
-                    succeeded = await _handle(handler, partition, pack)
+                    succeeded = await _handle(handler, partition, pack, failure_outcome)
                 # A pack that was revoked while its handler ran is not confirmed: `PackDelivery` checks this.
                 if succeeded or skip_failed:
                     PackDelivery(partition, pack).confirm()
@@ -186,11 +189,11 @@ async def push(
         await cancel(assign_task, *read_tasks)
 
 
-async def _handle(handler: Handler, partition: HeldPartition, pack: Pack) -> bool:
-    """Call the handler; return False, and log the exception, if it raises one."""
+async def _handle(handler: Handler, partition: HeldPartition, pack: Pack, failure_outcome: str) -> bool:
+    """Call the handler. If it raises, return False and log the exception and `failure_outcome`: what happens to the pack."""
     try:
         await handler(partition, pack)
     except Exception:  # the handler is the application's code: any error concerns this pack only
-        log.exception("the handler failed for the pack of %s at offset %d, which will be delivered again", partition, pack.offset)
+        log.exception("the handler failed for the pack of %s at offset %d, which is %s", partition, pack.offset, failure_outcome)
         return False
     return True

@@ -145,7 +145,9 @@ async def test_pull_raises_the_gap_of_a_partition(member: PackConsumer, model: M
 
 
 @pytest.mark.parametrize("skip_failed", [False, True], ids=["again", "skipped"])
-async def test_push_keeps_the_order_and_repeats_or_skips_failed_packs(member: PackConsumer, skip_failed: bool) -> None:
+async def test_push_keeps_the_order_and_repeats_or_skips_failed_packs(
+    member: PackConsumer, skip_failed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     got: dict[int, list[bytes]] = defaultdict(list)
     failed: set[int] = set()
     running = most = 0
@@ -168,6 +170,7 @@ async def test_push_keeps_the_order_and_repeats_or_skips_failed_packs(member: Pa
             assert not pushing.done()
             await asyncio.sleep(0.002)
     assert (failed, most) == ({0, 1, 2}, 2)
+    assert ("which is confirmed" in caplog.text, "which is read again" in caplog.text) == (skip_failed, not skip_failed)
     await member.close()
     await asyncio.wait_for(pushing, PATIENCE_S)
 
