@@ -12,8 +12,8 @@ from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 log = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 0.05
-"""Minimum interval between two requests, in seconds. Measured on a topic with single messages and short pauses between them:
-without this limit, these checks were half of all requests to the broker."""
+"""Minimum interval between two requests, in seconds. Measured on a topic whose messages arrived one by one, with short
+pauses: without this limit, these checks were half of all requests to the broker."""
 REDELIVERY_WAIT_S = 1.0
 """Time to wait for a redelivery before the next request, in seconds. The newest entry id does not tell whether redeliveries are
 still to come, and on a shared subscription another member may receive them."""
@@ -38,7 +38,7 @@ class EndCheck:
         self._version += 1
 
     def expect_redelivery(self, delay_s: float) -> None:
-        """Forget the result, because an entry will be redelivered after this delay; request it anew only after that."""
+        """Forget the result, because an entry will be redelivered after this delay; send no request before that."""
         self.invalidate()
         self._next_request_at = max(self._next_request_at, self._loop.time() + delay_s + REDELIVERY_WAIT_S)
 
@@ -74,7 +74,7 @@ class EndCheck:
         else:
             is_stale = version != self._version
             self.reached = not (has_more or is_stale or self._consumer.queued)
-            if self.reached or is_stale:  # the woken lane repeats a stale request at once, not after IDLE_CHECK_S
+            if self.reached or is_stale:  # the woken lane repeats a stale request at once, not at its next regular check
                 self._consumer.wake()
         finally:
             self._next_request_at = max(self._next_request_at, self._loop.time() + MIN_INTERVAL_S)

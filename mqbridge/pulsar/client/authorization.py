@@ -9,8 +9,8 @@ from mqbridge.pulsar.wire.names import parse_topic
 
 PRODUCE, CONSUME = "produce", "consume"
 EITHER = f"{PRODUCE},{CONSUME}"
-"""Both permissions: either of them allows to look up a topic and to list a namespace."""
-_PREFIXED = "prefixed by the authentication role"
+"""Looking up a topic and listing a namespace need one of the two permissions; the remedy grants both."""
+_NAME_NEEDS_ROLE_PREFIX = "prefixed by the authentication role"
 """Part of the broker's message if the namespace requires subscription names that begin with the role."""
 
 
@@ -19,12 +19,12 @@ class AccessDenied(ServerRefused):
 
 
 @contextmanager
-def explain_denial(action: str, what: str, namespace: str, principal: str | None, permissions: str) -> Iterator[None]:
+def explain_denial(action: str, target: str, namespace: str, principal: str | None, permissions: str) -> Iterator[None]:
     """Turn a broker's AuthorizationError within this context into AccessDenied (FATAL), with the role and a remedy.
 
-    All other errors pass unchanged.
+    All other errors pass unchanged, also an AccessDenied of an inner context.
 
-    `action` and `what` are the verb and object of the request in the error text, such as "look up" and a topic. `principal` is
+    `action` and `target` are the verb and object of the request in the error text, such as "look up" and a topic. `principal` is
     the role, None if unknown. `permissions` are those to grant in `namespace`, as pulsar-admin expects them.
     """
     try:
@@ -34,10 +34,10 @@ def explain_denial(action: str, what: str, namespace: str, principal: str | None
             raise
         grant = f"pulsar-admin namespaces grant-permission {namespace} --role {principal or 'ROLE'} --actions {permissions}"
         remedy = f"grant it with `{grant}`"
-        if _PREFIXED in str(error):
+        if _NAME_NEEDS_ROLE_PREFIX in str(error):
             remedy = "in this namespace the subscription's name must begin with the role (subscription-auth-mode Prefix)"
         raise AccessDenied(
-            f"{principal_text(principal)} may not {action} {what} (AuthorizationError): {remedy}", error.code, Failure.FATAL
+            f"{principal_text(principal)} may not {action} {target} (AuthorizationError): {remedy}", error.code, Failure.FATAL
         ) from error
 
 
@@ -48,8 +48,8 @@ def explain_topic_denial(action: str, topic: str, principal: str | None, permiss
 
 def explain_subscribe_denial(topic: str, subscription: str, principal: str | None) -> AbstractContextManager[None]:
     """Apply `explain_denial` to a SUBSCRIBE."""
-    what = f"{topic} with subscription {subscription!r}"
-    return explain_denial("consume from", what, _namespace_of(topic), principal, CONSUME)
+    target = f"{topic} with subscription {subscription!r}"
+    return explain_denial("consume from", target, _namespace_of(topic), principal, CONSUME)
 
 
 def _namespace_of(topic: str) -> str:

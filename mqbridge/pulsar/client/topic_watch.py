@@ -34,7 +34,7 @@ class TopicChange(NamedTuple):
 class TopicWatch:
     """One watch, created by `BaseClient.watch_topics`. It is a push handler of a connection while the broker pushes changes.
 
-    `refresh_s` is the interval of polling, in seconds.
+    `watcher_id` is unique in the client. `refresh_s` is the interval of polling, in seconds.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class TopicWatch:
         return self._connection is not None
 
     async def next_change(self) -> TopicChange:
-        """Wait for the next change and return it. Raises ClusterError (FATAL).
+        """Return the next change of the list; the first call returns all existing topics at once, as added, possibly none.
 
-        The first call waits for no change: it returns all existing topics as added, possibly none.
+        Transient errors are logged and retried. Raises ClusterErrors that are FATAL.
         """
         is_first = self._hash is None
         while True:
@@ -136,7 +136,7 @@ class TopicWatch:
             self._names, self._hash = set(response.topic), response.topics_hash
 
     async def _request_watch(self, connection: Connection) -> pb.CommandWatchTopicListSuccess:
-        """Register for pushes, so that none is missed after the response, and request the watch. Raises ClusterError."""
+        """Request the watch. Registers for pushes before that, because they may follow at once. Raises ClusterError."""
         connection.watchers[self._id] = self
         try:
             response: pb.CommandWatchTopicListSuccess = await connection.request(
@@ -193,7 +193,7 @@ class TopicWatch:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "the broker did not confirm the close of the watch on namespace %s: %s",
+                "the broker did not confirm the close of the watch on namespace %s, whose pushes are now ignored: %s",
                 self._namespace,
                 error,
             )

@@ -34,7 +34,7 @@ class ChunkLimits(NamedTuple):
 
 
 class JoinedMessage(NamedTuple):
-    """Result of joining: an entry, or None if the chunk only repeats one of a message that was joined before."""
+    """A complete or abandoned message as an entry; `entry` is None for a repeated chunk of a message that was joined before."""
 
     entry: Entry | None
     chunk_ids: tuple[EntryId, ...]
@@ -52,7 +52,7 @@ class _IncompleteMessage:
         "chunk_count",
         "chunk_ids",
         "defect",
-        "first",
+        "first_entry",
         "metadata",
         "next_chunk_id",
         "parts",
@@ -62,7 +62,8 @@ class _IncompleteMessage:
 
     def __init__(self, entry: Entry) -> None:
         self.metadata = entry.metadata
-        self.first = entry
+        self.first_entry = entry
+        """The first chunk received; not chunk 0 if reading started inside the message."""
         self.chunk_count = entry.metadata.num_chunks_from_msg
         self.announced_bytes = entry.metadata.total_chunk_msg_size
         self.parts: list[bytes] = []
@@ -74,7 +75,7 @@ class _IncompleteMessage:
             self.set_defect(f"the message announces {self.chunk_count} chunks, more than the limit of {MAX_CHUNKS}")
 
     def add(self, entry: Entry) -> None:
-        """Add a chunk of this message. A repeated chunk only adds its id; a gap before the chunk makes the message unreadable."""
+        """Add a chunk of this message. A repeated chunk only adds its id. After a missing chunk, the message gets a defect."""
         chunk_id = entry.metadata.chunk_id
         self.chunk_ids.append((entry.ledger, entry.entry))
         if self.defect is not None or chunk_id < self.next_chunk_id:
@@ -118,11 +119,11 @@ class _IncompleteMessage:
             b"".join(self.parts),
             ledger=ledger,
             entry=entry_id,
-            partition=self.first.partition,
-            redelivery_count=self.first.redelivery_count,
+            partition=self.first_entry.partition,
+            redelivery_count=self.first_entry.redelivery_count,
             defect=self.defect,
         )
-        entry.chunks_before = self.first.metadata.chunk_id  # above 0 if reading started inside the message
+        entry.chunks_before = self.first_entry.metadata.chunk_id  # above 0 if reading started inside the message
         return JoinedMessage(entry, tuple(self.chunk_ids), lacks_last_chunk)
 
 
@@ -203,15 +204,16 @@ class ChunkJoiner:
     def _enforce_limits(self) -> list[JoinedMessage]:
         """Abandon the oldest messages beyond the limits, and return them; the newest message is never abandoned.
 
-        A message that exceeds the limit alone is not abandoned: it gets a defect, and its further chunks are counted but dropped.
+        A message that exceeds the limit alone is not abandoned: it gets a defect; only the ids of its further chunks are kept.
         """
         finished = []
         while len(self._incomplete) > self._limits.messages or (
             len(self._incomplete) > 1 and self._total_announced_bytes > self._limits.max_bytes
         ):
             uuid = next(iter(self._incomplete))
+            limits = f"{self._limits.messages} messages, {self._limits.max_bytes} bytes"
             self._incomplete[uuid].set_defect(
-                f"too many incomplete chunked messages: the chunks of {uuid} did not arrive in time"
+                f"too many incomplete chunked messages (limits: {limits}): abandoned {uuid}, the oldest"
             )
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
         for message in self._incomplete.values():
@@ -226,7 +228,7 @@ class ChunkJoiner:
         return sum(message.announced_bytes for message in self._incomplete.values())
 
     def restart_timers(self, now: float) -> None:
-        """Start the waiting time of all messages again, because no chunk could arrive until now."""
+        """Start the waiting time of all messages again; for a caller that could not receive chunks until now."""
         for message in self._incomplete.values():
             message.waiting_since = now
 
