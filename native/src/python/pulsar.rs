@@ -11,11 +11,12 @@ use crate::pulsar::encode::{Limits, encode};
 use crate::python::pulsar_entry::PulsarEntry;
 use crate::python::{Messages, catch_panic, or_none};
 
-/// The fields of an entry as a tuple: payload; encoded metadata, None for a batch; number of messages and `ack_set` of a batch;
-/// ledger, entry; redelivery count; publish time and delivery time (ms); defect.
+/// The fields of an entry as a tuple: payload; encoded metadata, None for a batch; number of messages and `ack_set` of a batch
+/// (bit set of the messages to deliver, empty for all); ledger, entry; redelivery count; publish time and delivery time (ms);
+/// defect.
 type EntryFields = (PyBackedBytes, Option<PyBackedBytes>, i64, Vec<i64>, i64, i64, i64, i64, Option<i64>, Option<String>);
 
-/// Returns the entry with these fields, and its defect, if any. The store keeps the payload.
+/// Returns the entry with these fields, and its defect, if any. The store keeps the payload and the metadata.
 fn entry_of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<String>) {
     let (payload, metadata, count, ack_set, ledger, entry, redelivery_count, publish_time, deliver_at, defect) = fields;
     let mut keep = |bytes| {
@@ -30,7 +31,7 @@ fn entry_of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<Str
 /// Decodes entries. Each is a `PulsarEntry`, or a tuple with the fields of an entry that Python parsed.
 ///
 /// Returns the messages, and (index, defect) of each entry whose payload turned out to be no valid batch. Returns None if only
-/// the plain code can decode the entries.
+/// the pure Python code can decode the entries.
 #[pyfunction]
 fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
     catch_panic(|| {
@@ -66,7 +67,7 @@ type EncodedEntry<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize, usize
 
 /// Encodes messages into entries. Returns the entries, and (index, defect) of each message with a defect.
 ///
-/// `origin` is the prefix of every origin stamp; None for no stamps.
+/// `origin` is the prefix of every origin stamp; None for no stamps. `max_messages` and `max_bytes` limit a batch.
 #[pyfunction]
 fn pulsar_encode<'py>(
     py: Python<'py>,

@@ -14,7 +14,8 @@ use crate::rocketmq::decode;
 use crate::rocketmq::encode::{self, Encoded, IDS_PER_RESERVATION, Limits, Request, SingleSend};
 use crate::rocketmq::pulled::{self, Pull};
 
-/// Arguments that describe a pull: the bytes of its records, the first and the next offset, the subscribed tags.
+/// Arguments that describe a pull: the bytes of its records, the first offset, the offset after the last, the subscribed tags
+/// (none means all).
 type PullFields<'py> = (Bound<'py, PyBytes>, i64, i64, HashSet<String>);
 
 /// A request as Python's `_request_of` takes it: body, index of the first message, number of messages, born timestamp (ms),
@@ -76,7 +77,7 @@ fn is_protocol_error(py: Python<'_>, error: &PyErr) -> bool {
     super::protocol_error(py).is_ok_and(|class| error.is_instance(py, class))
 }
 
-/// Decodes consecutive pulls into messages; None if only the plain code can decode them.
+/// Decodes consecutive pulls into messages; None if only the pure Python code can decode them.
 #[pyfunction]
 fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
     catch_panic(|| {
@@ -87,8 +88,8 @@ fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyR
     })
 }
 
-/// Returns the number of messages in a pull, and the queue offset of the first, if any; None if only the plain code can count
-/// them.
+/// Returns the number of messages in a pull, and the queue offset of the first, if any; None if only the pure Python code can
+/// count them.
 #[pyfunction]
 fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<Option<(usize, Option<i64>)>> {
     catch_panic(|| {
@@ -98,13 +99,17 @@ fn rocketmq_count(pull: PullFields, decompress: &Bound<'_, PyAny>) -> PyResult<O
     })
 }
 
-/// Returns the number of records, and the lowest eight bits of their system flags, combined by OR.
+/// Returns the number of records in the bytes of a pull, and the lowest eight bits of their system flags, combined by OR: they
+/// tell whether any record is compressed or an inner batch.
 #[pyfunction]
 fn rocketmq_count_stored(py: Python<'_>, body: &[u8]) -> PyResult<Option<(usize, u8)>> {
     catch_panic(|| or_none(py, pulled::count_stored(body)))
 }
 
-/// Encodes messages into send requests; see `encode` in request.py. None if only the plain code can encode them.
+/// Encodes messages into send requests; None if only the pure Python code can encode them.
+///
+/// `origin` is the prefix of every origin stamp, None for no stamps. `now` is in ms since the epoch. `reserve_ids` makes ids
+/// for the UNIQ_KEY of messages without one; None: no ids are made.
 #[pyfunction]
 fn rocketmq_encode<'py>(
     py: Python<'py>,

@@ -39,7 +39,7 @@ impl<'a> BlockWriter<'a> {
     /// Appends the property string of a message to `out`.
     ///
     /// `origin` is the prefix of the origin stamp, None for no stamp. `alone` is true for a single send, whose properties the
-    /// broker reorders. `delay` is the property that makes the broker delay the message.
+    /// broker reorders. `delay` is the property that makes the broker delay the message, None for no delay.
     pub fn write_block(
         &mut self,
         message: &Message<'a>,
@@ -62,7 +62,8 @@ impl<'a> BlockWriter<'a> {
         WrittenBlock { flag, has_id }
     }
 
-    /// Removes the properties FLAG and SHARDED, which `read_block` adds, from the user pairs.
+    /// Removes the properties FLAG and SHARDED from the user pairs. `read_block` adds them for parts of a record that no
+    /// message field holds: its flag, and that it had a __SHARDINGKEY although its index keys alone yield the key.
     ///
     /// Returns the flag, and true if SHARDED requires a __SHARDINGKEY.
     fn take_synthetic(&mut self, message: &Message) -> (i32, bool) {
@@ -165,7 +166,7 @@ impl<'a> BlockWriter<'a> {
         }
     }
 
-    /// Writes the pairs that only gateways write: the fields that no system property can hold exactly, and the origin.
+    /// Writes the pairs that only gateways write: the fields that `write_system` did not write exactly, and the origin.
     ///
     /// There is always at least one: GATEWAY_MARKER if there is no other. `escaped_count` is the number of escaped user pairs.
     fn write_carried(
@@ -197,10 +198,10 @@ impl<'a> BlockWriter<'a> {
             carry_field(message, Field::DeliverAt, scratch, &mut sink);
         }
         if message.payload().is_some_and(<[u8]>::is_empty) {
-            sink.add(EMPTY, b"1");
+            sink.add(EMPTY, b"1"); // the body is one zero byte, as for a tombstone
         }
         if key == Key::None && !is_key_derived(message) {
-            sink.add(WITHOUT, b"key");
+            sink.add(WITHOUT, b"key"); // otherwise `read_block` derives a key from the index keys
         }
         origin_properties(message, origin, scratch, &mut sink);
         if out.len() == start {

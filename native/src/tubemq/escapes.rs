@@ -18,14 +18,14 @@ pub fn format_item(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     escape_text(value, out);
 }
 
-/// Returns true for names of the gateway, which contain nothing to escape.
+/// Returns true for a name that the gateway itself writes, which contains nothing to escape.
 fn is_plain_name(name: &[u8]) -> bool {
     name == MSG_TYPE || name == MSG_TIME || is_carried_name(name) || name == b"mqbridge.v"
 }
 
 /// Appends a name or a value as it is written in an attribute string. The empty text is written as a single percent sign.
 ///
-/// Texts of white space are percent-encoded, because Java SDKs fail on blank names and values.
+/// A text of white space only is percent-encoded, because Java SDKs fail on blank names and values.
 pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
     if text.is_empty() {
         out.push(b'%');
