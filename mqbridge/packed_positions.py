@@ -1,4 +1,4 @@
-"""A compact list of positions: a target may have stored messages from millions of source positions."""
+"""A compact list of positions (tuples of integers): a target may have stored messages from millions of source positions."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -39,12 +39,13 @@ class PackedPositions:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        """All positions, in insertion order. A position not above the previous one, or of another width, begins a run."""
+        """All positions, in insertion order. A position not above the previous one, or of another width, begins a run: `between`
+        uses binary search, for which the positions of a run must ascend."""
         self._last: Position = ()
         """The position that was added last."""
 
     def add(self, position: Position) -> None:
-        """Append a position, which must not be empty; ignore one with a component beyond 64 bits, which no system has."""
+        """Append a position, which must not be empty; ignore one with a component beyond 64 bits."""
         try:
             numbers = array("q", position)
         except OverflowError:

@@ -41,7 +41,7 @@ async def last_stored(
 async def _last_stored_in(
     cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, since: Position | None
 ) -> Position | None:
-    """Return the last source position in one target partition; None if it has no message of the source."""
+    """Return the source position of the newest message from the source in one target partition; None if there is none."""
     async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
             last = None
@@ -93,7 +93,7 @@ async def _stored_in(
 async def _positions(
     cluster: Cluster, topic: str, name: str, begin: Position, end: Position, source: Partition
 ) -> AsyncGenerator[Position, None]:
-    """Yield the source positions of the messages from `source` that are stored between `begin` and `end`."""
+    """Yield the source positions of the messages from `source` that are stored from `begin` to `end` (exclusive)."""
     async with aclosing(cluster.read(topic, name, begin, end)) as batches:
         async for batch in batches:
             for message in batch.messages:

@@ -12,7 +12,7 @@ from mqbridge.secret import Secret
 
 
 class TlsOptions(Options):
-    """TLS of the connections to the cluster's servers; files are read again when they change."""
+    """TLS of the connections to the cluster's servers; new connections use changed files."""
 
     authorities: Path | None = Field(
         default=None,
@@ -29,7 +29,7 @@ class TlsOptions(Options):
     server_name: str | None = Field(
         default=None,
         min_length=1,
-        description="The name that the servers' certificates must contain, if it is not the host of the connection.",
+        description="The name that the servers' certificates must contain, if it is not the host name of the connection.",
     )
     minimum_version: MinimumVersion = Field(default="1.2", description="The oldest TLS version that is accepted.")
     verify: Verify = Field(
@@ -46,7 +46,7 @@ class TlsOptions(Options):
         return self
 
     def make(self, cluster: str) -> Tls:
-        """Make the TLS state of the cluster with this name."""
+        """Return the TLS contexts and certificate expiry times of a cluster; `cluster` is its name, for the log."""
         return Tls(TlsSettings(**dict(self)), name=cluster)
 
 

@@ -44,7 +44,7 @@ async def connect_clusters(
 ) -> dict[str, Cluster]:
     """Make clusters and connect to them concurrently. If one fails, close all of them and raise its ClusterError.
 
-    `close_deadline` returns the deadline (loop time) for closing after a failure.
+    `adapters`: see `make_clusters`. `close_deadline` returns the deadline for closing after a failure, see `close_clusters`.
     """
     clusters = make_clusters(configs, adapters)
     tasks = [spawn(cluster.connect(), f"connect {cluster.name}", log_errors=False) for cluster in clusters.values()]
@@ -58,7 +58,7 @@ async def connect_clusters(
 
 
 async def close_clusters(clusters: Iterable[Cluster], deadline: float | None = None) -> None:
-    """Close clusters concurrently, by `deadline` (loop time); if closing one fails, the others are closed all the same."""
+    """Close clusters concurrently, by `deadline` (loop time; None: CLOSE_S from now), also if closing one of them fails."""
     closing = (close_by_deadline(deadline, f"closing cluster {cluster.name}", cluster.close(deadline)) for cluster in clusters)
     await asyncio.gather(*closing, return_exceptions=True)
 
@@ -74,7 +74,7 @@ async def connected_clusters(config: Config, adapters: Mapping[str, Adapter] | N
 
 
 def _has_known_outage(cluster: Cluster) -> bool:
-    """Return True if the cluster tracks its connections and is in an outage, which it has logged itself."""
+    """Return True if the cluster tracks its connections and has itself logged that it is unreachable."""
     return isinstance(cluster, ReportsConnectivity) and cluster.connectivity.unreachable_s is not None
 
 
@@ -112,7 +112,7 @@ class InitialConnections:
             self._tasks[name] = spawn(self._retry(name, clusters[name]), f"connect {name}")
 
     async def _retry(self, name: str, cluster: Cluster) -> None:
-        """Retry until the cluster is connected, or until `forget` removes it."""
+        """Retry after every error, also a permanent one, until the cluster is connected or `forget` removes it."""
         backoff, logged = Backoff(initial_s=MIN_CONNECT_PAUSE_S, max_s=MAX_CONNECT_PAUSE_S), False
         while (error := self.connect_errors.get(name)) is not None:
             self._on_failure(name, error)

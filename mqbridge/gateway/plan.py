@@ -90,7 +90,7 @@ class Plan:
         source, letters = self.route.source, self.route.delivery.dead_letter
         uses = [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources]
         written = dict.fromkeys((target.cluster, target.topic) for planned in self.sources for target in planned.targets)
-        uses += [TopicUse(*key, group=None, planned=self.groups.get(key, ())) for key in written]
+        uses += [TopicUse(*key, group=None, groups_to_create=self.groups.get(key, ())) for key in written]
         return uses if letters is None else [*uses, TopicUse(letters.cluster, letters.topic)]
 
 

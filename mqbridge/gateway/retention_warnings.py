@@ -20,16 +20,18 @@ MAX_PARALLEL_TOPICS = 8
 
 
 class TopicUse(NamedTuple):
-    """A topic of a route: a source topic with its `group`, or a target topic with the groups to create with it (`planned`)."""
+    """A topic that a route reads or writes."""
 
     cluster: str
     topic: str
     group: str | None = None
-    planned: Collection[str] = ()
+    """The group that reads a source topic; None for a target topic."""
+    groups_to_create: Collection[str] = ()
+    """The groups that the gateway creates in a target topic, and that count as existing."""
 
 
 async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluster]) -> list[str]:
-    """Return the clusters' warnings, in the order of the topics. Raises nothing.
+    """Return the clusters' warnings, in the order of the topics. Raises no MqbridgeError.
 
     A permanent failure of a check becomes a warning; after a transient one, the topic has no warnings.
     """
@@ -41,7 +43,7 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
             return []
         async with permits:
             try:
-                warnings = await operations.warnings(use.topic, use.group, use.planned)
+                warnings = await operations.warnings(use.topic, use.group, use.groups_to_create)
             except MqbridgeError as error:
                 if isinstance(error, ClusterError) and error.failure is not Failure.FATAL:
                     log.info(
@@ -59,7 +61,7 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
 
 
 def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
-    """Return the cluster's operations that create groups; None if there are no groups to create.
+    """Return the operations that create the groups for which a cluster keeps messages; None if there are no groups to create.
 
     Raises ConfigError or ClusterError if the cluster cannot create groups.
     """
@@ -76,7 +78,7 @@ def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
 
 
 class RouteWarnings:
-    """The warnings of one route, logged when they are new."""
+    """The warnings of one route, logged when they are new. `fetch` returns all warnings of now, see `warnings_about`."""
 
     def __init__(self, route: str, fetch: Callable[[], Awaitable[list[str]]]) -> None:
         self.current: list[str] = []

@@ -87,7 +87,7 @@ TOPIC_OPTIONS = (
     Option("subscribe", "Topics to read.", Usage.READ, "comma-separated names", parsers.parse_names),
     Option(
         "subscribePattern",
-        "Topics to read: the pattern must match the whole name. Topics that are created later are found too.",
+        "Topics to read: the pattern must match the whole name. A stream also finds topics that are created later.",
         Usage.READ,
         "Python regular expression",
         parsers.parse_pattern,
@@ -105,7 +105,7 @@ OFFSET_OPTIONS = (
     Option(
         "startingOffsets",
         "Where to begin: at the first stored message, after the last one, or at a position per partition. -2 means earliest, "
-        "-1 means latest; partitions without a position begin at their first message. A stream uses it only without checkpoint. "
+        "-1 means latest; partitions without a position begin at their first message. A stream with a checkpoint ignores it. "
         "Default: earliest for batch reads, latest for streams.",
         Usage.READ,
         '`earliest`, `latest` (streams), or `{"orders": {"0": 23, "1": "12:3:0", "2": -2}}`',
@@ -121,7 +121,8 @@ OFFSET_OPTIONS = (
     ),
     Option(
         "startingTimestamp",
-        "Begin with the first message stored at this time or later. Takes precedence over `startingOffsets`.",
+        "Begin with the first message stored at this time or later; a partition without such a message begins at its end. Takes "
+        "precedence over `startingOffsets`.",
         Usage.READ,
         "ms since the epoch, or `2026-01-31T12:00:00Z`",
         parsers.parse_time_ms,
@@ -160,7 +161,7 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "maxTriggerDelay",
-        "Maximum delay of a batch by `minOffsetsPerTrigger`, after the last batch that was not empty.",
+        "How long `minOffsetsPerTrigger` may delay a batch, counted from the last batch that was not empty.",
         Usage.STREAM,
         "duration",
         parsers.parse_seconds,
@@ -168,7 +169,7 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "minPartitions",
-        "Split ranges into about this number of tasks, or more. Several tasks then read one partition, and its rows have no "
+        "Split the read into about this number of tasks, or more. Several tasks then read one partition, and its rows have no "
         "order: a sink accepts them only with `deduplicate=false`. Default: one task per partition.",
         Usage.READ,
         "number",
@@ -176,7 +177,7 @@ LIMIT_OPTIONS = (
     ),
     Option(
         "maxRecordsPerPartition",
-        "Split ranges so that a task reads at most about this number of messages. As with `minPartitions`, order is lost. "
+        "Split the read so that a task reads at most about this number of messages. As with `minPartitions`, order is lost. "
         "Default: no limit.",
         Usage.READ,
         "number",
@@ -228,7 +229,7 @@ READ_OPTIONS = (
     ),
     Option(
         "mode",
-        "`rows`: one row per message. `ranges`: one row per range of a partition, for mirrors.",
+        "`rows`: one row per message. `ranges`: one row per range of positions in a partition, for mirrors.",
         Usage.READ,
         "`rows`, `ranges`",
         parsers.make_word_parser("rows", "ranges"),
@@ -246,7 +247,7 @@ MIRROR_OPTIONS = (
     ),
     Option(
         "makeTargets",
-        "With `route`: create missing targets for new topics and partitions, and read these only after that.",
+        "With `route`: create missing target topics and partitions for new source topics and partitions before reading them.",
         Usage.STREAM,
         "`true`, `false`",
         parsers.parse_boolean,

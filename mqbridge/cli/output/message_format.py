@@ -1,7 +1,7 @@
 r"""A message as text: kcat's format strings, and one JSON object per message.
 
 %t topic      %p partition   %o position   %k key        %s payload      %S payload length, -1 for a tombstone
-%K key length %T event or publish time, ms              %h properties k=v,...
+%K key length, -1 without a key        %T event time, or else publish time, ms    %h properties k=v,...
 %g msg_type   %a attributes  %y ordering key  %i index keys a,b  %D deliver at, ms
 %n delivery count            %%            and \n \r \t \0 \\ \xHH
 """
@@ -16,8 +16,8 @@ from mqbridge.message import Message, Partition, format_position
 
 DEFAULT_FORMAT = r"%s\n"
 HELP = (
-    "%t topic %p partition %o position %k key %s payload %S its length %T time %h properties %g type %a attributes "
-    "%y ordering key %i index keys %D deliver at %n deliveries."
+    "%t topic %p partition %o position %k key %s payload %S its length %T time (ms) %h properties %g type %a attributes "
+    "%y ordering key %i index keys %D delivery time (ms) %n deliveries."
 )
 
 # `lone` is a percent sign or a backslash at the end of the format: it stands for itself.
@@ -29,12 +29,12 @@ MessageWriter = Callable[[Partition, Message], bytes]
 
 
 def _bytes(value: str | bytes | None) -> bytes:
-    """Return the value as bytes; none for None."""
+    """Return the value as bytes; empty for None."""
     return value.encode() if isinstance(value, str) else value or b""
 
 
 def _number(value: int | None) -> bytes:
-    """Return the decimal digits; none for None."""
+    """Return the decimal digits; empty for None."""
     return b"" if value is None else b"%d" % value
 
 
@@ -69,11 +69,12 @@ def _writer(token: re.Match[str], text: str) -> MessageWriter:
     if field is not None and field != "%":
         if field not in _FIELD_WRITERS:
             raise ConfigError(
-                f"the format {text!r} uses %{field}", hint=f"Known: {' '.join('%' + name for name in _FIELD_WRITERS)} %%"
+                f"the format {text!r} uses %{field}, which is unknown",
+                hint=f"Known: {' '.join('%' + name for name in _FIELD_WRITERS)} %%",
             )
         return _FIELD_WRITERS[field]
     if escape is not None and escape not in _ESCAPES:
-        raise ConfigError(f"the format {text!r} uses \\{escape}", hint=r"Known: \n \r \t \0 \\ \xHH")
+        raise ConfigError(f"the format {text!r} uses \\{escape}, which is unknown", hint=r"Known: \n \r \t \0 \\ \xHH")
     if token["hex"]:
         literal = bytes.fromhex(token["hex"])
     else:
@@ -82,7 +83,10 @@ def _writer(token: re.Match[str], text: str) -> MessageWriter:
 
 
 def as_json(partition: Partition, message: Message) -> dict[str, Any]:
-    """Return the payload and every other field that has a value, for JSON; bytes that are not UTF-8 are in `<name>_base64`."""
+    """Return a message for JSON, without fields that are None, empty or 0, except a payload of None, which means a tombstone.
+
+    Bytes that are not UTF-8 are in `<name>_base64`.
+    """
     fields: dict[str, Any] = {
         "topic": partition.topic,
         "partition": partition.name,

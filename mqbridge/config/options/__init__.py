@@ -1,7 +1,7 @@
 """Each option of a configuration, declared once: one file per option group, with the checks of the group.
 
     config                   the whole file
-    cluster                  clusters.NAME; the options of a system are declared by its adapter, in the module `config`
+    cluster                  clusters.NAME; each adapter declares the options of its system in its module `config`
     route                    routes[]
     source  target           routes[].from, routes[].to
     filter                   routes[].filter
@@ -12,5 +12,5 @@
 
 A new option in a group needs its declaration here, the code that implements it, and `make generate` for the docs. Code that
 handles messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery); `gateway/route.py` passes the options
-to it. Totals that such code counts are declared in `delivery/counters.py`.
+to it. The counters that this code increments are declared in `delivery/counters.py`.
 """

@@ -24,7 +24,7 @@ class Config(Options):
         "missing; its folder must exist. Without a checkpoint database, gaps in a source are not detected after a restart.",
     )
     http: Http = Field(default=Http(), description="Metrics and health over HTTP.")
-    reload: Reload = Field(default=Reload(), description="Reloading a changed file while running.")
+    reload: Reload = Field(default=Reload(), description="Reloading a changed configuration file while the gateway runs.")
     log: Log = Field(default=Log(), description="The gateway's own log.")
     shutdown_timeout: Duration = Field(
         default=30.0,

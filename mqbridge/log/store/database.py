@@ -28,7 +28,7 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 30.0
-"""Interval between retention passes: expired data may stay that much longer."""
+"""Interval between retention passes: rows beyond the limits of age or size may stay that much longer."""
 
 POLL_RETRY_S = 1.0
 """Pause after a failed poll, so that a broken disk does not flood the process's log output."""
@@ -54,7 +54,7 @@ class Store:
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._data_version = -1
-        """SQLite's data version at the last poll: it changes when another connection commits."""
+        """SQLite's data version at the last poll, -1 before the first one: it changes when another connection commits."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -78,7 +78,10 @@ class Store:
             ]
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the file after the queued jobs; a job that still runs at the deadline ends in the background."""
+        """Close the file after the queued jobs; a job that still runs at the deadline ends in the background.
+
+        `deadline` is a loop time; None means `deadlines.CLOSE_S` from now.
+        """
         await cancel(*self._tasks)
         writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
         for worker in (reader, writer):  # the writer last: closing the last connection moves the WAL into the file
@@ -131,7 +134,7 @@ class Store:
             raise cluster_error(error, self.config.path) from error
 
     async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-        """Read stored rows from an offset on; see `read.read`. Raises ClusterError and GapError."""
+        """Return stored rows from an offset on, and the partition's tail; see `read.read`. Raises ClusterError and GapError."""
         rows, tail = await self.read(read_rows, partition, offset, max_bytes, max_messages)
         self.record_tail(partition, tail)
         return rows, tail
@@ -178,7 +181,7 @@ class Store:
         return tails
 
     async def _run_retention(self) -> None:
-        """Drop expired rows every RETENTION_INTERVAL_S, in as many passes as needed; ends at once without limits."""
+        """Drop the rows beyond the configured limits every RETENTION_INTERVAL_S; return at once if there are no limits."""
         while self.config.retention_bytes is not None or self.config.retention is not None:
             try:
                 while await self.trim() >= retention.ROWS_PER_PASS:
@@ -188,7 +191,7 @@ class Store:
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
     async def trim(self) -> int:
-        """Run one retention pass; return the number of dropped rows."""
+        """Run one retention pass; return the number of dropped rows, each of which is a batch of messages."""
         age = self.config.retention
         before_ms = None if age is None else now_ms() - int(age * 1000)
         return await self.write(retention.trim, self.config.retention_bytes, before_ms)
@@ -209,7 +212,7 @@ def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
 
 
 def clock_ms() -> int:
-    """Return the clock of leases in ms: the same in all processes of a machine, never adjusted, restarted with the machine."""
+    """Return the time for leases in ms, by a clock that all processes of a machine share and that only a reboot resets."""
     return time.monotonic_ns() // 1_000_000
 
 

@@ -6,13 +6,12 @@ member replaces that of another, and a commit moves a queue past messages that a
 not join such a group, and leaves it when a member with other subscriptions joins.
 
 How a difference is seen: each heartbeat replaces the set at the broker, so after a heartbeat of the other member, the broker
-reports that member's subscriptions until our next heartbeat. We query every broker of our topics with every rebalance, which also
-follows each change of the group's topics, because brokers notify members of such a change. A broker that cannot respond is
-skipped.
+reports that member's subscriptions until our next heartbeat. We query every broker of our topics with every rebalance. Brokers
+notify the members when the group's topics change, and this starts a rebalance, too. A broker that cannot respond is skipped.
 
-There is an exception. For each topic a broker keeps the subscription with the highest version, even after the member that sent it
-has left, and filters the messages of all members by it. Such a subscription looks as if there were another member. So if we are
-the only member, we announce our own subscriptions with a higher version.
+A difference may remain without another member. For each topic a broker keeps the subscription with the highest version, even
+after the member that sent it has left, and filters the messages of all members by it. So if we are the only member, we announce
+our own subscriptions with a higher version.
 """
 
 import asyncio
@@ -34,13 +33,13 @@ CONNECTION_LIST_RESPONSES = frozenset({Status.SUCCESS, Status.CONSUMER_NOT_ONLIN
 """Codes of the response to a query of the members; CONSUMER_NOT_ONLINE: there are none."""
 
 Filters = Mapping[str, tuple[str, str]]
-"""Type of the expression (TAG or SQL92) and the expression, by topic."""
+"""Type of the expression (TAG or SQL92) and the expression (`*`: all messages), by topic."""
 
 
 class SubscriptionConsistency:
     """Compares a member's subscriptions with those that brokers have for the group.
 
-    `announce_newer` announces the member's subscriptions again, with a higher version than the one it gets.
+    `announce_newer` announces the member's subscriptions again, with a version above its argument.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Stream operators: functions that take and return DataFrames, and StreamBuilder, which has the API of RIP-58 on top of them."""
+"""Stream operators: functions that take and return DataFrames, and StreamBuilder, with the API of RocketMQ Streams (RIP-58)."""
 
 from mqbridge.spark.streams.accumulators import Accumulator, Fold, accumulate, accumulate_window, window_aggregate
 from mqbridge.spark.streams.decoding import decode, encode, split

@@ -12,13 +12,14 @@ from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of
 from mqbridge.tubemq.wire.payload import join_payload
 
 RequestFields = tuple[bytes, int, str | None, str | None]
-"""Fields of a send request that come from a message: data, flag, message type, and time as a `$msgTime$` value."""
+"""Fields of a send request that come from a message: data, flag (1 if the data contains attributes), message type, and event time
+as a `$msgTime$` value (YYYYMMDDHHMM)."""
 
 
 def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> RequestFields:
-    """Encode a message. `stamp` is the origin to write; one that differs from the message's own origin adds a hop.
+    """Encode a message. `stamp` is the origin to write, which adds a hop if it differs from the message's own origin.
 
-    With `stamp` None the message keeps its own origin and hops, or has none.
+    With `stamp` None the message keeps its own origin and hops, if it has any.
     `zone` is the time zone of `$msgTime$`. Raises MappingError for a message with a defect, or with texts that are not valid
     Unicode.
     """

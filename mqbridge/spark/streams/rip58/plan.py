@@ -1,4 +1,4 @@
-"""The parts of a topology, which is built before a Spark session exists.
+"""The parts of a topology (the operators and outputs of a job), which is built before a Spark session exists.
 
 Nodes create DataFrames: a node is a source, an aggregate or a join. Between nodes, passes apply Python functions to the rows.
 """
@@ -20,7 +20,7 @@ class Context:
     """The session and the settings of one run of a topology.
 
     read           returns the stream of a topic, with options of the source
-    lateness       distance between the highest event time and the watermark
+    lateness       how late an element may be: the watermark stays this far behind the highest event time
     is_event_time  elements have the time of their message, not the time of the batch
     skip_errors    a record whose functions fail is skipped; otherwise it fails the query
     heartbeats     the heartbeats of the query; None if an idle stream keeps its windows open
@@ -122,13 +122,13 @@ class Output:
 
 @dataclass
 class Topology:
-    """The outputs of a job, each with the chain that leads to it."""
+    """The outputs of a job, each with the chain that leads to it. `job` is its name, for queries and errors."""
 
     job: str
     outputs: list[Output] = field(default_factory=list)
 
     def add(self, output: Output) -> None:
-        """Add an output. A `foreach` output does not mark its chain as used: see `build`."""
+        """Add an output. A `foreach` output, whose chain is always new, does not mark it as used: see `build`."""
         output.chain.is_used = output.kind != "foreach"
         self.outputs.append(output)
 
