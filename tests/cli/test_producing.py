@@ -88,9 +88,10 @@ def test_json_lines(invoke: Invoke, orders: list[Any]) -> None:
     [
         (b"hello", "is not JSON"),
         (b"[1]", "is not an object"),
-        (b'{"paylaod": "x"}', "has 'paylaod': 'x', which is not valid in a message"),
+        (b'{"paylaod": "x"}', "has 'paylaod': 'x', which is not a field of a message, or not of its type"),
         (b'{"payload": 5}', "has 'payload': 5"),
         (b'{"payload_base64": "?"}', "has an invalid 'payload'"),
+        (b'{"msg_type_base64": "eA=="}', "has 'msg_type_base64', but 'msg_type' is not a field with bytes"),
         (b'{"event_time": "now"}', "has 'event_time': 'now'"),
         (b'{"properties": ["x"]}', "has an invalid 'properties'"),
     ],

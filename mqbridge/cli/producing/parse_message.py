@@ -22,8 +22,9 @@ _IGNORED_FIELDS = frozenset({"topic", "partition", "position", "publish_time", "
 class MessageBuilder:
     """Builds messages from records: the fields that the command line sets for every message, and how records are read.
 
-    With a `key_delimiter`, the text before it in a record is the key, which overrides `key`. With `empty_is_null`, an empty
-    payload becomes a null payload (a tombstone). With `from_json`, each record is a JSON object.
+    With a `key_delimiter`, the text before it in a record is the key; `key` is for records without it. `keys` are index keys
+    (RocketMQ). Times are in ms since the epoch. With `empty_is_null`, an empty payload becomes a null payload (a tombstone).
+    With `from_json`, each record is a JSON object.
     """
 
     key_delimiter: bytes | None = None
@@ -90,10 +91,12 @@ def _parse_object(record: bytes) -> dict[str, Any]:
 
 def _convert(field: str, value: Any, *, is_base64: bool, record: bytes) -> Any:
     """Convert a JSON value to the type of the message's field. Raises ConfigError."""
+    if is_base64 and field not in (*_BYTES_FIELDS, "key"):
+        raise _record_error(record, f"has '{field}_base64', but {field!r} is not a field with bytes")
     try:
         if value is None and field == "payload":
             return None
-        if is_base64 and field in (*_BYTES_FIELDS, "key"):
+        if is_base64:
             return base64.b64decode(value, validate=True)
         if field in _BYTES_FIELDS and isinstance(value, str):
             return value.encode()
@@ -108,7 +111,7 @@ def _convert(field: str, value: Any, *, is_base64: bool, record: bytes) -> Any:
             return tuple((str(name), str(text)) for name, text in pairs)
     except (ValueError, TypeError) as error:
         raise _record_error(record, f"has an invalid {field!r} ({error})") from error
-    raise _record_error(record, f"has {field!r}: {value!r}, which is not valid in a message")
+    raise _record_error(record, f"has {field!r}: {value!r}, which is not a field of a message, or not of its type")
 
 
 def _record_error(record: bytes, problem: str) -> ConfigError:
