@@ -1,7 +1,8 @@
 """Converts record batches back to messages.
 
-All columns except the payload may be missing: their fields then have the defaults of `Message`. With the compiled module,
-ordinary rows become native messages, which the encoders of all systems accept without conversion.
+All columns except the payload may be missing: their fields then have the defaults of `Message`. The compiled module
+converts the rows, except for those that only the Python code can read, to native messages: objects of its own class, which the
+encoders of all systems accept without conversion.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +55,7 @@ class MessageDecoder:
 
 
 def read_batches(rows: pa.RecordBatch) -> list[Batch]:
-    """Return one batch per run of rows with the same `source`. Raises ConfigError for columns that cannot be read."""
+    """Return one batch per run of rows with the same `source`. Raises ConfigError for unreadable columns or values."""
     return [run.batch for run in MessageDecoder(rows.schema).read_runs(rows)]
 
 
@@ -81,7 +82,7 @@ _FIELD_READERS: dict[str, tuple[Callable[[pa.Array], Sequence[Any]], Any]] = {
 def _read_messages(arrays: Arrays, count: int, *, keys_are_text: bool) -> Sequence[Message]:
     """Return the messages of `count` rows. Raises ValueError for values that cannot be read.
 
-    `keys_are_text`: whether a key is text, otherwise bytes, if its row has no value in the column `key_is_text`.
+    `keys_are_text`: the keys of rows without a value in the column `key_is_text` are text, otherwise bytes.
     """
     # A column that is NULL in all rows is treated as missing.
     arrays = {name: array for name, array in arrays.items() if array.null_count < count}

@@ -1,7 +1,7 @@
 """Checks, creates and grows the target topics of a route exactly as the gateway does, before messages are moved into them.
 
-At its start, the mirror does this for all source topics. The source's process does it for new topics and partitions, before it
-yields their first range: tasks never create topics.
+At its start, the mirror does this for all source topics. The planner of the streaming source does it for new topics and
+partitions, before it plans their first batch: tasks never create topics.
 """
 
 import contextlib
@@ -92,11 +92,12 @@ class NewTargetCreator:
             async with connected_clusters(self._refs) as clusters:
                 plan = await Planner(clusters).plan(self._route)
                 raise_problems([plan])
-                await _create_targets(self._route, clusters, plan)
+                await _create_targets(self._route, clusters, plan)  # only `prepare_targets` logs the warnings
         except MqbridgeError as error:
             log.warning(
-                "route %s: cannot create the targets of new topics or partitions, retrying in %.0f s: %s",
+                "route %s: cannot create the targets of new partitions of %s, retrying in %.0f s: %s",
                 self._route.name,
+                ", ".join(sorted({topic for topic, _ in new})),
                 RETRY_INTERVAL_S,
                 error,
             )

@@ -1,4 +1,6 @@
-"""The state of the planner of a streaming query. It does no I/O and reads no clock; its inputs are the five transitions.
+"""The state of the planner of a streaming query. It does no I/O and reads no clock.
+
+Its inputs are five transitions, and the attribute `deferred`, which the planner assigns:
 
     set_topics     the topics to read, and when they were looked up
     set_bounds     the bounds of their partitions, and when they were looked up
@@ -8,8 +10,8 @@
 
 Everything else is derived from these inputs. A batch goes from `start`, the offsets in the checkpoint, to the result of
 `end_offsets`. This result contains every partition of `start`, even those that the cluster does not report at the moment. A new
-partition is added with its first position, and is read from the next batch on. The two offsets of a batch therefore define its
-content completely.
+partition is added with the position where it begins, and is read from the next batch on. The two offsets of a batch therefore
+define its content completely.
 
 A query that begins with the latest messages runs one empty batch first, which writes the initial offsets into the checkpoint.
 Without it, a process that fails during the first batch would begin again at a later end.
@@ -40,7 +42,7 @@ class SourceState:
         self.deferred: Collection[PartitionKey] = ()
         """New partitions that are not read yet, because the topics or partitions to copy them to do not exist."""
         self.bounds_version = 0
-        """The number of times that the bounds were looked up. The planner computes an end again if it changed."""
+        """The number of times that the bounds were looked up. If it changed, the planner computes the end of the batch again."""
         self.target: Offsets | None = None
         """The offsets where a query with availableNow ends; None before `freeze_target`, and for other queries."""
         self.initial: Offsets | None = None
@@ -70,7 +72,7 @@ class SourceState:
         self.target = {key: bounds.next for key, bounds in self.bounds_to_read().items()}
 
     def extend_target(self, keys: Collection[PartitionKey]) -> None:
-        """Add those of these partitions to a frozen target that exist now and are not in it."""
+        """Add these partitions to the target, except those that it contains or that do not exist; do nothing without a target."""
         if self.target is not None:
             self.target = {**{key: self.bounds[key].next for key in keys if key in self.bounds}, **self.target}
 
@@ -84,14 +86,14 @@ class SourceState:
         self._empty_batch_start = offsets if with_empty_batch else None
 
     def take_empty_batch(self, start: Offsets) -> bool:
-        """Return whether the batch from `start` is the empty first one. This is true at most once per `begin`."""
+        """Return whether the batch from `start` is the empty first one. Only the first call after `begin` can return True."""
         empty_batch_start, self._empty_batch_start = self._empty_batch_start, None
         return empty_batch_start is not None and empty_batch_start == start
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
     def needs_topics(self, now: float) -> bool:
-        """Return whether the topics must be looked up; not after the target is frozen."""
+        """Return whether the topics are unknown, or too old; with a frozen target they are never too old."""
         return self._topics_time is None or (self.target is None and now - self._topics_time >= self._new_topics_s)
 
     def needs_bounds(self, now: float) -> bool:
@@ -119,7 +121,7 @@ class SourceState:
         return detect_losses({key: position for key, position in start.items() if self._is_read(key)}, self.bounds)
 
     def backlog(self, start: Offsets) -> dict[PartitionKey, tuple[Position, Position]]:
-        """Return the unread range of each partition up to its end or the target. Empty ranges are left out."""
+        """Return the unread range of each partition of `start`, up to its end or the target. Empty ranges are left out."""
         backlog = {}
         for key, bounds in self.bounds_to_read().items():
             if key in start and start[key] < (until := self._limit(key, bounds, start[key])):
@@ -129,7 +131,8 @@ class SourceState:
     def end_offsets(self, start: Offsets, read_until: Offsets) -> dict[PartitionKey, Position]:
         """Return the end of a batch that reads its partitions up to `read_until`.
 
-        The offset of a recreated partition becomes its first position. New partitions are added.
+        The offset of a recreated partition becomes its first position. New partitions are added with their first position, or
+        with the one that `begin` got for them.
         """
         recreated = {
             loss.key: loss.bounds.first

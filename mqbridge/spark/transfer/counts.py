@@ -25,7 +25,7 @@ class Counts:
     looped: int = 0
     """Messages that loop prevention dropped."""
     by_target: dict[str, int] = field(default_factory=dict)
-    """By target (`cluster/topic`), the messages that were stored, skipped or refused."""
+    """By target (`cluster/topic`), the messages that were stored or skipped there, or became dead letters."""
 
     def add(self, other: "Counts") -> None:
         """Add the counts of another transfer."""

@@ -10,7 +10,7 @@ from mqbridge.message import Message, Partition, Share
 
 
 class BoundedDeadLetters(DeadLetters):
-    """The dead-letter topic of a transfer. The transfer fails with more than `max_letters` dead letters; None means no limit."""
+    """The dead-letter topic of a transfer. The transfer fails if there are more than `max_letters`; None: no limit."""
 
     def __init__(self, route: str, outbound: Outbound, label: str, max_letters: int | None) -> None:
         super().__init__(route, outbound, label)
@@ -23,6 +23,6 @@ class BoundedDeadLetters(DeadLetters):
         self._letters += len(failures)
         if self._max_letters is not None and self._letters > self._max_letters:
             reason = failures[0].reason
-            problem = f"{target} refuses more than {self._max_letters} messages of {source}, one of them because {reason}"
+            problem = f"more than {self._max_letters} messages of {source} are refused, one of them by {target} because {reason}"
             raise DeliveryError(f"{problem}. Remove the cause, or raise maxDeadLetters", Failure.REFUSED)
         return super().make(target, messages, failures, source)
