@@ -2,10 +2,11 @@
 
     options/                                 each option once: type, default, description and checks; one file per group
     base  units  patterns  templates         building blocks of options: base model, units, name patterns and templates
-    document  system_options  cross_checks   convert a YAML text to models and collect every problem; `load` runs the passes,
-    explain  problems  load                  `explain` rewrites pydantic's errors
+    load                                     reads a file in four passes, and reports all problems at once:
+    document  system_options  cross_checks   the passes, besides the validation by pydantic
+    explain  problems                        convert pydantic's errors, and collect the problems
     schema  reference                        published output: the JSON Schema, docs/reference/configuration.md
-    cluster_choice  profiles  urls           clusters of commands outside of routes: by name, by profile or by URL
+    cluster_choice  profiles  urls           choose the cluster of a command that uses no route: by name, by profile or by URL
 
 Code that implements an option gets its model (`routing` for the rules, `gateway` for the others), so nothing here imports that
 code.

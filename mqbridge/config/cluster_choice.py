@@ -27,7 +27,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class OptionNames:
-    """How hints name the options that choose a cluster: the file, a cluster in it, and a URL; Spark's differ from these below."""
+    """Names, for hints, of the options that choose a cluster: the file, a cluster in it, a URL. Spark has names of its own."""
 
     config: str
     cluster: str
@@ -70,7 +70,8 @@ class ClusterChoice:
 def choose(config: Path | None, cluster: str | None, url: str | None, names: OptionNames = COMMAND_LINE_OPTIONS) -> ClusterChoice:
     """Choose a cluster of the file `config` by its name `cluster`, or by `url`: a URL or the name of a profile.
 
-    `cluster` may be None if the file has only one. Raises ConfigError if the options do not choose exactly one cluster.
+    `cluster` may be None if the file has only one, and is ignored with `url`. Raises ConfigError if the options do not
+    choose exactly one cluster.
     """
     if (config is None) == (url is None):
         raise ConfigError(

@@ -16,8 +16,8 @@ class CreateRule(Options):
     partitions: int | None = Field(
         default=None,
         ge=1,
-        description="Number of partitions with which the topic is created, or to which it is grown; null means as many as the "
-        "source has.",
+        description="Number of partitions. A new topic is created with it, and a smaller topic is grown to it; null means as "
+        "many as the source has.",
     )
     subscriptions: Annotated[tuple[Name, ...], OneOrMore] = Field(
         default=(),

@@ -35,7 +35,7 @@ class MemoryOperations:
         self._cluster = cluster
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the groups that ever had a partition of the topic assigned."""
+        """Return the groups that have an offset in the topic: a partition was assigned to them, or their offsets were moved."""
         self._cluster.existing_partitions(topic)
         return sorted({group for group, read_topic, _ in self._cluster.broker.progress if read_topic == topic})
 
@@ -47,10 +47,10 @@ class MemoryOperations:
         """Return the members that subscribe to the topic, with their partitions."""
         self._cluster.existing_partitions(topic)
         assignments = self._cluster.broker.assignments(group, topic)
-        return [Member(name, "", tuple(map(str, numbers))) for name, numbers in assignments.items()]
+        return [Member(name, partitions=tuple(map(str, numbers))) for name, numbers in assignments.items()]
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        """Set the group's offsets. Raises ClusterError while it has members."""
+        """Set the group's offsets. Raises ClusterError while it has members, and for unknown partitions."""
         self._cluster.existing_partitions(topic)
         if self._cluster.broker.assignments(group, topic):
             raise ClusterError(f"group {group!r} has members: stop them, then move the group's offsets", Failure.FATAL)
@@ -67,7 +67,7 @@ class MemoryOperations:
         )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the position `count` messages before the end of each partition."""
+        """Return the position `count` messages before the end of each partition, but not before its first message."""
         return newest_from_offsets(await self._cluster.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:

@@ -59,7 +59,7 @@ class Acknowledger:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, entry: EntryId) -> None:
-        """Acknowledge an entry with all of its chunks."""
+        """Acknowledge an entry; if it is the last chunk of a message, acknowledge all chunks."""
         self._state.record_individual_ack()
         self._redeliveries.discard(entry)
         for each in self._receiver_queue.pop_chunks(entry):
@@ -81,7 +81,8 @@ class Acknowledger:
     def acknowledge_up_to(self, entry: EntryId, index: int | None, count: int) -> None:
         """Acknowledge all earlier entries and this entry; with `index`, of its messages only 0 to `index` of `count`.
 
-        `index` None stands for all messages of the entry. Do nothing if the entry was not delivered in this generation.
+        `index` None stands for all messages of the entry. Do nothing if the entry was not delivered since
+        the positions were last reset.
         """
         is_whole = index is None or index + 1 >= count
         if not self._state.record_cumulative_ack(entry, is_whole=is_whole):
@@ -89,13 +90,13 @@ class Acknowledger:
         acked_up_to = self._state.acked_up_to  # later than `entry` if that is an expired message, delivered after later entries
         if self._redeliveries:
             self._redeliveries.discard_up_to(acked_up_to)
-        safe, chunks = self._receiver_queue.pop_chunks_up_to(acked_up_to, entry)
-        if safe == acked_up_to < entry:  # only some messages of `entry` are acknowledged
+        last_cumulative, chunks = self._receiver_queue.pop_chunks_up_to(acked_up_to, entry)
+        if last_cumulative == acked_up_to < entry:  # only some messages of `entry` are acknowledged
             self._acks.add_cumulative(entry, index, count)
-        elif safe == acked_up_to:
+        elif last_cumulative == acked_up_to:
             self._acks.add_cumulative(acked_up_to)
-        else:  # an unacknowledged chunked message begins after `safe`
-            self._acks.add_cumulative(safe)
+        else:  # an unacknowledged chunked message begins after `last_cumulative`
+            self._acks.add_cumulative(last_cumulative)
             for chunk in chunks:
                 self._acks.add_entry(chunk)
         self._schedule_flush()
@@ -222,7 +223,7 @@ class Acknowledger:
         if not skips_delivered:
             self._redeliveries.clear()
         if self._ordered:
-            self.partial.release_all()
+            self.partial.release_all()  # keep the newest masks, although another consumer may get the entries
         else:
             self.partial.clear()
 
@@ -231,7 +232,7 @@ class Acknowledger:
         self._redeliveries.clear()
 
     def forget(self) -> None:
-        """Discard pending acknowledgements and redeliveries, because all positions were discarded.
+        """Discard pending acknowledgements and redeliveries, after the positions of the consumer were reset.
 
         A pending acknowledgement would move the cursor away from its new position.
         """

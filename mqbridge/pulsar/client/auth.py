@@ -104,7 +104,7 @@ class TokenAuth(Auth):
 
     @property
     def remedy(self) -> str:
-        """Remedy for an expired token, or for a token of another cluster."""
+        """Remedy for an expired token, or for a token of another cluster; "there" is the token's source in `description`."""
         if self.expires_at is not None and self.expires_at <= time.time():
             return f"it expired at {_format_utc(self.expires_at)}: put a new token there"
         return "it must be signed with the key that the brokers verify tokens with (tokenSecretKey or tokenPublicKey)"

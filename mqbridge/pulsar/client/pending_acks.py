@@ -16,7 +16,7 @@ MAX_IDS_PER_COMMAND = 1000
 
 
 class PendingAcks:
-    """Acknowledgements that are not sent yet. `batch_index` is True if the broker supports batch-index acknowledgement."""
+    """Acknowledgements that are not sent yet. `batch_index`: use batch-index acknowledgement, which the broker must support."""
 
     __slots__ = (
         "_acks_batch_indexes",
@@ -74,7 +74,7 @@ class PendingAcks:
         """
         mask = 0 if index is None else full_mask(count) & ~full_mask(index + 1)
         if mask and not self._acks_batch_indexes:
-            entry, mask = (entry[0], entry[1] - 1), 0
+            entry, mask = (entry[0], entry[1] - 1), 0  # entry id -1: no entry of this ledger
         # Keep the acknowledgement that reaches further. In the same entry, that is the one with the smaller mask.
         if self._cumulative is None or (entry, -mask) > (self._cumulative[0], -self._cumulative[1]):
             self._cumulative = entry, mask

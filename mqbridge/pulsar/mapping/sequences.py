@@ -10,8 +10,8 @@ number of components:
 TubeMQ's offsets count bytes of an index with 28 bytes per stored message, so 46 bits are 2.5 * 10^12 messages; a read returns at
 most 32,768 messages per offset, which is 15 bits. Ledger ids are unique in the whole cluster: 28 bits are 268 million ledgers.
 With default settings a ledger is closed after 50,000 entries, but not before it is ten minutes old: 21 bits are 3,495 entries per
-second for ten minutes. A position with a larger component is refused: the route must then do without a sender's name, and
-deduplicate by the origins of stored messages.
+second for ten minutes. A position with a larger component is refused: it must then be sent without a sender's name
+(`OutboundSpec.sender`), and deduplicated by the origins of stored messages.
 """
 
 from mqbridge.errors import ClusterError, Failure
@@ -29,15 +29,15 @@ def sequence_of(position: Position) -> int:
     if widths is None:
         raise ClusterError(
             f"position {format_position(position)} has {len(position)} components and cannot become a sequence id: "
-            "remove the sender's name",
+            "remove the sender's name (in a Spark sink: deduplicate=false)",
             Failure.FATAL,
         )
     packed = 0
     for component, width in zip(position, widths, strict=True):
         if not 0 <= component < 1 << width:
             raise ClusterError(
-                f"position {format_position(position)} does not fit into a sequence id: {component} is not below {1 << width}; "
-                "remove the sender's name",
+                f"position {format_position(position)} does not fit into a sequence id: {component} is not in 0 to "
+                f"{(1 << width) - 1}; remove the sender's name (in a Spark sink: deduplicate=false)",
                 Failure.FATAL,
             )
         packed = packed << width | component
@@ -47,7 +47,7 @@ def sequence_of(position: Position) -> int:
 def position_of_sequence(sequence: int) -> Position:
     """Return the position of a sequence id made by `sequence_of`.
 
-    Any 63-bit number is accepted: an id of another producer with this name gives some position that no message may have.
+    Any 63-bit number is accepted: if another producer used this name, there may be no message at the returned position.
     """
     component_count = 3 if sequence >= _TAGS[3] else 2 if sequence >= _TAGS[2] else 1
     packed = sequence ^ _TAGS[component_count]

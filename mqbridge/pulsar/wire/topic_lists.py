@@ -17,7 +17,10 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """Return the brokers' hash of a topic list: CRC32C of the sorted names, as hex of its little-endian bytes."""
+    """Return the brokers' hash of a topic list: CRC32C of the sorted names, as hex of its little-endian bytes.
+
+    The hash of an empty list is `00000000`.
+    """
     joined = ",".join(sorted(names))
     return crc32c(joined.encode()).to_bytes(4, "little").hex() if joined else "00000000"
 
@@ -35,7 +38,8 @@ def parent_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
 def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> bytes:
     """Encode GET_TOPICS_OF_NAMESPACE for persistent topics.
 
-    `known_hash` is the hash of an earlier response; None: the broker sends all names. Without a pattern it sends all topics.
+    `known_hash` is the hash of an earlier response; None: the broker sends the names in any case. Without a pattern, it
+    sends those of all topics.
     """
     command = pb.CommandGetTopicsOfNamespace(
         request_id=request_id,
@@ -47,7 +51,7 @@ def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = N
 
 
 def watch_topic_list(request_id: int, watcher_id: int, namespace: str, pattern: str, known_hash: str | None) -> bytes:
-    """Encode WATCH_TOPIC_LIST; the client chooses `watcher_id`. Changes are pushed after the response until the connection ends.
+    """Encode WATCH_TOPIC_LIST; the client chooses `watcher_id`. The broker pushes changes until the watcher or connection closes.
 
     The response contains all names, or none if they still have the hash `known_hash` (None: always all).
     """

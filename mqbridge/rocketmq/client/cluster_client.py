@@ -16,7 +16,10 @@ __all__ = ["ClusterClient", "Timing"]
 
 
 class ClusterClient(BaseClient):
-    """A `BaseClient` with `admin`, `positions` and `groups`, which send requests to the brokers, and with producers."""
+    """A `BaseClient` with `admin`, `positions` and `groups`, which send requests to the brokers, and with producers.
+
+    The parameters are those of `BaseClient`.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,12 @@ class ClusterClient(BaseClient):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail_behind: bool = False,
     ) -> QueueProducer:
-        """Return a producer for a topic; see `QueueProducer`. Raises ClusterError (FATAL) for invalid names."""
+        """Return a producer for a topic; see `QueueProducer`. Raises ClusterError (FATAL) for invalid names.
+
+        `in_flight_per_queue` limits the requests without a response; ORDERED, which is 1, keeps the order. After `max_elapsed_s`
+        without success, the sends to a queue fail; None: they are retried forever. `fail_behind`: if a send fails for another
+        reason than REFUSED, the later sends to its queue fail, too.
+        """
         return QueueProducer(
             self,
             group,

@@ -276,10 +276,10 @@ class RocketMQClient:
     def pull_consumer(
         self, settings: ConsumerSettings, *, max_redeliveries: int = MAX_REDELIVERIES, instance: str | None = None
     ) -> Opening[GroupMember]:
-        """Open a member of a group, or a reader of given queues, that gives access to the pulls. Raises ClusterError.
+        """Open a member of a group, or a reader of given queues, that returns whole pulls. Raises ClusterError.
 
-        This is the fastest way to read, because a pull is committed as a whole, and decoded only if its `records` are used.
-        `max_redeliveries` and `instance` are the same as for `consumer`.
+        A pull is the response to one pull request. This is the fastest way to read, because a pull is committed as a
+        whole, and decoded only if its `records` are used. `max_redeliveries` and `instance` are the same as for `consumer`.
         """
 
         async def open_member() -> GroupMember:
@@ -385,7 +385,7 @@ class RocketMQClient:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def _shared_client(self) -> LazyClusterClient:
-        """Return the cluster client of everything but group members. Raises ClusterError if the client is closed."""
+        """Return the cluster client of everything but group members and readers. Raises ClusterError if the client is closed."""
         if self._closed:
             raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
         if self._shared is None:

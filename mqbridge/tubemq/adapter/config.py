@@ -63,8 +63,9 @@ class TubeMQCluster(ClusterModel):
         default=10.0,
         ge=1.0,
         le=600.0,
-        description="How long a server may be silent before its pending responses count as lost. It is not silent while bytes "
-        "arrive from it, or bytes that had to queue are delivered to it. Servers drop requests that waited longer.",
+        description="How long a server may be silent before requests without a response fail. A server is silent while no bytes "
+        "arrive from it, and it accepts none of the bytes that wait to be sent. A server drops requests that waited longer than "
+        "this time.",
     )
 
     @classmethod
@@ -90,7 +91,7 @@ class TubeMQCluster(ClusterModel):
 
     @property
     def credentials(self) -> Credentials:
-        """New credentials, for one `TubeMQ` object."""
+        """A new object: it records the roles in which Masters accepted it, so one cluster client keeps one object."""
         return Credentials() if self.auth is None else Credentials(self.auth.user, self.auth.password)
 
     @field_validator("masters", mode="before")

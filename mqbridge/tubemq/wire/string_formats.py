@@ -7,11 +7,12 @@
     failure       code:partition                                 a failed partition, in a Broker's responses to heartbeats
     condition     topic#type[,type]                              a filter, in requests to the Master
     key           id:topic:partition                             a partition without its Broker's address
-    start offsets key=offset[,key=offset]                        offsets at which a bound group starts
-    topic meta    topic#id:stores:partitions:status[,...]        a topic, for members that choose their partitions
-    held          topic#id:partition[,id:partition]              the partitions that such a member holds, for the Master
+    start offsets key=offset[,key=offset]                        start offsets that the members of a bound group choose
+    topic meta    topic#id:stores:partitions:status[,...]        a topic, for members that choose their own partitions
+    held          topic#id:partition[,id:partition]              the partitions that one of these members holds, for the Master
 
-`id` is the number of a Broker. Every function that parses raises RemoteProtocolError for malformed text.
+`id` is the number of a Broker. A Broker divides a topic into stores, each with the same number of partitions. Every
+function that parses raises RemoteProtocolError for malformed text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -195,7 +196,7 @@ def parse_key(text: str) -> PartitionKey:
 
 
 def format_start_offsets(offsets: Mapping[PartitionKey, int]) -> str:
-    """Return the string with the start offsets of a bound group."""
+    """Return the string with the start offsets that a member of a bound group chooses."""
     return ",".join(f"{key}={offset}" for key, offset in sorted(offsets.items()))
 
 
