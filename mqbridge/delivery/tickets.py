@@ -1,7 +1,8 @@
 """Tickets: the state of a lane's batches in flight, which decides when a batch may be acknowledged.
 
-There is one ticket per batch. Its legs are the sends that must succeed. It starts with one extra leg, which the lane ends after
-its last send: otherwise a send that ends before the next one starts would complete the ticket.
+There is one ticket per batch. Its legs are the sends that must succeed, each of one share: the messages of the batch for one
+target partition. A ticket starts with one extra leg, which the lane ends after its last send: otherwise a send that ends before
+the next one starts would complete the ticket.
 
 Tickets leave the queue in order. If the source acknowledges in order, a batch is acknowledged when its ticket leaves the queue.
 With individual acknowledgement, a message is acknowledged as soon as all legs with this message have succeeded.
@@ -125,7 +126,7 @@ class Tickets:
             for index in share.batch_indexes:
                 legs[index] += 1
         if dropped := [index for index, count in enumerate(legs) if not count]:
-            self._acknowledge_stored(ticket, dropped, None)
+            self._acknowledge_at_source(ticket, dropped, None)
 
     def settle(self, ticket: Ticket, share: Share | None = None, receipt: Receipt | None = None) -> None:
         """End one leg successfully: its share was stored, or it is the extra leg, which has no share."""
@@ -149,14 +150,14 @@ class Tickets:
         self._on_leg_ended(ticket)
 
     def abandon(self) -> list[Ticket]:
-        """Empty the queue; return the tickets of the batches that are not acknowledged and will be delivered again."""
+        """Empty the queue; return the tickets of the batches whose unacknowledged messages will be delivered again."""
         return self._abandon([ticket for ticket in self._queue if self._in_order or not ticket.is_done], [])
 
     def abandon_failed(self, failed: Ticket) -> list[Ticket]:
         """Remove a failed ticket, and all later ones if the source acknowledges in order; return the removed tickets.
 
-        With individual acknowledgement, the ticket is removed only when its last leg has ended: other messages of the batch may
-        still be stored and acknowledged.
+        With individual acknowledgement, nothing is removed while the ticket has open legs: other messages of the batch may
+        still be stored and acknowledged. The next failed leg calls this again; otherwise `abandon` removes the ticket.
         """
         if self._in_order:
             tickets = list(self._queue)
@@ -183,7 +184,7 @@ class Tickets:
             if not legs[index]:
                 stored_indexes.append(index)
         if stored_indexes:
-            self._acknowledge_stored(ticket, stored_indexes, receipt)
+            self._acknowledge_at_source(ticket, stored_indexes, receipt)
 
     def _on_leg_ended(self, ticket: Ticket) -> None:
         """If this was the last leg, acknowledge the batch if it may be acknowledged now; then complete the oldest tickets."""
@@ -194,7 +195,7 @@ class Tickets:
             return
         if not self._in_order and ticket.is_done:
             if ticket.legs_by_message is None:
-                self._acknowledge_stored(ticket, None, ticket.receipt())
+                self._acknowledge_at_source(ticket, None, ticket.receipt())
             self._on_ended(ticket)
         while self._queue and self._queue[0].is_done:
             self._complete(self._queue[0])
@@ -202,14 +203,14 @@ class Tickets:
     def _complete(self, oldest: Ticket) -> None:
         """Remove the oldest ticket, which is stored, from the queue."""
         if self._in_order:
-            self._acknowledge_stored(oldest, None, oldest.receipt())
+            self._acknowledge_at_source(oldest, None, oldest.receipt())
         self._queue.popleft()
         if self._in_order:
             self._on_ended(oldest)
         self._on_completed(oldest.batch)
 
-    def _acknowledge_stored(self, ticket: Ticket, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
-        """Call `acknowledge`. If it raises, record a failure, so that the batch is delivered again."""
+    def _acknowledge_at_source(self, ticket: Ticket, indexes: Sequence[int] | None, receipt: Receipt | None) -> None:
+        """Call `acknowledge`. If it raises, record a failure, so that the batch is delivered again, and raise the error."""
         try:
             self._acknowledge(ticket.batch, indexes, receipt)
         except Exception as error:

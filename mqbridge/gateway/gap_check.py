@@ -31,7 +31,10 @@ class GapCheck:
         """Allow one request at a time per topic."""
 
     async def check(self, partition: Partition) -> None:
-        """Raise GapError if the source lost messages that were never read. If the request fails, log it and return."""
+        """Raise GapError if the source lost messages that were never read.
+
+        If the source ends before the delivered position, or if the request fails, log a warning and return.
+        """
         checkpoint = None if self._checkpoints is None else self._checkpoints.load(self._route, self._group, partition)
         if checkpoint is None:
             return
@@ -46,7 +49,7 @@ class GapCheck:
             )
             return
         limits = bounds.get(partition.name)
-        if limits is None:
+        if limits is None:  # the source does not report this partition
             return
         delivered = max(checkpoint, committed.get(partition.name, checkpoint))
         if limits.first > delivered:
@@ -58,7 +61,7 @@ class GapCheck:
         if limits.next < delivered:
             log.warning(
                 "route %s: partition %s ends at position %s, before the delivered position %s: the topic was created again, or "
-                "the broker lost acknowledged messages",
+                "the broker lost acknowledged messages; the route reads on from the group's position",
                 self._route,
                 partition,
                 format_position(limits.next),
@@ -84,7 +87,8 @@ class GapCheck:
                 return bounds, await self._source.committed(topic, self._group)
             except ClusterError as error:
                 log.debug(
-                    "the positions of group %s in topic %s cannot be read, checking with the route's own positions: %s",
+                    "route %s: the positions of group %s in topic %s cannot be read, checking only with the checkpoints: %s",
+                    self._route,
                     self._group,
                     topic,
                     error,

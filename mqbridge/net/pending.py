@@ -1,7 +1,7 @@
 """Pending requests of a connection, with one timer for all deadlines.
 
-A timer or a task per request would cost more than the request. Deadlines are checked every SWEEP_S, so a request may time out
-that much later than its deadline.
+A timer or a task per request would be slower. Deadlines are checked every SWEEP_S, so a request may time out that much later than
+its deadline.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class Pending(Generic[K, V]):
-    """Futures of the responses, by request id. Created and used inside a running loop."""
+    """Futures of the responses, by request id. Created and used inside a running loop; `peer` names the server in errors."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -34,7 +34,7 @@ class Pending(Generic[K, V]):
     def add(self, key: K, request_name: str, timeout: float) -> "asyncio.Future[V]":
         """Return a future for the response to the request with id `key`; `request_name` is for errors.
 
-        The future fails with RequestTimeout without a response within `timeout` seconds, plus at most SWEEP_S.
+        The future fails with RequestTimeout if no response arrives within `timeout` seconds, plus at most SWEEP_S.
 
         Raises LocalProtocolError if a request with this id is pending already.
         """

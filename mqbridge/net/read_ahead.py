@@ -43,7 +43,10 @@ class ReadAheadAccount:
             raise
 
     async def reserve(self, size: int) -> None:
-        """Wait until `size` more bytes are free and reserve them. If the lane is revoked first, return without them."""
+        """Wait until `size` more bytes are free and reserve them.
+
+        If the lane is revoked first, return without them: the caller checks `revoked` before it returns a batch.
+        """
         if self._budget.try_reserve(size):
             self.held_bytes += size
             return
@@ -57,7 +60,7 @@ class ReadAheadAccount:
             await cancel(reserving, revoked)
 
     def record_batch(self, size: int, end: tuple[int, ...]) -> None:
-        """Record that the lane returns a batch of `size` bytes, whose `Batch.next` is `end`; release what is reserved beyond."""
+        """Record that the lane returns a batch of `size` bytes, whose `Batch.next` is `end`; release the other reserved bytes."""
         self._budget.release(self.held_bytes - size)
         self.held_bytes, self._batch_end = size, end
 
