@@ -43,7 +43,7 @@ def states() -> Iterator[Family]:
         ),
         (
             "route_retrying",
-            "1 while the route waits to retry after a transient failure, without a group membership",
+            "1 while the route has no group membership and waits to retry after a transient failure",
             "The route reads nothing.",
             _is_retrying,
         ),
@@ -73,7 +73,7 @@ def states() -> Iterator[Family]:
         ),
         (
             "in_flight_limit_bytes",
-            "Limit of `mqbridge_in_flight_bytes`: half of the option `in_flight_bytes`",
+            "Limit of `mqbridge_in_flight_bytes`: half of the option `in_flight_bytes`; the other half is for reading ahead",
             "Divide `mqbridge_in_flight_bytes` by it.",
             lambda route: route.budget.limit,
         ),
@@ -85,7 +85,7 @@ def states() -> Iterator[Family]:
         ),
         (
             "lane_head_age_seconds",
-            "Age of the oldest batch in flight",
+            "Time since the delivery of the oldest batch in flight began; 0 without one",
             "It grows: a target is slow or stuck.",
             _oldest_batch_age_s,
         ),
@@ -135,8 +135,8 @@ def times() -> Iterator[Family]:
         "histogram",
         ROUTE,
         "Time from publishing a batch's first message until the batch is stored, once per batch, by the clocks of producer and "
-        "gateway; empty if the publish time is known only after decoding (TubeMQ, log)",
-        "The delay that users of the target notice: the time in the source and the time of delivery.",
+        "gateway; empty if the publish time is known only after decoding (systems tubemq and log)",
+        "The delay that readers of the target see: the time in the source plus the time of delivery.",
         of_routes(lambda route: route.counters.end_to_end),
     )
 
