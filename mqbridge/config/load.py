@@ -22,7 +22,7 @@ from mqbridge.config.system_options import SystemOptions
 from mqbridge.errors import ConfigError
 
 MAX_FILE_BYTES = 8 << 20
-"""Maximum size of a configuration file: a larger file is not read into memory."""
+"""Maximum size of a configuration file: of a larger file, only this part is read into memory."""
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
@@ -48,19 +48,27 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapp
 def parse(
     text: str, name: str, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None
 ) -> Config:
-    """Parse a YAML text; `name` is the name of its file in problems. Raises as `load`."""
+    """Parse a YAML text; `name` is the name of its file in problems.
+
+    Raises ConfigErrors with every problem, or ConfigError if the text is not YAML.
+    """
     return _validate(compose(text, name, os.environ if environ is None else environ), adapters)
 
 
 def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None = None) -> Config:
     """Make a configuration from plain data; variables in it are not substituted. Raises ConfigErrors."""
-    return _validate(Document("", data, {}, []), adapters)
+    return _validate(Document(name="", data=data, lines={}, errors=[]), adapters)
 
 
 def wants_json_log(path: Path) -> bool:
-    """Return True if the file sets `log.format: json`, even if it is invalid: its problems are then logged as JSON too."""
+    """Return True if the file sets `log.format: json`, even if options are invalid: the problems are then logged as JSON too.
+
+    False for a file that cannot be read, or is not YAML.
+    """
     try:
-        data = compose(path.read_text(), str(path), os.environ).data
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES).decode(errors="ignore")  # the limit may cut a character
+        data = compose(text, str(path), os.environ).data
         return bool(data["log"]["format"] == "json")
     except (OSError, ValueError, LookupError, TypeError, ConfigError):
         return False

@@ -1,8 +1,8 @@
 """Validates the system-specific options by the models of the adapters.
 
 An adapter's `cluster_model` validates the options of a cluster. Its `inbound_options` and `outbound_options` validate the
-`options` of a route's source and targets. Invalid options are reported and replaced by a placeholder, so that the later
-passes can check the rest of the file.
+`options` of a route's source and targets. Invalid options are reported and replaced by empty `Options` (in a cluster) or
+None (in a source or target), so that the later passes can check the rest of the file.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from mqbridge.errors import ConfigError
 
 
 class SystemOptions:
-    """Replaces system-specific options by validated models; `errors` collects the problems."""
+    """Replaces system-specific options by validated models: `with_models` does this, and adds the problems to `errors`."""
 
     def __init__(self, document: Document, adapters: Mapping[str, Adapter]) -> None:
         self._document = document
         self._adapters = adapters
         self._system_of: dict[str, str] = {}
-        """System by cluster name, only of clusters with an installed system."""
+        """System by cluster name; a cluster whose system is not installed is left out."""
         self.errors: list[ConfigError] = []
 
     def with_models(self) -> Any:
@@ -93,7 +93,7 @@ class SystemOptions:
             self.errors.append(self._document.error((*path, "options"), "must be a mapping of the system's own settings"))
             return endpoint | {"options": None}
         system = self._system_of.get(cluster) if isinstance(cluster, str) else None
-        if system is None:  # the cluster is missing or invalid, which is reported elsewhere
+        if system is None:  # `_cluster` reports an invalid cluster, a later pass a missing one
             return endpoint | {"options": None}
         model = getattr(self._adapters[system], model_attribute)
         return endpoint | {"options": self._validate(model, options or {}, (*path, "options"))}

@@ -9,7 +9,7 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.config import reference
 from mqbridge.config.base import ONE_OR_MORE
-from mqbridge.config.load import from_dict, load, parse
+from mqbridge.config.load import from_dict, load, parse, wants_json_log
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.schema import json_schema
@@ -261,3 +261,13 @@ def test_an_outdated_reference_page_is_reported(
     assert "is not current" in capsys.readouterr().err
     assert reference.main(["--write"]) == 0
     assert reference.main(["--check"]) == 0
+
+
+def test_the_log_format_of_a_file_that_is_too_large_is_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beginning = "log: {format: json}\n"
+    monkeypatch.setattr("mqbridge.config.load.MAX_FILE_BYTES", len(beginning))
+    path = tmp_path / "large.yaml"
+    path.write_text(beginning + "]\n")
+    assert wants_json_log(path)
