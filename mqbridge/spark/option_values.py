@@ -1,4 +1,4 @@
-"""Parsers of the texts of options. Each raises ValueError with the problem and the expected form."""
+"""Parsers of the texts of options. Each raises ValueError with the problem; the caller adds the name of the option."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from mqbridge.config.units import parse_duration, parse_size
 from mqbridge.message import Position, parse_position
 
 OFFSETS_VERSION = 1
-"""Version of the offsets that a stream writes to its checkpoint."""
+"""Version of the JSON format in which a stream writes offsets to its checkpoint."""
 _KAFKA_STARTS = {-1: Start.LATEST, -2: Start.EARLIEST}
 """The numbers that, as in Spark's Kafka source, mean latest and earliest instead of an offset."""
 

@@ -6,11 +6,11 @@ systems themselves fence off the earlier sender. For all others, each attempt wr
 other attempts:
 
 - An attempt that finds an earlier claim is a repeated attempt. It waits for two check intervals before it opens anything.
-- An attempt that finds a later claim stops. It also stops if its own claim is gone: then the batch is committed.
-  It checks before each send, if a check interval has passed since its last check.
+- An attempt that finds a later claim stops. It also stops if its own claim is gone: the driver removes the claims of committed
+  batches. Each attempt checks before a send, if a check interval has passed since its last check.
 
 Claims of all tasks of another run of the same batch count too, because that run may have divided the batch differently. The first
-task that has waited for earlier runs writes a marker file, so that a run with many tasks waits only once.
+task that has waited for earlier runs writes a marker file; a task that finds the marker does not wait for these runs again.
 
 So when the later attempt begins to send, all earlier attempts have stopped, or will stop before their next send. This requires a
 folder that all executors can reach, and clocks of equal speed. No times of two machines are compared.
@@ -60,7 +60,7 @@ class AttemptFence:
     """
 
     def __init__(self, files: ClaimFiles, batch_id: int, task: int, attempt: Attempt) -> None:
-        self._files, self._attempt = files, attempt
+        self._files, self._attempt, self._batch_id = files, attempt, batch_id
         self._batch_prefix, self._task = claim_prefix(batch_id), task
         self._time = asyncio.get_running_loop().time
         self._checked_at = self._time()
@@ -79,8 +79,8 @@ class AttemptFence:
             return False
         marker = f"{self._batch_prefix}{_WAITED_MARKER}.{self._attempt.run}"
         # The marker stands for the wait for earlier runs only, not for an earlier attempt at this task in the same run.
-        is_of_same_run = any(attempt.run == self._attempt.run for attempt in earlier)
-        if is_of_same_run or marker not in await self._files.names(marker):
+        has_same_run = any(attempt.run == self._attempt.run for attempt in earlier)
+        if has_same_run or marker not in await self._files.names(marker):
             await asyncio.sleep(CHECK_INTERVAL_S * WAIT_INTERVALS)
             await self._read_claims()
             await self._files.write(marker)
@@ -105,12 +105,16 @@ class AttemptFence:
         claims = [_parse_claim(name) for name in names if not name.startswith(_WAITED_MARKER)]
         if (self._task, self._attempt) not in claims:
             problem = (
-                f"task {self._task} of this batch is done, so this attempt stops (no claim {self._batch_prefix}{self._task})"
+                f"batch {self._batch_id} is committed, so this attempt at task {self._task} stops"
+                f" (its claim {self._batch_prefix}{self._task} is gone)"
             )
             raise ClusterError(problem, Failure.FATAL)
         attempts = [attempt for task, attempt in claims if task == self._task or attempt.run != self._attempt.run]
         if max(attempts) > self._attempt:
-            problem = f"another attempt at task {self._task} of this batch has begun, so this one stops"
+            problem = (
+                f"a later attempt at task {self._task} of batch {self._batch_id}, or a later run of this batch, has begun,"
+                " so this attempt stops"
+            )
             raise ClusterError(problem, Failure.FATAL)
         self._checked_at = now
         return [attempt for attempt in attempts if attempt != self._attempt]

@@ -18,7 +18,8 @@ from mqbridge.spark.transfer.spec import PartitionMode, TargetsSpec
 ANY_TOPIC = "{topic}"
 """The target topic in the spec if only the rows name their topics. Tasks replace it, see `TargetsSpec.with_topic`.
 
-It is a template, so `driver.fixed_topics` leaves it out: before the first batch, its end positions are not looked up.
+It looks like a template, so the driver knows that the topics depend on the rows: it does not look up their end positions before
+the first batch (see `driver.fixed_topics`).
 """
 
 
@@ -29,7 +30,8 @@ class SinkSettings:
     spec               the targets; with `topic_from="column"` the topic of each row replaces their topic
     topic_from         what names the target topic: the spec, or the rows' column `topic`
     create_partitions  the sink creates missing target topics with this number of partitions; None: it creates no topics
-    job                the name of the job, from the option jobId; None without this option: writers then choose a name
+    job                the name of the job, from the option jobId; None without this option: then a batch write makes a
+                       unique name, and a streaming query uses its id
     checkpoint         the checkpoint folder of a streaming query; None if unknown
     are_ranges         the rows are ranges to move, not messages (see `mqbridge.spark.ranges`)
     """
@@ -76,7 +78,7 @@ def _route_spec(values: OptionValues) -> TargetsSpec | None:
     for name in ("topic", "partitions", "createTopics", "deadLetterTopic", "stampOrigin", "inFlightBytes"):
         if values.is_set(name):
             raise ConfigError(
-                f"the option {name} cannot be used with a route: the route {resolved.route.name!r} decides it",
+                f"the option {name} cannot be used with a route: the route {resolved.route.name!r} has its own setting",
                 hint=f"Remove the option {name}, or the option route",
             )
     return _with_common_options(TargetsSpec.of_route(resolved.route, resolved.clusters), values)

@@ -1,4 +1,4 @@
-"""Writes the rows of a task. The rows are messages, or ranges whose messages are moved."""
+"""Writes the rows of a task. The rows are messages, or ranges of source partitions whose messages the task itself reads."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +24,7 @@ def write_rows(
     """Store the messages of all rows, and return the result of the task. Closes all outbounds before it returns.
 
     job     the name of the job, which is the same in every attempt
-    replay  None if none of the messages can be stored already
+    replay  where messages of the task may be stored already, by an earlier attempt; None: none can be stored
     fence   stops this attempt when a later one begins; None: attempts are not fenced
 
     Raises the errors of `Transfer.run`, `RowReader` and `AttemptFence.check`.
@@ -37,6 +37,7 @@ def _write_messages(
     settings: SinkSettings, job: str, iterator: Iterator[pa.RecordBatch], replay: Replay | None, fence: AttemptFence | None
 ) -> TaskResult:
     loop = background_loop()
+    # The gate is awaited before each send; the watch runs in the background and stops the task when a later attempt begins.
     gate, watch = (None, None) if fence is None else (fence.check, partial(raise_when_superseded, fence))
     writer = TaskWriter(settings, job, loop.cluster, replay, gate, watch)
     reader: RowReader | None = None
@@ -66,4 +67,4 @@ def _move_ranges(
         )
     pump = Pump(spec, spec.clusters, job)
     counts = background_loop().run(run_while_latest(fence, pump.move(ranges, background_loop().cluster, replay)))
-    return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})
+    return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})  # None: the route names the topics

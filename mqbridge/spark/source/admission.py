@@ -55,7 +55,7 @@ def admit(lags: Mapping[PartitionKey, Lag], max_rows: float | None, max_bytes: f
 
 
 def _fitting_fraction(limit: float | None, minimum: float, remainder: float) -> float:
-    """Return the fraction (0 to 1) of `remainder` that fits into the limit in addition to `minimum`."""
+    """Return the fraction (0 to 1) of `remainder` that fits into the limit beside `minimum` (all in rows, or all in bytes)."""
     if limit is None or minimum + remainder <= limit:
         return 1.0
     return max(0.0, (limit - minimum) / remainder) if remainder > 0 else 1.0

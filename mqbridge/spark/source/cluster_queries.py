@@ -1,4 +1,7 @@
-"""The requests of a source to its cluster: topics, bounds, positions, units. Transient failures of each are retried."""
+"""The requests of a source to its cluster: topics, bounds, positions, units. Each request is retried after transient failures.
+
+A unit is the smallest amount that a system counts, for example a message or a Pulsar entry, see `UnitRange`.
+"""
 
 import asyncio
 import logging
@@ -52,7 +55,10 @@ class ClusterQueries:
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def topics(self) -> tuple[str, ...]:
-        """Return the topics to read, with a pattern those that exist now. Raises ConfigError, ClusterError."""
+        """Return the topics to read; for a pattern, the topics that exist now.
+
+        Raises ClusterError, and ConfigError if the cluster cannot list its topics.
+        """
         selection = self._settings.topics
         if not selection.has_pattern:
             return selection.names
@@ -70,7 +76,7 @@ class ClusterQueries:
         bounds, assigned = await self.bounds(topics), await self.assigned_partitions()
         return bounds if assigned is None else {key: bounds[key] for key in bounds if key in assigned}
 
-    async def missing(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
+    async def missing_partitions(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """Return which of these partitions the cluster does not list now. Raises ClusterError."""
         expected = set(keys)
         return expected - (await self.bounds(sorted({topic for topic, _ in expected}))).keys()
@@ -79,17 +85,18 @@ class ClusterQueries:
         """Wait for missing partitions, and return those that stay missing. Raises ClusterError.
 
         The partitions of a restarting server are missing for a while. With failOnDataLoss=false the wait is longer, because the
-        messages of partitions that stay missing are skipped instead of reported in an error.
+        messages of partitions that stay missing are skipped instead of reported in an error. retryTimeout limits either wait.
         """
         expected = set(keys)
         timeout_s = RESTART_TIMEOUT_S if self._settings.fail_on_data_loss else DELETED_TIMEOUT_S
         backoff, deadline = Backoff(), time.monotonic() + min(timeout_s, self._settings.retry_s)
-        while (missing := await self.missing(expected)) and time.monotonic() < deadline:
+        while (missing := await self.missing_partitions(expected)) and time.monotonic() < deadline:
             log.warning(
-                "cluster %s: %s and %d other partitions do not exist now, checking again",
+                "cluster %s: %s and %d other partitions are missing, checking again for up to %.0f s",
                 self._settings.cluster.name,
                 describe_partition(min(missing)),
                 len(missing) - 1,
+                deadline - time.monotonic(),
             )
             await asyncio.sleep(backoff.delay())
         return missing
@@ -109,8 +116,9 @@ class ClusterQueries:
     async def positions(
         self, offsets: OffsetSpec, bounds: Mapping[PartitionKey, Bounds], default: Start
     ) -> dict[PartitionKey, Position]:
-        """Resolve `offsets` to a position in each partition of `bounds`; `default` applies to partitions without a position.
+        """Resolve `offsets` to a position in each partition of `bounds`.
 
+        Explicit offsets may omit partitions: these get `default`. After a time without later messages, the position is the end.
         Raises ClusterError, and ConfigError if `offsets` names an unread topic, a missing partition or a malformed position.
         """
         if isinstance(offsets, Start):
@@ -125,7 +133,7 @@ class ClusterQueries:
         return {key: _bound_position(bounds[key], start) if isinstance(start, Start) else start for key, start in starts.items()}
 
     async def measure(self, ranges: Mapping[PartitionKey, tuple[Position, Position]]) -> dict[PartitionKey, Sequence[UnitRange]]:
-        """Return the units of each range, see `Cluster.measure`. Raises ClusterError."""
+        """Divide each range into ranges of countable units, see `Cluster.measure`. Raises ClusterError."""
         return await self._request_each(
             ranges, lambda cluster, key: cluster.measure(*key, *ranges[key]), operation="measuring ranges"
         )
@@ -172,6 +180,7 @@ class ClusterQueries:
             for partition, position in positions.items()
         }
         for key, position in explicit.items():
+            # All positions of a partition have the same number of components.
             if key in bounds and not isinstance(position, Start) and len(position) != len(bounds[key].first):
                 raise ConfigError(
                     f"{format_position(position)!r} is not a position of {describe_partition(key)}",
@@ -201,6 +210,7 @@ class ClusterQueries:
 
 
 def _bound_position(bounds: Bounds, start: Start) -> Position:
+    """Return the first stored position, or for latest the position that the next message will get."""
     return bounds.first if start is Start.EARLIEST else bounds.next
 
 

@@ -1,4 +1,7 @@
-"""Estimates how many messages and bytes the units of a topic have, from small samples that are repeated from time to time."""
+"""Estimates how many messages and bytes the units of a topic have, from small samples that are repeated from time to time.
+
+A unit is the smallest amount that a system counts, for example a message or a Pulsar entry, see `UnitRange`.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,9 +28,9 @@ class DensityEstimator:
     async def lags(
         self, ranges: Mapping[PartitionKey, tuple[Position, Position]], unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]]
     ) -> dict[PartitionKey, Lag]:
-        """Return the estimated content of these ranges. Raises ClusterError.
+        """Return the estimated content of these ranges; `unit_ranges` contains the units of each. Raises ClusterError.
 
-        Without a sample, as of a topic without messages, the estimate is one message of 0 bytes per unit.
+        If the sample of a topic contains no message, the estimate is one message of 0 bytes per unit.
         """
         units = {key: count_units(parts) for key, parts in unit_ranges.items()}
         # By topic, the partition with the most units: a later entry of a topic replaces the earlier one.

@@ -62,7 +62,7 @@ async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: 
     try:
         return await _plan_measured_tasks(queries, settings, ranges)
     except ClusterError as error:
-        if error.failure is not Failure.FATAL or not await queries.missing(ranges):
+        if error.failure is not Failure.FATAL or not await queries.missing_partitions(ranges):
             raise  # the cause is not a missing partition
     missing = await queries.missing_after_wait(ranges)
     for key in sorted(missing):

@@ -42,13 +42,13 @@ def latest_join(
     keys = [F.col(name) for name in on]
     sides = []
     for side, frame in zip(SIDES, (left, right), strict=True):
-        fields_of_side = F.struct(*[name for name in frame.columns if name not in on])
+        fields = F.struct(*[name for name in frame.columns if name not in on])
         ordering = F.lit(None) if order is None else F.col(order)
-        sides.append(frame.select(*keys, fields_of_side.alias(side), F.lit(side).alias("side"), ordering.alias("order")))
+        sides.append(frame.select(*keys, fields.alias(side), F.lit(side).alias("side"), ordering.alias("order")))
     union = sides[0].unionByName(sides[1], allowMissingColumns=True)
-    fields = [StructField(name, union.schema[name].dataType) for name in (*on, *SIDES)]
+    result_fields = [StructField(name, union.schema[name].dataType) for name in (*on, *SIDES)]
     processor = LatestJoin(tuple(on), is_left=how == "left")
-    return union.groupBy(*keys).transformWithState(processor, StructType(fields), "Append", "none")
+    return union.groupBy(*keys).transformWithState(processor, StructType(result_fields), "Append", "none")
 
 
 class LatestJoin(StatefulProcessor):
@@ -99,10 +99,10 @@ def window_join(
     """Join rows that have the same values in the columns `on` and are in the same window.
 
     The columns of the result are `on`, `window_start`, `window_end`, `event_time`, and the structs `left` and `right`. The output
-    mode is append. `keep="last"` joins the last row by `time` of each side, so it yields one row per key and window. `keep="all"`
-    yields every pair, and does not work with session windows. With `how="left"` a left row without a match is written when the
-    window closes. Rows that are later than `lateness` are dropped; use `lateness=None` if the frames have a watermark on `time`
-    already.
+    mode is append. `keep="last"` joins the last row by `time` of each side, so it yields one row per key and window, when the
+    window closes. `keep="all"` yields every pair, and does not work with session windows. With `how="left"` a left row without a
+    match is written when the window closes. Rows whose `time` is more than `lateness` behind the latest one may be dropped; use
+    `lateness=None` if the frames have a watermark on `time` already.
     """
     _require_known_join(how)
     on = _column_names(on)

@@ -73,11 +73,11 @@ def test_the_later_attempt_stops_the_earlier_one_and_not_vice_versa(later: Attem
         began = now()
         assert await second.begin() is True
         assert now() - began >= CHECK_INTERVAL_S * WAIT_INTERVALS
-        with pytest.raises(ClusterError, match="another attempt at task 1 of this batch has begun"):
+        with pytest.raises(ClusterError, match="a later attempt at task 1 of batch 5, or a later run of this batch, has begun"):
             await first.check()
         await asyncio.sleep(CHECK_INTERVAL_S)
         await second.check()
-        with pytest.raises(ClusterError, match="another attempt"):
+        with pytest.raises(ClusterError, match="a later attempt"):
             await AttemptFence(files, 5, 1, Attempt(1, 60)).begin()
 
     run_in_virtual_time(run)
@@ -93,7 +93,7 @@ def test_an_attempt_that_was_frozen_until_its_batch_was_committed_stops() -> Non
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         files.file_names.clear()
         await asyncio.sleep(CHECK_INTERVAL_S)
-        with pytest.raises(ClusterError, match="is done"):
+        with pytest.raises(ClusterError, match="batch 5 is committed"):
             await first.check()
 
     run_in_virtual_time(run)
@@ -128,7 +128,7 @@ def test_work_that_sends_nothing_is_cancelled_in_time_even_with_slow_files() -> 
         await asyncio.sleep(0.2)
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
         later_attempt_began_at = now()
-        with pytest.raises(ClusterError, match="another attempt"):
+        with pytest.raises(ClusterError, match="a later attempt"):
             await work_task
         assert ended_at[0] < later_attempt_began_at
 
@@ -151,7 +151,7 @@ def test_work_is_cancelled_when_a_later_attempt_begins() -> None:
         work_task = spawn(run_while_latest(first, work()), "work", log_errors=False)
         await asyncio.sleep(1)
         await AttemptFence(files, 5, 1, Attempt(1, 71)).begin()
-        with pytest.raises(ClusterError, match="another attempt"):
+        with pytest.raises(ClusterError, match="a later attempt"):
             await work_task
         assert has_ended.is_set()
 

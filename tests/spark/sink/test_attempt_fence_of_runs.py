@@ -45,7 +45,7 @@ async def test_a_later_attempt_at_a_task_stops_the_earlier_one() -> None:
     assert not await first.begin()
     assert await later.begin()
     await later.check()
-    with pytest.raises(ClusterError, match="another attempt"):
+    with pytest.raises(ClusterError, match="a later attempt"):
         await first.check()
 
 
@@ -56,7 +56,7 @@ async def test_a_later_run_with_fewer_tasks_stops_all_tasks_of_the_earlier_run()
         assert not await fence.begin()
     assert await AttemptFence(files, 7, 0, Attempt(2, 9)).begin()
     for fence in first_run:
-        with pytest.raises(ClusterError, match="another attempt"):
+        with pytest.raises(ClusterError, match="a later attempt"):
             await fence.check()
 
 
@@ -94,5 +94,5 @@ async def test_an_attempt_stops_when_its_batch_is_committed() -> None:
     fence = AttemptFence(files, 7, 0, Attempt(1, 0))
     assert not await fence.begin()
     files.file_names.clear()
-    with pytest.raises(ClusterError, match="task 0 of this batch is done"):
+    with pytest.raises(ClusterError, match="is committed, so this attempt at task 0 stops"):
         await fence.check()

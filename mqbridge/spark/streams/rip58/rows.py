@@ -1,7 +1,8 @@
 """Readers convert rows to elements at the start of a pass through Python; writers convert elements to rows at its end.
 
-Between two passes, where rows are shuffled or stored as state, an element is a row: its key as JSON text, its value as bytes from
-the codec of the stream, and its time. Within a pass, key and value are any Python objects.
+A pass runs consecutive steps (Python functions) in one Python worker. Between two passes, where rows are shuffled or stored as
+state, an element is a row: its key as JSON text, its value as bytes from the codec of the stream, and its time. Within a pass,
+key and value are any Python objects.
 """
 
 from abc import ABC, abstractmethod
@@ -54,7 +55,7 @@ class PayloadReader(Reader):
 
 @dataclass(frozen=True)
 class ValueReader(Reader):
-    """Reads rows of an earlier pass or of an aggregate."""
+    """Reads rows of an earlier pass or of an aggregate. A null result, such as the average of no numbers, becomes None."""
 
     codec: Codec
     columns: ClassVar = ("key", "value")
@@ -91,10 +92,10 @@ class Writer(ABC):
 
 @dataclass(frozen=True)
 class KeyedWriter(Writer):
-    """Writes rows that the JVM groups or joins. `select` returns the number of a value, which the JVM aggregates.
+    """Writes rows that the JVM groups or joins. `select` returns the number that the JVM aggregates for a value.
 
-    An integer is written to the column `whole`, any other number as a double to `real`. Without `keep_value` the column
-    `value` is null, for aggregates that need only the number.
+    An integer is written to the column `whole`, any other number as a double to `real`; both are null without a number. Without
+    `keep_value` the column `value` is null, for aggregates that need only the number.
     """
 
     codec: Codec
@@ -117,7 +118,10 @@ class KeyedWriter(Writer):
 
 @dataclass(frozen=True)
 class PayloadWriter(Writer):
-    """Writes messages for the sink. A key that is a string is written unchanged, any other key as JSON."""
+    """Writes messages for the sink. A key that is a string is written unchanged, any other key as JSON.
+
+    If `serialize` returns None, the message has no payload (a tombstone).
+    """
 
     serialize: Callable[[Any, Any], bytes | None]
     fields: ClassVar = {"payload": BinaryType(), "key": BinaryType()}
