@@ -23,8 +23,8 @@ _CLIENTS = {
     "RocketMQClient": "mqbridge.rocketmq.library.client",
     "TubeMQClient": "mqbridge.tubemq.library.client",
 }
-"""The module of each client class. It is imported when the class is first used: the import takes a tenth of a second, which
-commands that use no client save."""
+"""The module of each client class. It is imported when the class is first used: the import takes a tenth of a second, and many
+commands use no client."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`: clients in every language choose partitions by it, and brokers filter by it."""
+"""Java's `String.hashCode`: Pulsar and RocketMQ clients choose partitions by it, and RocketMQ brokers filter tags."""
 
 import sys
 from operator import mul

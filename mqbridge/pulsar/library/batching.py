@@ -31,7 +31,7 @@ class Batching:
     max_bytes: int = 128 << 10
     """Maximum size of a batch before compression, metadata included; a larger message becomes a batch of one message."""
     max_delay_s: float = 0.01
-    """Time from a batch's first message until it is sent, in seconds."""
+    """Time from the first message that waits in any batch until all batches are sent, in seconds."""
     by_key: bool = False
     """True for one batch for each key: `max_messages` and `max_bytes` then apply to all batches together. False for a single
     batch, which has the key of its first message."""
@@ -55,7 +55,7 @@ class OutgoingMessage:
 
     payload       None is a tombstone
     key           a bytes key is stored as base64
-    ordering_key  by this a Key_Shared subscription chooses the consumer, instead of by `key`; None: by `key`
+    ordering_key  a Key_Shared subscription chooses the consumer by this key; None: by `key`
     event_time    0: none
     deliver_at    None: delivered at once
     sequence_id   None: the producer numbers the message
@@ -78,7 +78,7 @@ class OutgoingMessage:
         self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
 
     def write_to(self, metadata: MessageMetadata) -> None:
-        """Write all fields except the payload into the metadata of an entry that contains only this message."""
+        """Write all fields except payload and sequence id into the metadata of an entry that contains only this message."""
         self.write_keys_to(metadata)
         for key, value in self.properties:
             metadata.properties.add(key=key, value=value)
@@ -117,7 +117,10 @@ PLAIN = OutgoingMessage(b"")
 
 
 class _Batch:
-    """The messages of a batch entry that is not sent yet; `parts` are the encoded metadata and the payload of each message."""
+    """The messages of a batch entry that is not sent yet.
+
+    `parts` are the encoded metadata and the payload of each message; `futures` receive the ids, one for each message.
+    """
 
     __slots__ = ("first_message", "futures", "parts")
 
@@ -174,6 +177,7 @@ class Batcher:
             self.flush()
             self._send_alone(message, payload, future)
             return future
+        # PLAIN has no payload of its own, so its own prefix would contain a wrong size.
         prefix = message.batch_prefix() if payload is None or message is not PLAIN else PLAIN_PREFIXES[len(payload)]
         payload = payload or b""
         size = len(prefix) + len(payload)
@@ -234,6 +238,9 @@ class Batcher:
                 continue  # the caller has cancelled the future
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send all batches, wait at most `timeout` seconds for their receipts, and close the producer."""
+        """Send all batches, wait at most `timeout` seconds for their receipts, and close the producer.
+
+        Messages that have no receipt by then fail.
+        """
         self.flush()
         await self._producer.close(timeout)

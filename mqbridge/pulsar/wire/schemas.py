@@ -35,6 +35,7 @@ class Schema:
 
     def to_wire(self) -> pb.Schema:
         """Return the protobuf form for commands."""
+        # The type stubs want the enum's type, but protobuf accepts any int.
         data = pb.Schema(name=self.name, schema_data=self.definition, type=self.type)  # type: ignore[arg-type]
         for key, value in self.properties:
             data.properties.add(key=key, value=value)
@@ -68,7 +69,7 @@ def _text(definition: str | Mapping[str, Any]) -> bytes:
 
 
 def version_number(version: bytes) -> int | None:
-    """Return the version as the number that tools show; None unless it has 8 bytes (without a schema it is empty)."""
+    """Return the version as the number that tools show; None if it is empty (no schema) or not 8 bytes long."""
     return int.from_bytes(version, "big", signed=True) if len(version) == 8 else None
 
 

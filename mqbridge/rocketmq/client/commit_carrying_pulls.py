@@ -1,7 +1,7 @@
-"""Lets the last commit of a queue (in a release or a move) wait for earlier pulls that carry a commit.
+"""Lets a separate commit request (when a queue is released or its position moves) wait for earlier pulls that carry a commit.
 
 Brokers handle requests concurrently, so the commit in a pull that is still in flight could overwrite a later commit. So a task
-whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the last commit is sent after the
+whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the commit request is sent after the
 task has ended.
 """
 
@@ -22,12 +22,12 @@ class CommitCarryingPulls:
         self._current_task: asyncio.Task[None] | None = None
         """The task that sent the last pull with a commit, until its response."""
         self._stored_at = 0.0
-        """Loop time from which the commit of that pull is certainly stored, or its request has timed out."""
+        """Loop time from which the commit of the last pull with a commit is certainly stored, or the pull has timed out."""
         self._ending: dict[asyncio.Task[None], float] = {}
         """Tasks that end after the response to their commit-carrying pull, and for each the `_stored_at` of its pull."""
 
     def started(self, task: "asyncio.Task[None]", *, hold: bool) -> None:
-        """Record that this task sends a pull with a commit. `hold`: the broker may hold the pull."""
+        """Record that this task sends a pull with a commit. `hold`: the broker may hold the pull until messages arrive."""
         self._current_task = task
         self._stored_at = self._loop.time() + (COMMIT_STORED_S if hold else pull_request.RESPONSE_TIMEOUT_S)
 

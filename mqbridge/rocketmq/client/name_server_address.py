@@ -1,4 +1,4 @@
-"""Addresses of name servers: `host:port`, separated by `;` or `,`."""
+"""Addresses of name servers: `host` or `host:port`."""
 
 from mqbridge.net.dial import split_address
 

@@ -13,7 +13,7 @@ from mqbridge.errors import Failure, MappingError
 from mqbridge.message import Pair
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.mapping.batch_builder import born_at
-from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many_bytes
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.request import EncodedRequest, ReserveIds, encode
 from mqbridge.rocketmq.mapping.write_block import write_block
@@ -112,7 +112,7 @@ class MessageEncoder:
         except UnicodeEncodeError as error:
             raise MappingError(f"a text of the message cannot be encoded as UTF-8: {error}") from error
         if len(block) > MAX_PROPERTIES_BYTES:
-            raise MappingError(too_many_bytes(block))
+            raise MappingError(oversize_reason(block))
         if unique_id is not None or props.find(block, Name.UNIQ_KEY) is None:
             block += props.encode([(Name.UNIQ_KEY, unique_id or self._unique_id())])
         body, compression_bits = self._compress(message.payload or PLACEHOLDER)

@@ -57,7 +57,7 @@ class Limits:
         return Name.DELAY, str(self._levels[index][1])
 
 
-def too_many_bytes(block: bytes) -> str:
+def oversize_reason(block: bytes) -> str:
     """Return the reason for refusing a property string of more than MAX_PROPERTIES_BYTES."""
     return (
         f"it has {len(block)} bytes of properties, RocketMQ holds {MAX_BYTES} "

@@ -13,7 +13,7 @@ from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.native import compiled, is_native
 from mqbridge.rocketmq.mapping.batch_builder import BatchBuilder, born_at
-from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, too_many_bytes
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.write_block import write_block
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
@@ -41,7 +41,7 @@ class EncodedRequest:
     `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the born timestamp (ms) of the
     request. A broker stores a `delayed` message in another topic first, so the offset in the response is not an offset of the
     target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`. `sys_flag` consists
-    of the bits of `record.SysFlag`.
+    of the bits of `record.SysFlag`; it is 0 in every request that `encode` returns.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -75,7 +75,7 @@ def encode(
     `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps. A message
     whose `deliver_at` is after `now` (both in ms since the epoch) is sent alone, with a timer or a delay level. `reserve_ids`
     (None: no ids are made) makes the UNIQ_KEY of messages without one, because only with it, Java consumers see the same message
-    id on every delivery. The new id follows the gateway's own pairs, so `read_block` drops it like an id that a broker added.
+    id on every delivery. The new id comes after the gateway's own pairs: this tells `read_block` that no producer set it.
     """
     if compiled is not None:
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
@@ -146,9 +146,9 @@ class _RequestBuilder:
             except UnicodeEncodeError as error:
                 self._refuse(index, f"it has texts that are not valid Unicode: {error}")
                 continue
-            body, properties = message.payload or PLACEHOLDER, with_id(block)
+            body, properties = message.payload or PLACEHOLDER, with_id(block)  # brokers refuse an empty body
             if len(block) > MAX_PROPERTIES_BYTES:
-                self._refuse(index, too_many_bytes(block))
+                self._refuse(index, oversize_reason(block))
             elif len(body) + len(properties) > max_bytes_in_batch:
                 # With the framing of a batch, the message would exceed the broker's limit.
                 self._add_alone(index, message, stamp, None)
@@ -157,10 +157,10 @@ class _RequestBuilder:
         self._batch.close()
 
     def _with_id(self, block: bytes) -> bytes:
-        """Return the property string with a UNIQ_KEY, added only if it has none, because Java reads the last of several."""
+        """Return the property string `block` with a UNIQ_KEY, added only if it has none: Java reads the last of several."""
         if self._id_entries is None:
             return block
-        # The first search also finds longer names that end with UNIQ_KEY. In most blocks it finds nothing, so it is the only one.
+        # The first search also finds longer names that end with UNIQ_KEY; it saves most blocks the two exact tests.
         if block.find(_ID_PREFIX) >= 0 and (block.startswith(_ID_PREFIX) or _LATER_ID_PREFIX in block):
             return block
         return block + next(self._id_entries)
@@ -182,7 +182,7 @@ class _RequestBuilder:
             return
         block, flag = write_block(message, stamp, alone=True, delay=delay)
         if len(block) > MAX_PROPERTIES_BYTES:
-            self._refuse(index, too_many_bytes(block))
+            self._refuse(index, oversize_reason(block))
             return
         self._batch.close()
         self.requests.append(

@@ -13,7 +13,7 @@ VERSION = 479
 NameServers send standard JSON to clients that announce 401 or more, and brokers accept SQL filters from 232 on.
 """
 V5_0_0 = 413
-"""The version number of RocketMQ 5.0.0."""
+"""The version number of RocketMQ 5.0.0, for comparison with the number that a server announces."""
 STANDARD_JSON_VERSION = 401
 """Clients that announce less expect routes with unquoted numbers as keys, which is not standard JSON."""
 LANGUAGE = "PYTHON"
@@ -161,7 +161,11 @@ STORED = frozenset({Status.SUCCESS, Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_
 
 
 class Meaning(NamedTuple):
-    """The remedy that a response code calls for, and an explanation of the code for logs and errors."""
+    """The remedy that a response code calls for, and an explanation of the code for logs and errors.
+
+    RETRY: send the same request again. REFRESH: look up the route of the topic first. REFUSED: this message or request never
+    succeeds, others may. FATAL: every request fails until a person changes something.
+    """
 
     failure: Failure
     text: str
@@ -176,6 +180,7 @@ MEANINGS = {
         _FATAL, "the server does not know this request: it is older, or the feature is switched off"
     ),
     Status.TRANSACTION_FAILED: Meaning(_RETRY, "the transaction could not be committed or rolled back"),
+    # Sends count the next three codes as success (`STORED`); the remedy applies only to other requests.
     Status.FLUSH_DISK_TIMEOUT: Meaning(_RETRY, "stored, but not flushed to disk in time"),
     Status.SLAVE_NOT_AVAILABLE: Meaning(_RETRY, "stored, but no slave was available for a copy"),
     Status.FLUSH_SLAVE_TIMEOUT: Meaning(_RETRY, "stored, but no slave confirmed its copy in time"),
@@ -210,7 +215,7 @@ MEANINGS = {
     Status.CONSUME_MSG_TIMEOUT: Meaning(_RETRY, "the consumer did not answer in time"),
     Status.NO_MESSAGE: Meaning(_REFUSED, "there is no message at this offset"),
     Status.POLLING_FULL: Meaning(_RETRY, "the broker already holds its maximum of waiting requests"),
-    Status.POLLING_TIMEOUT: Meaning(_RETRY, "the request is too old: are the clocks in sync?"),
+    Status.POLLING_TIMEOUT: Meaning(_RETRY, "the request was too old on arrival: are the clocks of client and broker in sync?"),
     Status.BROKER_NOT_EXIST: Meaning(_REFRESH, "no such broker is known"),
     Status.BROKER_DISPATCH_NOT_COMPLETE: Meaning(_RETRY, "the broker has not indexed everything yet"),
     Status.BROADCAST_CONSUMPTION: Meaning(_FATAL, "the group consumes by broadcast and has no offsets at the broker"),

@@ -5,19 +5,19 @@ A body is a sequence of records without separators.
     offset  size   field                                    big-endian, signed
     0       4      size of the record, this field included
     4       4      magic: DAA320A7 (V1) or DAA320AB (V2)
-    8       4      CRC-32 of the stored body without the sign bit; 0 if not computed (by Java tools)
+    8       4      CRC-32 of the stored body without the sign bit; 0: not computed, as in records of Java tools
     12      4      queue id
     16      4      flag, an application's number
     20      8      queue offset
-    28      8      physical offset: the index of this record in the broker's commit log
+    28      8      physical offset: where this record begins in the broker's commit log, in bytes
     36      4      system flag, see `SysFlag`
     40      8      born timestamp: the producer's time, ms
     48      8      born host: IPv4 address and port (20 bytes with IPv6)
     56      8      store timestamp: the broker's time, ms
     64      8      store host (20 bytes with IPv6)
     72      4      reconsume times: how often the message was redelivered through the retry topic
-    76      8      physical offset of the half message of a transaction
-    84      4+n    body size and body (84: 96 or 108 with IPv6 hosts)
+    76      8      physical offset of the half message of a transaction; 0 without one
+    84      4+n    body size and body (at 96 with one IPv6 host, at 108 with two)
     88+n    1+t    topic size and topic (2+t in V2)
     ...     2+p    size of the property string, and the property string
 
@@ -50,7 +50,7 @@ MAX_TOPIC_BYTES = 255
 MAX_INNER_MESSAGES = 0x7FFF
 """Maximum number of messages in an inner batch: the broker's index counts them with a signed 16-bit number."""
 MAX_UNPACKED_BYTES = 256 << 20
-"""Limit, per response, of the size of all compressed bodies and inner batches after they were unpacked.
+"""Limit of the total size to which the compressed bodies and inner batches of one response may unpack.
 
 It is 1024 times the 256 KiB of a broker's response, because zlib compresses by at most about that ratio. Zstandard compresses by
 much higher ratios: a body of 30 bytes may unpack to 32 MiB.
@@ -86,7 +86,7 @@ _COMPRESSION_BITS = SysFlag.COMPRESSED | SysFlag.COMPRESSION
 _IPV6 = SysFlag.BORN_IPV6 | SysFlag.STORE_IPV6
 _INNER_BATCH_BITS = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _SLOW_PATH = SysFlag.COMPRESSED | _IPV6 | _INNER_BATCH_BITS
-"""A record with one of these bits needs more than `decode_records` does for every record."""
+"""Records with one of these bits count on the budget of unpacked bytes, and go through `_unpack_body`."""
 
 NO_HOST = bytes(8)
 """The IPv4 address 0.0.0.0 and the port 0, for a record without a known host."""
@@ -254,7 +254,7 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
 
 
 def _unpack_ipv6(record: Record, body: bytes, at: int, sys_flag: int) -> tuple[int, int]:
-    """Decode the fields from the born host on again, for IPv6 addresses; return the index and the size of the body."""
+    """Decode the born host and all fields after it again, now with IPv6 sizes; return the index and the size of the body."""
     layout = _LAYOUTS_BY_IPV6_BITS[sys_flag & _IPV6]
     if len(body) - at < layout.size:
         raise RemoteProtocolError(_malformed(body, at, f"{len(body) - at} bytes are left for a record with IPv6 hosts"))
@@ -304,7 +304,7 @@ def _unpack_body(record: Record) -> list[Record]:
 
 
 def _deduct(budget: int, unpacked: list[Record]) -> int:
-    """Return the budget minus the bytes of these records. Raises RemoteProtocolError if they exceed it."""
+    """Return the budget minus, for each record, its body and OBJECT_BYTES. Raises RemoteProtocolError if they exceed it."""
     budget -= sum([len(record.body) + OBJECT_BYTES for record in unpacked])
     if budget < 0:
         raise RemoteProtocolError(f"the records of one response unpack to more than {MAX_UNPACKED_BYTES} bytes: request fewer")
@@ -339,7 +339,7 @@ def encode_record(record: Record) -> bytes:
     """Encode the record as a broker stores it. Raises LocalProtocolError if a field is too large.
 
     The body is not compressed here: if `sys_flag` has the bit COMPRESSED, `body` must be compressed already. The IPv6 bits of
-    `sys_flag` are set by the sizes of the hosts. Long topics need the layout V2.
+    `sys_flag` are set by the sizes of the hosts. A topic of more than MAX_V1_TOPIC_BYTES selects the layout V2.
     """
     topic, body, properties = record.topic.encode(), record.body, record.properties
     born_host_size, store_host_size = len(record.born_host), len(record.store_host)

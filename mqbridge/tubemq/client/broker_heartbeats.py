@@ -21,7 +21,7 @@ from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionR
 log = logging.getLogger(__name__)
 
 Generations = dict[PartitionKey, tuple[HeldPartition, int]]
-"""The partitions of one heartbeat, each with its generation (see `partition_state`) at the time of sending."""
+"""The partitions of one heartbeat, each with its generation (number of registrations so far) at the time of sending."""
 
 
 class BrokerHeartbeats:
@@ -51,13 +51,16 @@ class BrokerHeartbeats:
             await cancel(*self._pending)
 
     def send(self) -> None:
-        """Send one heartbeat for each client id at each Broker, without waiting for the responses."""
+        """Send one heartbeat for each client id at each Broker, without waiting for the responses.
+
+        After an abandoned request, a partition has a client id of its own.
+        """
         groups: dict[tuple[Broker, str], list[HeldPartition]] = {}
         for partition in self._held():
             if partition.state.is_registered:
                 groups.setdefault((partition.ref.broker, partition.client_id), []).append(partition)
         for (broker, client_id), partitions in groups.items():
-            # A partition may get a new client id before the response arrives, which then says nothing about its new registration.
+            # If a partition registers again before the response arrives, the response is about its old registration.
             generations = {partition.ref.key: (partition, partition.state.generation) for partition in partitions}
             heartbeat = self._send_to_broker(broker, self._request(client_id, partitions), generations)
             task = spawn(heartbeat, f"tubemq heartbeat to {broker}")
@@ -69,14 +72,17 @@ class BrokerHeartbeats:
         return HeartBeatRequestC2B(
             clientId=client_id,
             groupName=member.group,
-            readStatus=0,
+            readStatus=0,  # required by the protocol, but Brokers ignore it in heartbeats
             partitionInfo=[str(partition.ref) for partition in partitions],
             qryPriorityId=member.priority,
             authInfo=member.masters.broker_auth,
         )
 
     async def _send_to_broker(self, broker: Broker, request: HeartBeatRequestC2B, generations: Generations) -> None:
-        """Renew the leases that one client id has at one Broker, and handle those that the Broker reports as missing."""
+        """Renew the leases that one client id has at one Broker, and tell each partition whose lease the Broker does not find.
+
+        A heartbeat that fails is not repeated.
+        """
         any_partition, _ = next(iter(generations.values()))  # all are at this Broker
         connection = self._connection_for(any_partition.ref)
         try:

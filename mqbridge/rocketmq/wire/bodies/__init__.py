@@ -1,5 +1,5 @@
 """The JSON bodies of requests and responses, as data classes.
 
-Bodies are encoded as standard JSON, with members in the order of their names, which every client and server reads. They are
-decoded by `fastjson`, because Java's fastjson library also writes JSON that is not standard.
+Bodies are encoded as standard JSON with sorted member names; every client and server can read it. They are decoded by our module
+`wire/fastjson.py`, because servers and Java clients use the Java library fastjson, which also writes non-standard JSON.
 """

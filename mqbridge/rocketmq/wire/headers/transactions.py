@@ -3,9 +3,9 @@
 A transaction begins with a half message, which is an ordinary send with `SysFlag.PREPARED` and is not delivered before the
 producer commits it. The broker asks the producer for the state of a half message that was neither committed nor rolled back.
 
-`tran_state_table_offset` is the queue offset of the half message, `commit_log_offset` its physical offset. `msg_id` is its
-UNIQ_KEY, `offset_msg_id` its offset id (see `ids`), and `transaction_id` what the response to its send contained, normally the
-UNIQ_KEY too.
+`tran_state_table_offset` is the queue offset of the half message, `commit_log_offset` its physical offset. `msg_id` is the unique
+id that its producer made, `offset_msg_id` the offset id that the broker made (see `ids`), and `transaction_id` the one in the
+response to its send, normally the unique id too. `bname` is the name of the broker, which proxies need and brokers ignore.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class EndTransactionHeader(Header):
     """END_TRANSACTION: commit or roll back.
 
     The offsets come from the response to the send, or from the check. `from_transaction_check`: this answers a
-    CHECK_TRANSACTION_STATE.
+    CHECK_TRANSACTION_STATE; None means no, like False.
     """
 
     producer_group: str
