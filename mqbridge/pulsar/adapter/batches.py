@@ -36,7 +36,10 @@ def first_deliverable_position(entry: Entry) -> Position:
 
 
 def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
-    """Restrict the entry to the messages from index `begin` to before index `end`; return False if none is left to deliver."""
+    """Restrict the entry to the messages from index `begin` to before index `end` (None: to its last message).
+
+    Return False if none is left to deliver; the caller must then drop the entry.
+    """
     count = entry.count
     kept = deliverable_mask(entry) & ~full_mask(min(begin, count)) & full_mask(count if end is None else min(end, count))
     if kept != full_mask(count):
@@ -47,7 +50,7 @@ def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
 def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = None, following: Position | None = None) -> Batch:
     """Make a batch of at least one entry.
 
-    `handle` is what the lane needs to acknowledge it; None if nothing is acknowledged, as when a range is read. `following` is
+    `handle` is the value with which the batch is acknowledged; None if it is not, as when a range is read. `following` is
     the position where reading continues; None if it is the one after the last entry.
     """
     first, last = entries[0], entries[-1]

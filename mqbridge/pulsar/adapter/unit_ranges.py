@@ -1,4 +1,4 @@
-"""Divides ranges of a partition into unit ranges (see `UnitRange`); a unit is one entry of a ledger.
+"""Divides ranges of a partition into unit ranges, which count units between two positions. A unit is one entry of a ledger.
 
 The entries of a ledger are numbered from 0, and only the REST interface knows the number of entries of a closed ledger.
 """
@@ -27,7 +27,7 @@ def unit_ranges_between(begin: Position, end: Position, entry_counts: Mapping[in
         return [UnitRange(begin, count=last.count - begin[1], component=ENTRY_COMPONENT)]
     ranges: list[UnitRange] = []
     if entry_counts is None or (begin[0] >= 0 and begin[0] not in entry_counts):
-        ranges.append(UnitRange(begin, count=1))
+        ranges.append(UnitRange(begin, count=1))  # of the default component 0, because the unit may span ledgers
     elif begin[0] >= 0:
         ranges.append(UnitRange(begin, count=entry_counts[begin[0]] - begin[1], component=ENTRY_COMPONENT))
     between = sorted(ledger for ledger in entry_counts or () if begin[0] < ledger < end[0])

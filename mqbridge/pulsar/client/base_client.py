@@ -38,17 +38,17 @@ class Timing:
     """Time limits and the keep-alive interval, in seconds."""
 
     operation: float = OPEN_TIMEOUT_S
-    """Deadline for opening a producer or consumer, or for a metadata request, including all retries."""
+    """Time limit for opening a producer or consumer, or for a metadata request, including all retries."""
     request: float = REQUEST_TIMEOUT_S
-    """Deadline for one response."""
+    """Time limit for one response."""
     connect: float = HANDSHAKE_TIMEOUT_S
-    """Deadline for dialing, and again for the handshake."""
+    """Time limit for dialing, and again for the handshake."""
     keep_alive: float = KEEP_ALIVE_S
     """Interval between two pings."""
 
 
 class BaseClient:
-    """Low-level client; it connects on the first request. All topic names are full names, see `wire/names.py`.
+    """Low-level client; it connects on the first request. All topic names are full: `persistent://tenant/namespace/topic`.
 
     `service` are the addresses in the service URL. `tls` None means connections without TLS. Connections report their state to
     `connectivity`; None: the state is not reported outside of this client.
@@ -96,10 +96,10 @@ class BaseClient:
     async def topics(self, namespace: str, pattern: str | None = None) -> list[str]:
         """Return the full names of a namespace's persistent topics, each partition separately. Raises ClusterError.
 
-        With a pattern (see `wire/topic_lists.py`) the broker omits topics that do not match, but it may ignore the pattern.
+        `pattern` is a regular expression over `tenant/namespace/topic`, by which the broker filters; it may ignore the pattern.
         """
         topic_list = await retry(lambda: self._lookup.topics(namespace, pattern), self._timing.operation)
-        return topic_list.names or []
+        return topic_list.names or []  # None would mean an unchanged list, but the request contains no hash
 
     def watch_topics(self, namespace: str, pattern: str, refresh_s: float = REFRESH_S) -> TopicWatch:
         """Return a watch on the topics of a namespace that match a pattern. It starts with the first call of `next_change`."""
@@ -135,7 +135,8 @@ class BaseClient:
     ) -> EntryProducer:
         """Return a producer of a concrete topic. It opens in the background and accepts entries at once.
 
-        `name`, `codec` and `max_elapsed_s` are for callers without `settings`; they are ignored otherwise.
+        `settings` replaces the other parameters: `name` (None: the broker generates one), `codec` (a `pb.CompressionType`) and
+        `max_elapsed_s` (seconds after which an entry without a receipt fails; None: never).
         """
         return EntryProducer(
             self._lookup,
@@ -167,7 +168,8 @@ class BaseClient:
 
     async def reader_subscription(self, start: EntryId) -> Subscription:
         """Return the subscription of a reader that begins at this entry. Raises ClusterError."""
-        await retry(self._pool.service, self._timing.operation)  # the client's role is known only when it is connected
+        # Connect first, because the subscription's name begins with the client's role, which is unknown before.
+        await retry(self._pool.service, self._timing.operation)
         return reader(start, self._pool.auth.principal)
 
     async def check_producing(self, topic: str) -> None:

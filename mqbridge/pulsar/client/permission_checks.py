@@ -42,7 +42,9 @@ async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str,
 
     Brokers check the permission before they refuse this combination. So no subscription or consumer is created, even for a
     moment, and existing ones are not disturbed. Raises AccessDenied without the permission; ClusterError if the topic's broker is
-    unreachable. Any other refusal is the expected one, or may be temporary. `timeout` is the deadline of each response (seconds).
+    unreachable. Any other refusal is ignored: it is the expected one, or may be temporary.
+
+    `timeout` is the deadline of each response in seconds.
     """
     connection = (await lookup.owner(topic)).connection
     command = pb.CommandSubscribe(

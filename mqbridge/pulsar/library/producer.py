@@ -67,7 +67,7 @@ class Producer:
         sequence_id: int | None = None,
         partition: int | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored. First wait while messages of `max_pending_bytes` have no receipt.
+        """Send a message and return when it is stored. First wait until it fits into `max_pending_bytes`.
 
         Concurrent calls share batches and keep their order. A `payload` of None is a tombstone. `keys` and `msg_type`, which
         Pulsar lacks, become reserved properties. Times are ms since the epoch; `deliver_at` is effective on shared subscriptions
@@ -85,7 +85,7 @@ class Producer:
         pairs: tuple[Pair, ...] = ()
         if properties:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
-        # The other fields have places of their own in Pulsar; on event time 0 see `write_properties`.
+        # Keys, message type and event time 0 (no time in Pulsar) become properties; the metadata has fields for all others.
         if pairs or keys or msg_type is not None or event_time == 0:
             message = Message(payload, pairs, keys=tuple(keys), msg_type=msg_type, event_time=event_time)
             pairs = tuple(write_properties(message, None))

@@ -5,11 +5,12 @@ from mqbridge.pulsar.wire.names import parse_topic
 
 
 class TopicNames:
-    """The topics of one consumer; finds for a received message the topic name as the application has written it."""
+    """The topics of one consumer. Maps the full name on a received message to the topic as the application has written it."""
 
     def __init__(self, topics: list[str]) -> None:
         self._names_by_full_name = {full_name(topic): topic for topic in topics}
         self._cache: dict[str, tuple[str, str]] = {}
+        """Results of `topic_and_partition`, by its argument."""
 
     @property
     def full_names(self) -> list[str]:
@@ -26,7 +27,7 @@ class TopicNames:
         if result is None:
             name = parse_topic(partition_topic)
             parent, index = str(name.parent), name.partition_index
-            # The application may also subscribe to a single partition by its name.
+            # -1: unpartitioned. The application may also subscribe to a single partition by its name.
             if index < 0 or partition_topic in self._names_by_full_name:
                 result = self._names_by_full_name.get(partition_topic, partition_topic), "" if index < 0 else str(index)
             else:
@@ -46,7 +47,7 @@ def full_name(topic: str) -> str:
 def partition_topic_name(topic: str, partition: str) -> str:
     """Return the full name of a partition; `partition` is its index as text, "" for an unpartitioned topic.
 
-    The result is `topic` itself if the topic is unpartitioned, or is already the name of a partition.
+    If `partition` is empty, or `topic` is the name of a partition already, this is the full name of `topic`.
     """
     name = parse_topic(topic)
     return str(name.partition(int(partition)) if partition and name.partition_index < 0 else name)

@@ -13,8 +13,8 @@ _HIDDEN_FIELDS = {"payload_size", "num_messages_in_batch", "properties"}
 def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
     """Return names and values of the payload, the metadata fields and the properties. Raises MappingError.
 
-    This is the `Preview` function of the adapter (see `adapter.registry`). `origin` is the prefix of the message's origin; the
-    third parameter is the current time, which is not used.
+    This is the `Preview` function of the adapter (see `adapter.registry`). `origin` is the prefix of the property
+    mqbridge.origin; None: none is written. The third parameter is the current time, which is not used.
     """
     entries, failures = encode([message], origin, Limits())
     if failures:

@@ -1,8 +1,8 @@
 //! Fast parser of MESSAGE frames that deliver ordinary entries. It finds metadata and payload in the frame without copying them.
 //!
 //! An entry is ordinary if it is not compressed, not encrypted and not a chunk, all its messages are to be delivered, and its
-//! checksum is valid. For these entries, this file is the counterpart of `mqbridge/pulsar/wire/frame.py` and `entry.py`, which
-//! parse all other frames.
+//! checksum is valid. For these entries, this file is the counterpart of `mqbridge/pulsar/wire/frame.py` and `entry.py`: the
+//! plain code, which parses all other frames.
 
 use crate::message::Slice;
 use crate::protobuf::{Reader, Value};
@@ -71,8 +71,8 @@ impl Delivered {
         self.payload.1 - self.payload.0
     }
 
-    /// Returns the entry for the decoder. `source` is the number of the frame in the decoder's store; for `ack_set` see
-    /// [`Kind::Batch`].
+    /// Returns the entry for the decoder. `source` is the number of the frame in the decoder's store. `ack_set` is the bit
+    /// set of a batch's messages to deliver, as 64-bit words; empty for all.
     pub fn entry_to_decode(&self, source: u32, ack_set: &[i64]) -> Entry {
         let slice = |(start, end)| Slice::of(source, start, end);
         Entry {
