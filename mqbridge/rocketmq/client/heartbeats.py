@@ -1,6 +1,6 @@
-"""Heartbeats: each announces all groups of a client, to every broker of a topic in use, every 30 s and when groups change.
+"""Heartbeats: a client announces all its groups to every broker of its topics, every 30 s and when the groups change.
 
-A broker keeps a single subscription set per group, that of the last heartbeat, and handles the requests of a connection
+A broker keeps a single subscription set per group, the one in the last heartbeat, and handles the requests of a connection
 concurrently. So heartbeats to one broker never overlap, and the content of each is read when it is sent: an old heartbeat cannot
 undo a newer one.
 """
@@ -41,9 +41,9 @@ class Heartbeats:
         self._producers: Counter[str] = Counter()
         """Number of producers by group."""
         self.consumers: dict[str, ConsumerData] = {}
-        """Consumer groups to announce, by name."""
+        """Consumer groups to announce, by name. `BaseClient.add_consumer` sets them, without sending a heartbeat."""
         self.broker_versions: dict[str, int] = {}
-        """Version number in the last response to a heartbeat, by broker address."""
+        """Version number that each broker announced in its last response to a heartbeat, by address."""
         self._client_id = ""
         """Empty before `start`."""
         self._order = PerBrokerOrder()
@@ -58,7 +58,7 @@ class Heartbeats:
             self._task = spawn(self._heartbeat_loop(), f"rocketmq heartbeats of {client_id}")
 
     async def close(self) -> None:
-        """Stop sending heartbeats, and unregister every group at the brokers."""
+        """Stop sending heartbeats, and unregister every group at each broker with an open connection."""
         await cancel(self._task)
         await asyncio.gather(
             *(self._unregister("producerGroup", group) for group in self._producers),
@@ -96,8 +96,8 @@ class Heartbeats:
     async def greet(self, connection: Connection) -> None:
         """Send the first heartbeat over a new connection. Raises ConnectionLost, RequestTimeout or AccessRefused.
 
-        With TLS or credentials it is sent even without groups: a heartbeat needs no permission, so the response shows whether the
-        broker accepts our certificate and credentials.
+        Without groups it is sent only with TLS or credentials: a heartbeat needs no permission, so the response shows whether the
+        broker accepts our certificate and credentials. Before `start` nothing is sent.
 
         A group may be removed while the broker handles this heartbeat. `remove_consumer` and `remove_producer` use open
         connections only, and this one is not open yet, so such a group is unregistered here.
@@ -137,7 +137,7 @@ class Heartbeats:
         """Send a heartbeat with the current groups and return it; a response with an error code is only logged."""
         heartbeat = Heartbeat(self._client_id, tuple(self._producers), tuple(self.consumers.values()))
         response = await connection.request(Code.HEART_BEAT, {}, heartbeat.encode(), self._timeout_s)
-        connection.record_credentials_accepted()
+        connection.record_credentials_accepted()  # a refusal of them raises AccessRefused
         self.broker_versions[connection.address] = response.version
         if response.code == Status.GO_AWAY:  # the broker is shutting down
             self._pool.retire(connection)
@@ -153,7 +153,7 @@ class Heartbeats:
                 async with asyncio.timeout(self._interval_s):
                     await self._new_group.wait()
             self._new_group.clear()
-            await self._pool.read_credentials()
+            await self._pool.read_credentials()  # they may have been replaced
             await self.send_all()
 
     # --- unregistering ----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class SendOutage:
         self._time: Callable[[], float] = asyncio.get_running_loop().time
         self._backoff = Backoff(MIN_RETRY_S, MAX_RETRY_S)
         self._since: float | None = None
-        """Loop time of the first failure, or of the first one after `restart_time`; None without an outage."""
+        """Loop time of the first failure, or of the first one after `restart_time_limit`; None without an outage."""
         self._avoid_until = 0.0
         """Loop time until which `is_recent` is true; 0 if no send has failed since the last success."""
         self._warned = False
@@ -49,13 +49,13 @@ class SendOutage:
             self._since = now
         return self._max_elapsed_s is not None and now - self._since >= self._max_elapsed_s
 
-    def restart_time(self) -> None:
+    def restart_time_limit(self) -> None:
         """Start `max_elapsed_s` again at the next failure: all waiting sends have failed, and new sends get the whole time."""
         self._since = None
 
     def record_success(self) -> None:
         """Record that a message was stored, which ends the outage."""
-        if self._avoid_until > 0.0:  # a send has failed since the last success; `_since` does not tell after `restart_time`
+        if self._avoid_until > 0.0:  # a send has failed since the last success; `restart_time_limit` clears only `_since`
             self._since, self._avoid_until, self._warned = None, 0.0, False
             self._backoff.reset()
 
@@ -67,8 +67,9 @@ class SendOutage:
         """
         level = logging.DEBUG if self._warned or is_busy(error) else self._connectivity.retry_log_level(error, logging.WARNING)
         self._warned |= level > logging.DEBUG
-        log.log(level, "a send to queue %s failed, retrying later: %s", self._name, error)
-        await asyncio.sleep(self._backoff.delay())
+        delay_s = self._backoff.delay()
+        log.log(level, "a send to queue %s failed, retrying in %.2f s: %s", self._name, delay_s, error)
+        await asyncio.sleep(delay_s)
 
 
 def is_busy(error: MqbridgeError) -> bool:

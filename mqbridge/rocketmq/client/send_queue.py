@@ -200,7 +200,7 @@ class PartitionSendQueue:
         With `fail_behind`, sends that the caller adds before it knows of the failure fail too.
         """
         waiting, self._waiting = self._waiting, deque()
-        self._outage.restart_time()
+        self._outage.restart_time_limit()
         self._ambiguous.clear()
         for request in waiting:
             request.fail(error)

@@ -42,7 +42,10 @@ class SendBack:
         self._brokers, self._group, self._max_redeliveries = Brokers(client), group, max_redeliveries
 
     async def redeliver(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
-        """Redeliver `record` of `queue` after the delay of `level`: 1 to 18, BROKER_CHOOSES, DEAD_LETTER. Raises ClusterError."""
+        """Redeliver `record` of `queue` after the delay of `level`: a delay level from 1 to 18, BROKER_CHOOSES or DEAD_LETTER.
+
+        Raises ClusterError if the broker does not send the record back and the copy cannot be sent either.
+        """
         ext = SendBackHeader(
             record.physical_offset,
             self._group,
@@ -55,9 +58,10 @@ class SendBack:
             await self._brokers.request(queue, Code.CONSUMER_SEND_MSG_BACK, ext)
         except ClusterError as error:
             log.warning(
-                "the message at offset %d of queue %s could not be sent back, sending a copy to the retry topic instead: %s",
+                "the message at offset %d of queue %s could not be sent back, sending a copy to retry topic %s instead: %s",
                 record.queue_offset,
                 queue_label(queue),
+                retry_topic(self._group),
                 error,
             )
             await self._send_copy(queue, record, level)
@@ -69,10 +73,10 @@ class SendBack:
     async def _send_copy(self, queue: Queue, record: Record, level: int) -> None:
         """Send a copy of the record to the retry topic.
 
-        A broker moves a copy with more redeliveries (`reconsume_times`) than the maximum to the dead letter topic.
+        A broker moves a copy whose `reconsume_times` exceeds the maximum to the dead letter topic; DEAD_LETTER relies on this.
         """
         topic = retry_topic(self._group)
-        times = self._max_redeliveries + 1 if level == DEAD_LETTER else record.reconsume_times + 1
+        reconsume_times = self._max_redeliveries + 1 if level == DEAD_LETTER else record.reconsume_times + 1
         target = await self._random_queue(topic)
         ext = SendHeader(
             producer_group=self._group,  # access control checks the permission of the consumer group
@@ -83,7 +87,7 @@ class SendBack:
             # These bits are only set if the body could not be decompressed and is sent as it is.
             sys_flag=record.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION),
             flag=record.flag,
-            reconsume_times=times,
+            reconsume_times=reconsume_times,
             max_reconsume_times=self._max_redeliveries,
         ).encode()
         await self._brokers.request(target, Code.SEND_MESSAGE_V2, ext, record.body, accept=STORED)
@@ -110,5 +114,6 @@ def _copy_properties(queue: Queue, record: Record, level: int) -> bytes:
         origin = original.get(Name.UNIQ_KEY) or ids.offset_id(record.store_host, record.physical_offset)
         pairs.append((Name.ORIGIN_MESSAGE_ID, origin))
     if level != DEAD_LETTER:
-        pairs.append((Name.DELAY, str(level or retry_level(record.reconsume_times))))
+        delay_level = retry_level(record.reconsume_times) if level == BROKER_CHOOSES else level
+        pairs.append((Name.DELAY, str(delay_level)))
     return properties.encode(pairs)

@@ -60,6 +60,7 @@ class SignedRequests:
         request = self._pending.get(opaque)
         if request is None:
             return
+        # New credentials do not help if only a permission is missing. A request is repeated once.
         if not denial.of_credentials or request.repeated:
             self._reject(opaque, request, denial)
             return
@@ -73,6 +74,10 @@ class SignedRequests:
             self._read_task.cancel()
 
     async def _read_and_repeat(self, refused_keys: Keys) -> None:
+        """Read the credentials unless they already differ from these keys, then repeat the denied requests or let them fail.
+
+        If reading fails, the keys stay the same, so the requests fail.
+        """
         try:
             await self._credentials.read(instead_of=refused_keys)
         finally:

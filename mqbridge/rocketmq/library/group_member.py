@@ -49,7 +49,10 @@ class GroupMember:
         return self._consumer.assigned_queues()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit the offsets, release the queues and leave the group, within `timeout` seconds; then close the connections."""
+        """Commit the offsets, release the queues and leave the group, within `timeout` seconds; then close the connections.
+
+        A second call waits for the first, whose `timeout` applies.
+        """
         if self._close_task is None:
             deadline = asyncio.get_running_loop().time() + timeout
             self._close_task = spawn(self._close(deadline), f"rocketmq closing {self.name}")

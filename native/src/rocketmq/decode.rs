@@ -14,7 +14,8 @@ pub fn decode_pulls(pulls: Vec<Pull>, decompress: &mut Decompress) -> Result<Sto
     for Pull { body, first, next, tags } in pulls {
         records.clear();
         let source = store.add_source(body);
-        decode_records(&mut store, source, decompress, false, &mut records)?;
+        let keep_compressed = false;
+        decode_records(&mut store, source, decompress, keep_compressed, &mut records)?;
         keep_wanted(&store, &mut records, first, next, &tags);
         store.rows.reserve(records.len());
         for record in &records {
@@ -32,12 +33,13 @@ pub fn count(pull: Pull, decompress: &mut Decompress) -> Result<(usize, Option<i
     let Pull { body, first, next, tags } = pull;
     let (mut store, mut records) = (Store::new(), Vec::new());
     let source = store.add_source(body);
-    decode_records(&mut store, source, decompress, true, &mut records)?;
+    let keep_compressed = true;
+    decode_records(&mut store, source, decompress, keep_compressed, &mut records)?;
     keep_wanted(&store, &mut records, first, next, &tags);
     Ok((records.len(), records.first().map(|record| record.queue_offset)))
 }
 
-/// Returns the row of a record. It adds the record's properties and index keys to the store.
+/// Returns the message of a record. It adds the record's properties and index keys to the store, unless the record is damaged.
 fn decode_record(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Result<Row> {
     let mut row = Row {
         payload: Some(record.body),
@@ -50,9 +52,11 @@ fn decode_record(store: &mut Store, record: &Record, reader: &mut BlockReader) -
         return Ok(row);
     }
     row.delivery_count = i64::from(record.reconsume_times);
+    // A gateway writes PLACEHOLDER for a missing or empty payload; the properties tell which.
     let blank = store.bytes(record.body) == PLACEHOLDER;
     let from_gateway = reader.read_block(store, record.properties, record.flag, blank, &mut row)?;
     if !from_gateway {
+        // A gateway writes the event time, if any, as a property.
         row.event_time = Some(record.born_timestamp);
     }
     Ok(row)
@@ -125,7 +129,7 @@ mod tests {
     #[test]
     fn damage_is_a_defect_or_an_error_for_all_records() {
         let mut body = record(1, b"xy", b"");
-        body[88] ^= 1;
+        body[88] ^= 1; // the first byte of the record's body
         let store = decoded([body.clone(), record(2, b"y", b"a\x01\xff\x02")].concat(), 0, &[]).unwrap();
         assert!(store.message(0).defect().unwrap().starts_with(b"the CRC-32 of its body is "));
         assert_eq!(store.message(1).defect(), Some(&b"its properties are not UTF-8"[..]));

@@ -22,7 +22,7 @@ async def test_a_stored_message_ends_the_outage(
             await outage.wait(ClusterError("no response"))
         assert outage.is_recent
         if sends_failed:
-            outage.restart_time()
+            outage.restart_time_limit()
         outage.record_success()
         assert not outage.is_recent, "the queue is chosen again"
         assert len(caplog.records) == number + 1, "each outage is logged as a warning"

@@ -1,4 +1,4 @@
-"""Base class of headers: typed fields here, text by name on the wire."""
+"""Base class of the headers of commands. A header has typed attributes; on the wire they are texts by name (extFields)."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
@@ -69,7 +69,7 @@ class Header:
     __slots__ = ()
 
     def encode(self) -> dict[str, str]:
-        """Return the extFields of a command."""
+        """Return the extFields of a command, without the fields that are None."""
         ext = {}
         for attribute, name, value_type, _ in _wire_fields(type(self)):
             value = getattr(self, attribute)
@@ -80,6 +80,8 @@ class Header:
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
         """Parse extFields; unknown names are ignored. A blank text for an optional number counts as missing.
+
+        A required field that is missing is also searched with other capitalization.
 
         Raises RemoteProtocolError if a required field is missing, or a number is invalid.
         """
