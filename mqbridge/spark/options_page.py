@@ -37,12 +37,13 @@ _BATCHES = """
 ## Content of a stream's batches
 
 - Every `metadataInterval`, the source requests from the cluster where the stored messages of each partition begin and end. A
-  batch goes from the offsets in the checkpoint up to these ends, or less far if limits are set. The two offsets of a batch define
-  its content: a batch that is repeated after a crash contains the same messages.
+  batch goes from the offsets in the checkpoint up to these ends, or ends earlier if limits are set. The two offsets of a batch
+  define its content: a batch that is repeated after a crash contains the same messages.
 - `maxOffsetsPerTrigger` and `maxBytesPerTrigger` can be combined. A batch contains at least one message of each partition that
-  has unread messages, in TubeMQ and Pulsar at least one entry, which may hold several messages. What the limits allow beyond
-  that is shared in proportion to lag. The size of messages, and the number of messages per entry, are estimated from small
-  samples, which are repeated from time to time. In RocketMQ and the embedded log, the number of messages needs no estimate.
+  has unread messages, in TubeMQ and Pulsar at least one entry, which may hold several messages. The rest of the
+  limits is divided among the partitions in proportion to their lag. The size of messages, and the number of messages per entry,
+  are estimated from small samples, which are repeated from time to time. In RocketMQ and the embedded log, the number of
+  messages needs no estimate.
 - With `trigger(availableNow=True)`, the query ends at the positions that were the latest when it started. It may take several
   batches.
 - A task reads one partition's range of a batch in order, and checks that positions ascend and that no message is missing. After
@@ -70,11 +71,11 @@ again, and with a missing partition as soon as it is available again. A partitio
   checkpoint continues at these offsets.
 - Partitions can be missing for a while, for example while a broker restarts. A stream that plans a batch waits up to a minute for
   them before it fails. A task waits up to one hour for the partition that it reads; then it fails, or skips the rest of its range
-  with `failOnDataLoss=false`. If `retryTimeout` is shorter than one of these limits, it applies instead.
+  with `failOnDataLoss=false`. A `retryTimeout` that is shorter than one of these limits replaces it.
 - The positions of a recreated partition start again from the beginning. A Pulsar target with deduplication treats its messages as
   duplicates of the old messages at the same positions, and drops them. Use a new `checkpointLocation` in that case.
-- The source creates no subscription in Pulsar, so a topic without retention deletes each ledger when it is closed. Nobody can
-  then determine whether the ledger was read completely, so the stream fails even if it was. Set a retention, or create a
+- The source creates no subscription in Pulsar, so a topic without retention deletes each ledger when it is closed. The
+  source then cannot tell whether it had read the whole ledger, so the stream fails even if it had. Set a retention, or create a
   subscription that keeps the messages.
 - The source commits nothing to the cluster and creates no consumer group. Only the checkpoint records what was read.
 """

@@ -1,7 +1,7 @@
 """The writers that Spark calls. `write` runs in a task, all other methods run in driver processes, each on its own copy.
 
 Spark makes a streaming writer for each batch and pickles it for the tasks: the batch begins when the writer is pickled. For the
-commit, Spark makes another writer and never pickles it. See `progress`.
+commit, Spark makes another writer and never pickles it. Both know the batch from the file that `progress` describes.
 """
 
 import logging
@@ -64,6 +64,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Store the rows of one task."""
         task = TaskId.current()
+        # By an earlier attempt at this task, or by an earlier run of a job with a name.
         may_be_stored = task.attempt > 0 or self._settings.job is not None
         replay = Replay(self._initial_ends or {}) if may_be_stored else None
         return TaskMessage(write_rows(self._settings, self._job, iterator, replay, fence=None))
@@ -78,7 +79,7 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of a failed write. The messages that were sent remain in the targets."""
         log.warning(
-            "the write failed, and what it has sent remains in the targets; its finished tasks: %s",
+            "the write failed; messages that were sent remain in the targets; counts of its finished tasks: %s",
             _describe(Counts.total(result.counts for result in _results(messages))),
         )
 
@@ -91,7 +92,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._files: CheckpointFiles | None = None
         """The sink's files in the checkpoint; None before the batch began, and if they cannot be accessed."""
         self._start: tuple[Progress, Stage] | None = None
-        """The progress when the batch began, and the stage of the batch; None before that."""
+        """The progress when the batch began, and its stage: send all messages, or only missing ones. None before that."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Begin the batch when Spark pickles the writer for the first time."""
@@ -101,9 +102,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self.__dict__
 
     def _begin(self, files: CheckpointFiles | None) -> tuple[Progress, Stage]:
-        """Record that the batch begins, remove the claims of committed batches, and return the progress and the stage.
+        """Record that the batch begins, and return the progress and the stage.
 
-        Without files, nothing is recorded, and every batch is replayed.
+        Also remove the claims of committed batches: files with which the attempts at a task find each other. Without files,
+        nothing is recorded, and every batch is replayed.
         """
         if files is None:
             return Progress(), Stage.REPLAY
@@ -129,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         is_repeated = fence is not None and background_loop().run(fence.begin())
         may_be_stored = stage is Stage.REPLAY or task.attempt > 0 or is_repeated
         replay = Replay(progress.ends_before(task.batch)) if may_be_stored else None
-        job = self._settings.job or task.query or ""
+        job = self._settings.job or task.query or ""  # the same in every attempt at the batch
         return TaskMessage(write_rows(self._settings, job, iterator, replay, fence))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -148,7 +150,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the counts of a failed batch. The progress does not change, because Spark repeats the batch."""
         log.warning(
-            "batch %d (checkpoint %s) failed, and Spark repeats it after a restart; its finished tasks: %s",
+            "batch %d (checkpoint %s) failed, and Spark repeats it after a restart; counts of its finished tasks: %s",
             batchId,
             self._settings.checkpoint or "unknown",
             _describe(Counts.total(result.counts for result in _results(messages))),
@@ -173,6 +175,7 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
 
 
 async def _make_fence(files: CheckpointFiles, batch_id: int, partition: int, attempt: Attempt) -> AttemptFence:
+    """Return the fence of a task. It is a coroutine because a fence must be created on an event loop."""
     return AttemptFence(CheckpointClaimFiles(files), batch_id, partition, attempt)
 
 
@@ -205,6 +208,7 @@ def _find_fixed_ends(settings: SinkSettings) -> TopicEnds:
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
+    """Return the results of the finished tasks; the message of any other task is None."""
     return [message.result for message in messages if isinstance(message, TaskMessage)]
 
 
