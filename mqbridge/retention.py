@@ -26,8 +26,9 @@ def group_warnings(
 ) -> list[str]:
     """Return warnings about messages that were deleted, or will be, before the group reads them. Mappings are by partition name.
 
-    `setting` is the retention setting, by the system's own name and value. `half_age_positions` are those of the first
-    messages that are younger than half of the retention time.
+    `setting` is the retention setting as the system shows it, such as `fileReservedTime=72`. `half_age_positions` are the
+    positions of the first messages that are younger than half of the retention time. A partition that is missing in one of the
+    mappings gets no warning.
     """
     compared = {name: position for name, position in committed.items() if name in bounds and name in half_age_positions}
     lost = [name for name, position in compared.items() if position < bounds[name].first]
@@ -56,7 +57,7 @@ def target_warnings(topic: str, setting: str, retention_s: float | None) -> list
 
 
 def _format_partitions(names: list[str]) -> str:
-    """Name up to five partitions, and the number of the others."""
+    """Return the names of up to five partitions, and how many more there are."""
     names = sorted(names)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"partition{'' if len(names) == 1 else 's'} {', '.join(names[:5])}{more}"

@@ -1,6 +1,6 @@
 """Budget of bytes in flight: bounds the gateway's memory, however far it lags behind a source.
 
-The batches of a slow target occupy the budget until they are stored. The source is not read meanwhile, so memory does not grow.
+The batches of a slow target occupy the budget until they are stored. The source is not read while the budget is full.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ class Budget:
         """`limit` is in bytes."""
         self.limit = limit
         self.used = 0
-        """Number of reserved bytes; it can exceed the limit."""
+        """Number of reserved bytes. An oversized batch, or `reserve_beyond_limit`, can raise it above the limit."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         """Callers of `reserve` that wait for free bytes, first come, first served: a future and the requested bytes."""
 
@@ -37,7 +37,7 @@ class Budget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.release(size)  # the bytes were reserved in the loop iteration in which this call was cancelled
+                self.release(size)  # `_admit_waiters` had reserved them just before the cancellation
             else:
                 with contextlib.suppress(ValueError):
                     self._waiters.remove(waiter)
@@ -45,7 +45,7 @@ class Budget:
             raise
 
     def reserve_beyond_limit(self, size: int) -> None:
-        """Count `size` bytes that are in memory already, even beyond the limit; later callers wait until there is room."""
+        """Reserve `size` bytes at once, because they are in memory already; the limit applies to later callers only."""
         self.used += size
 
     def release(self, size: int) -> None:

@@ -22,7 +22,7 @@ from mqbridge.message import Share
 from mqbridge.routing.keys import KeyPicker
 
 PartitionShare = tuple[int, Share]
-"""A target partition and the share that is written to it."""
+"""The index of a target partition, and the messages of a batch that are written to it."""
 
 
 def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
@@ -40,7 +40,7 @@ def configured_or_needed_partitions(target: TargetConfig, source_partitions: int
 
 
 def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
-    """Return the reason why a source partition has none of `count` target partitions; None if it has one."""
+    """Return why the rule finds no target partition for a source partition, out of `count`; None if it finds one."""
     if rule.by == "identity" and index >= count:
         return f"`by: identity` needs target partition {index}, but the target has {count} partitions (0 to {count - 1})"
     if rule.by == "table":
@@ -54,7 +54,7 @@ def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) 
 
 
 def unassignable_partitions(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
-    """Return the source partitions that have none of `count` target partitions: the reason by partition name."""
+    """Return the reasons of `unassignable_reason` by the name of the source partition, for those that have one."""
     reasons = ((name, unassignable_reason(rule, name, index, count)) for index, name in enumerate(topic.partitions))
     return {name: reason for name, reason in reasons if reason is not None}
 

@@ -1,6 +1,6 @@
 """The work of `mqbridge quickstart`: fill a topic, bridge it to a copy with the real gateway, and compare the copy.
 
-The gateway, the clusters and the files are those of `mqbridge run`, used through their public functions.
+It uses the same gateway, clusters and configuration file as `mqbridge run`, through their public functions.
 """
 
 import asyncio
@@ -129,12 +129,15 @@ def write_configuration(folder: Path) -> Path:
 
 
 def _quoted(path: Path) -> str:
-    """Quote a path for YAML: in single quotes only the quote itself is special to YAML, and `${` to mqbridge."""
+    """Quote a path for YAML: in single quotes only `'` is special to YAML, and only `${` (a variable) to mqbridge."""
     return "'" + str(path).replace("'", "''").replace("${", "$${") + "'"
 
 
 async def bridge(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> DemoResult:
-    """Fill the source topic, bridge it, and compare the copy. Raises ConfigError or ClusterError if a step fails to start.
+    """Fill the source topic, bridge it, and compare the copy.
+
+    Raises ConfigError or ClusterError if a step fails, DeliveryError if the source refuses messages, and TimeoutError if the copy
+    cannot be read within VERIFY_TIMEOUT_S.
 
     `messages` messages fit into the target; one more in each partition is too large for it.
     """
@@ -149,7 +152,7 @@ async def bridge(config: Config, messages: int, partitions: int, report_progress
     result.dead_letters = sum(route.counters.dead for route in outcome.routes)
     async with _record_step(result, "verified", messages):
         copies, dead_letters = await _read_back(config, report_progress)
-    result.dead_letters = min(result.dead_letters, dead_letters)  # counted by the gateway, and found in the topic
+    result.dead_letters = min(result.dead_letters, dead_letters)  # each counts if the gateway counted it and the topic has it
     for name in sorted(originals.keys() | copies.keys(), key=int):
         sent, copied = originals.get(name, Checksum()), copies.get(name, Checksum())
         result.partitions.append(PartitionComparison(name, sent.count, copied.count, sent.value, copied.value))
@@ -165,7 +168,7 @@ async def _record_step(result: DemoResult, name: str, messages: int) -> AsyncIte
 
 
 async def _fill(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> dict[str, Checksum]:
-    """Fill the source topic and return the checksum of each partition."""
+    """Fill the source topic; return the checksum of each partition, without its too large message. Raises DeliveryError."""
     checksums: dict[str, Checksum] = {}
     total = messages + partitions
     async with connected_clusters(config) as clusters:
@@ -185,18 +188,21 @@ async def _fill(config: Config, messages: int, partitions: int, report_progress:
                     await sender.send(chunk)
                     chunk = []
                     report_progress("feed", fed + checksum.count, total)
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # `send` may return without waiting; let other tasks run
             await sender.send([*chunk, too_large_message(index)])
             await sender.finish()
             await sender.close()
             report_progress("feed", fed + checksum.count + 1, total)
             if sender.refused:
-                raise DeliveryError(f"the source refused {sender.refused} messages: {sender.refusal_reasons[0]}")
+                raise DeliveryError(
+                    f"the source refused {sender.refused} messages for topic {SOURCE_TOPIC!r}, the first because: "
+                    f"{sender.refusal_reasons[0]}"
+                )
     return checksums
 
 
 async def _run_gateway(config: Config, total: int, report_progress: ReportProgress) -> RunResult:
-    """Run the gateway until the source topic is bridged, and report its progress all the time."""
+    """Run the gateway until the source topic is bridged, and report its progress every PROGRESS_INTERVAL_S."""
     gateway = Gateway(config)
 
     async def report_loop() -> None:

@@ -169,6 +169,7 @@ class TubeMQClient:
         async def open_producer() -> Producer:
             routes, connections = await self._connect_producer()
             ordered = await open_partition_sender(routes, connections, topic, in_flight=in_flight, max_elapsed_s=max_elapsed_s)
+            # Not bounded, because the producer limits the pending bytes of both senders.
             any_partition = await open_load_balancing_sender(
                 routes, connections, topic, max_elapsed_s=max_elapsed_s, bounded=False
             )
@@ -185,8 +186,10 @@ class TubeMQClient:
         in_flight: int | None = None,
         max_elapsed_s: float | None = None,
     ) -> Opening[PartitionSender]:
-        """Open a sender of encoded messages to partitions by name; the arguments are those of `open_partition_sender`.
+        """Open a sender of encoded messages to partitions by name.
 
+        With `ordered`, a failed message also fails those that wait behind it in its partition. `in_flight` is the number of
+        requests in flight per partition; None: 1 with `ordered`, else MAX_UNORDERED_REQUESTS of `partition_sender`.
         `max_elapsed_s` is the time (s) for which a failed message is retried; None for ever.
         """
 
@@ -342,8 +345,8 @@ class TubeMQClient:
         """Join a group whose members choose their partitions: the program acquires and releases partitions itself.
 
         `node` is (number of this member from 0, number of members). The Master refuses a number that another member has, and a
-        number of members that differs from that of the other members. With None the member has no number. The other arguments
-        are those of `pack_consumer`.
+        number of members that differs from that of the other members. With None the member has no number, and its share is all
+        partitions. The other arguments are those of `pack_consumer`.
         """
         names = _topic_names(topics)
 
