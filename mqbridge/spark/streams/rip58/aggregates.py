@@ -1,7 +1,7 @@
 """Nodes (Spark operators of a topology) that aggregate rows per key, or per key and window.
 
-The rows come from a pass, which runs the preceding operators in Python. Aggregates of numbers run in the JVM, accumulators
-in Python.
+The preceding operators run in Python and write the rows (KeyedWriter). Aggregates of numbers then run in the JVM, accumulators in
+Python.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,6 +60,7 @@ def sum_of(select: Select | None) -> Aggregate:
     """Return the aggregate that adds numbers.
 
     The sum is an integer if all numbers are integers; a sum beyond 64 bits fails the query. Otherwise the sum is a double.
+    Without any number, the result is None.
     """
 
     def column() -> Column:
@@ -80,8 +81,7 @@ def min_of(select: Select | None, codec: Codec) -> Aggregate:
     """Return the aggregate for the value with the lowest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
-        # Large integers may be equal as doubles, so the exact integer comes next, and then the time.
-        return F.min_by("value", F.struct(_number_column(), F.col("whole"), F.col("event_time")))
+        return F.min_by("value", _order_of_numbers(F.col("event_time")))
 
     return Aggregate("min", column, select or _identity, codec, keep_value=True)
 
@@ -90,14 +90,14 @@ def max_of(select: Select | None, codec: Codec) -> Aggregate:
     """Return the aggregate for the value with the highest number; among equal numbers it takes the earliest."""
 
     def column() -> Column:
-        # As in `min_of`, but with the negative time, so that the earliest of equal values is the highest.
-        return F.max_by("value", F.struct(_number_column(), F.col("whole"), -F.unix_micros("event_time")))
+        # With the negative time, the earliest of equal values is the highest.
+        return F.max_by("value", _order_of_numbers(-F.unix_micros("event_time")))
 
     return Aggregate("max", column, select or _identity, codec, keep_value=True)
 
 
 def keyed_node(chain: Chain, aggregate: Aggregate) -> Node:
-    """Return a node that aggregates per key over all time. Each batch yields a new value for every key that occurs in it."""
+    """Return a node that aggregates per key over all time. Each micro-batch yields a new value for every key in it."""
     chain.require_no_updates(aggregate.name)
     writer = KeyedWriter(aggregate.codec, aggregate.select, aggregate.keep_value)
 
@@ -193,7 +193,7 @@ def as_accumulator(aggregate: Any) -> Accumulator:
 
 @dataclass(frozen=True)
 class _OneIfSelected:
-    """Returns 1 for a value for which `select` does not return None: then Spark can count the numbers."""
+    """Returns 1 for a value to count, and None for a value that `select` leaves out."""
 
     select: Select
 
@@ -208,6 +208,13 @@ def _identity(value: Any) -> Any:
 def _number_column() -> Column:
     """Return the number of each row as a double."""
     return F.coalesce(F.col("real"), F.col("whole").cast("double"))
+
+
+def _order_of_numbers(time: Column) -> Column:
+    """Return the order of rows for `min_by` and `max_by`; null, so that they ignore the row, for a value without a number."""
+    number = _number_column()
+    # Large integers may be equal as doubles, so the exact integer comes next, and then the time.
+    return F.when(number.isNotNull(), F.struct(number, F.col("whole"), time))
 
 
 def _as_json(column: Column) -> Column:
