@@ -1,6 +1,7 @@
 """Requests for bounds leave no partition held at the Broker, and only one temporary group."""
 
 import asyncio
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeou
 from mqbridge.tubemq.adapter import temporary_group_reader
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX
+from mqbridge.tubemq.client.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.string_formats import PartitionRef
@@ -143,3 +146,23 @@ async def test_a_cancelled_request_for_bounds_leaves_no_partition_held(cluster: 
     assert not model.broker.owners
     assert len(await asyncio.wait_for(cluster.bounds("demo"), PATIENCE_S)) == PARTITIONS
     assert not model.broker.owners
+
+
+async def test_closing_repeats_a_removal_of_temporary_groups_that_failed() -> None:
+    removals: list[str] = []
+
+    class Admin:
+        """Refuses the first removal."""
+
+        async def remove_idle_groups(self, prefix: str) -> None:
+            removals.append(prefix)
+            if len(removals) == 1:
+                raise ClusterError("no", Failure.REFUSED)
+
+    masters = Masters([], ConnectionPool())  # no request is sent
+    admin: Any = Admin()
+    reader = temporary_group_reader.TemporaryGroupReader(masters, admin, UTC)
+    await reader.bounds_of([])
+    for _ in range(2):  # as when the cluster is closed; nothing is left for the second call
+        await reader.sweep()
+    assert removals == [READER_GROUP_PREFIX] * 2

@@ -36,7 +36,7 @@ class TemporaryGroupReader:
     def __init__(self, masters: Masters, group_admin: GroupAdmin | None, zone: tzinfo) -> None:
         self._masters, self._group_admin, self._zone = masters, group_admin, zone
         self._has_leftovers = False
-        """True if temporary groups that are no longer used may exist at the Brokers."""
+        """True if temporary groups without members may exist at the Brokers."""
         self._swept_at = float("-inf")
         """Event loop time of the last removal of such groups."""
         self._bounds_group = _new_group_name()
@@ -47,8 +47,7 @@ class TemporaryGroupReader:
     async def bounds_of(self, refs: Collection[PartitionRef]) -> list[tuple[int, int]]:
         """Return (first offset, offset of the next message) of each partition's store, in the order of `refs`.
 
-        For this, each partition is registered at its Broker and released again.
-        Raises the first error if some partitions fail.
+        Each partition is registered at its Broker and released again. Raises the first error if some partitions fail.
         """
         try:
             results = await asyncio.gather(*map(self._bounds_of_one, refs), return_exceptions=True)
@@ -67,8 +66,8 @@ class TemporaryGroupReader:
             except ServerRefused as error:
                 if error.code != codes.PARTITION_OCCUPIED:
                     raise
-            # The Broker has executed an earlier request that we had abandoned, and that registration occupies the partition. In
-            # this case only, use a new group: Brokers keep every group. A concurrent call may have made it already.
+            # An earlier registration, whose response we did not wait for, still occupies the partition. Use a new group only in
+            # this case, because Brokers keep every group. A concurrent call may have made it already.
             if group == self._bounds_group:
                 self._bounds_group = _new_group_name()
             return await store_range(self._masters, ref, self._bounds_group)
@@ -76,9 +75,9 @@ class TemporaryGroupReader:
     async def read(
         self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None
     ) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` up to `end` (exclusive; None for no end) in batches; see `Cluster.read`.
+        """Yield the messages from `begin` up to `end` (exclusive; None: continue with new messages) in batches.
 
-        With an `end`, every read of the range finds the same positions; see `read_stable_range`.
+        With an `end`, a message has the same position each time the range is read; see `read_stable_range`.
         """
         first, end_position = _offset_and_index(begin), None if end is None else _offset_and_index(end)
         group = _new_group_name()
@@ -102,7 +101,10 @@ class TemporaryGroupReader:
         return (await self._bounds_of_one(ref))[1]
 
     async def _on_group_unused(self) -> None:
-        """Note that a temporary group is no longer used; remove such groups if the last removal was long enough ago."""
+        """Note that a temporary group has no members now; remove such groups, at most every MIN_SWEEP_INTERVAL_S.
+
+        The bounds group may be removed too: Brokers create it again with the next request.
+        """
         self._has_leftovers = True
         now = asyncio.get_running_loop().time()
         if now - self._swept_at >= MIN_SWEEP_INTERVAL_S:
@@ -110,14 +112,16 @@ class TemporaryGroupReader:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove the temporary groups without members from the Brokers. Failures are logged; a later read tries again."""
+        """Remove the temporary groups without members from the Brokers; a failure is logged, and the next call tries again."""
         if self._group_admin is None or not self._has_leftovers:
             return
         self._has_leftovers = False
         try:
             await self._group_admin.remove_idle_groups(READER_GROUP_PREFIX)
         except (ClusterError, ProtocolError) as error:
-            log.info("removing the temporary groups %s* failed, the next read tries again: %s", READER_GROUP_PREFIX, error)
+            self._has_leftovers = True
+            text = "cluster %s: removing the temporary groups %s* failed, a later read or closing tries again: %s"
+            log.info(text, self._masters.connections.connectivity.name, READER_GROUP_PREFIX, error)
 
 
 def _new_group_name() -> str:

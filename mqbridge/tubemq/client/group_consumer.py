@@ -39,7 +39,7 @@ class GroupConsumer(ABC):
         self._heartbeat_now = asyncio.Event()
         """Set to send the next heartbeat at once."""
         self._permanent_error: ClusterError | None = None
-        """The error with which the Master refused this member permanently; heartbeats have then stopped."""
+        """The Master's permanent refusal of this member, after which heartbeats have stopped; subclasses raise it."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -74,7 +74,10 @@ class GroupConsumer(ABC):
             log.log(retry_log_level(error, logging.INFO), text, self._member.client_id, error)
 
     async def _join(self) -> None:
-        """Register with the Master, for the first time or after the Master has forgotten this member."""
+        """Register with the Master, for the first time or after the Master has forgotten this member.
+
+        `master_seen_at` records each response: without one for too long, partitions are not registered again at their Brokers.
+        """
         await self._member.register(self.held_partitions.refs)
         self.held_partitions.master_seen_at = self._loop.time()
 
@@ -135,6 +138,6 @@ class GroupConsumer(ABC):
         self._heartbeat_now.clear()
 
     def _on_permanent_refusal(self, error: ClusterError) -> None:
-        """Record that the Master refused this member permanently; the heartbeats stop."""
+        """Store the error of a permanent refusal, which the consumer raises; the caller stops the heartbeats."""
         log.error("the Master refused the consumer of group %s permanently, so the consumer stops: %s", self._member.group, error)
         self._permanent_error = error

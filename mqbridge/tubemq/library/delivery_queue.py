@@ -11,7 +11,7 @@ from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 class PartitionProblem:
     """An error of one partition, which `DeliveryQueue.get` raises once.
 
-    `handled` is set when the error was raised, or withdrawn because it no longer matters.
+    `handled` is set when the error was raised or withdrawn: only then does the partition's feed read on.
     """
 
     def __init__(self, error: MqbridgeError) -> None:
@@ -42,16 +42,16 @@ class DeliveryQueue:
             self._may_have_items.set()
 
     def end(self, error: ClusterError) -> None:
-        """Discard all items; from now on `get` raises this error. Further calls do nothing."""
+        """Discard all items, without setting `handled`; from now on `get` raises this error. Further calls do nothing."""
         if self._end_error is None:
             self._end_error = error
             self._items.clear()
             self._may_have_items.set()
 
     async def get(self, timeout: float | None) -> ReceivedMessage:
-        """Return the next message; wait for it at most `timeout` seconds, with None without limit.
+        """Return the next message; wait for it at most `timeout` seconds (None: no limit).
 
-        Raises TimeoutError, or the error that comes next in the queue.
+        Raises TimeoutError, the error that comes next in the queue, or after `end` its error.
         """
         message = self._next_message()
         if message is not None:
