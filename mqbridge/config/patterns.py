@@ -19,24 +19,25 @@ def is_pattern(name: str) -> bool:
 
 
 def compile_name_pattern(name: str) -> re.Pattern[str]:
-    """Compile the expression after the `~`. Raises ConfigError with the offset of the syntax error."""
+    """Compile the expression after the `~`. Raises ConfigError that says where the syntax error is."""
     return _compile(name, name.removeprefix(REGEX_PREFIX), "names, for example ~orders_(?P<region>.+)")
 
 
 def compile_text_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile an expression that has no `~`. Raises ConfigError with the offset of the syntax error."""
+    """Compile an expression that has no `~`. Raises ConfigError that says where the syntax error is."""
     return _compile(pattern, pattern, "texts, for example eu-.*")
 
 
-def _compile(text: str, expression: str, matched: str) -> re.Pattern[str]:
-    """Compile `expression`; an error shows the option as written, `text`, and says what patterns match: `matched`."""
+def _compile(text: str, expression: str, matches: str) -> re.Pattern[str]:
+    """Compile `expression`. An error shows `text`, the option as written; `matches` completes its hint."""
     try:
         return re.compile(expression)
     except re.error as error:
-        position = f" at character {error.pos}" if error.pos is not None else ""
+        # Counted from 1 in `text`, which may begin with a `~` that the expression lacks.
+        position = f" at character {len(text) - len(expression) + error.pos + 1}" if error.pos is not None else ""
         raise ConfigError(
             f"the pattern {text!r} does not compile: {error.msg}{position}",
-            hint=f"Patterns are Python regular expressions and match whole {matched}",
+            hint=f"Patterns are Python regular expressions and match whole {matches}",
         ) from error
 
 

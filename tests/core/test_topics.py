@@ -18,7 +18,7 @@ def test_a_topic_that_matches_twice_is_selected_once() -> None:
 
 
 def test_a_pattern_that_does_not_compile_says_where() -> None:
-    with pytest.raises(ConfigError, match=r"'~orders\(' does not compile: .* at character 6"):
+    with pytest.raises(ConfigError, match=r"'~orders\(' does not compile: .* at character 8"):
         select_topics(["~orders("], [])
 
 
