@@ -70,7 +70,8 @@ async def run_command(argv: tuple[str, ...]) -> str:
 async def _kill(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
     """Kill the program with its children (on Windows without them) if it has not ended, and close our end of its output.
 
-    A child that outlives the program keeps the output open, and asyncio treats a command as running until its output is closed.
+    A child that outlives a program is not killed. Our end is closed because such a child may keep the output open, and asyncio
+    treats a command as running until then.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

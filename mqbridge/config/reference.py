@@ -111,7 +111,7 @@ TLS_MODEL = "TlsOptions"
 
 
 def page(adapters: Mapping[str, Adapter] | None = None) -> str:
-    """Return the text of the page."""
+    """Return the text of the page, with the options of these adapters; None means all installed adapters."""
     installed = load_adapters() if adapters is None else adapters
     schema = schema_without_variables(installed)
     sections = [_section("##", "The file", schema, schema)]
@@ -202,7 +202,7 @@ def _type_text(value: Schema, schema: Schema) -> str:
         return str(value["format"])
     if value.get("type") == "array":
         return f"list of {_type_text(value.get('items', {}), schema)}"
-    if value.get("type") == "object":
+    if value.get("type") == "object":  # one with fixed keys has `properties`, one with any keys `additionalProperties`
         return "mapping" if "properties" in value or not value.get("additionalProperties") else "mapping by name"
     return {"string": "text", "integer": "whole number", "boolean": "true, false"}.get(_type_name(value), _type_name(value))
 

@@ -1,4 +1,4 @@
-"""Enforces the deadline of closing, also for an adapter that hangs or ignores deadlines."""
+"""Closes clusters, targets and routes by a deadline, even if an adapter hangs or ignores the deadline."""
 
 import asyncio
 import logging
@@ -17,14 +17,14 @@ MIN_CLOSE_S = 0.1
 
 
 def no_deadline() -> float | None:
-    """Return None, for no deadline: the default value of parameters like `close_deadline`, which are functions."""
+    """Return None: the caller sets no deadline. The default value of `close_deadline` parameters, which are functions."""
     return None
 
 
 async def close_by_deadline(deadline: float | None, label: str, *closing: Coroutine[Any, Any, Any]) -> None:
     """Run these coroutines concurrently; those that still run GRACE_S after the deadline are logged, cancelled and abandoned.
 
-    `deadline` is a loop time; None means CLOSE_S from now. `label` names the coroutines in the log. Raises the exception of the
+    `deadline` is a loop time; None: CLOSE_S (30 s) from now. `label` names the coroutines in the log. Raises the exception of the
     first coroutine that failed, in the order of the arguments.
     """
     latest = resolve_deadline(deadline) + GRACE_S
@@ -47,7 +47,10 @@ async def cancel_by_deadline(deadline: float | None, label: str, *tasks: "asynci
 
 
 async def wait_by_deadline(latest: float, label: str, *tasks: "asyncio.Task[Any]") -> None:
-    """Wait for tasks until the loop time `latest`, then cancel and log those that still run; raises none of their exceptions."""
+    """Wait for tasks until the loop time `latest`, but at least MIN_CLOSE_S; then cancel and log those that still run.
+
+    Raises none of their exceptions. If the caller is cancelled while it waits, all tasks are cancelled at once.
+    """
     if not tasks:
         return
     timeout = max(MIN_CLOSE_S, latest - asyncio.get_running_loop().time())

@@ -1,6 +1,7 @@
 """Runs the coroutines of the command line: on uvloop if it is installed, with the same signal handling for all commands.
 
-The first SIGINT or SIGTERM stops the command (`run` drains, the others are cancelled), the second quits at once.
+The first SIGINT or SIGTERM stops the command: `mqbridge run` drains its routes, other commands are cancelled. The second signal
+ends the process at once.
 """
 
 import asyncio

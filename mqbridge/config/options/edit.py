@@ -38,7 +38,7 @@ class EditRules(Options):
         default={},
         description="Values of properties by name, each a template. It may use `{key}`, `{msg_type}`, `{event_time}` (ms), "
         "`{position}` and `{property:NAME}` of the original message, `{cluster}`, `{topic}` and `{partition}` of the source, and "
-        "named groups of the source's pattern. If the message has no value for one of the words, the property is not set.",
+        "named groups of the source's pattern. If the message has no value for one of them, the property is not set.",
     )
     clear: tuple[ClearableField, ...] = Field(
         default=(),
@@ -46,7 +46,7 @@ class EditRules(Options):
     )
     msg_type: MessageTemplate | None = Field(
         default=None,
-        description="Template of the message's type. A `$msgType$` property that contains the old type gets the new type.",
+        description="Template of the message's type. A TubeMQ property `$msgType$` that contains the old type gets the new type.",
     )
     key: MessageTemplate | None = Field(default=None, description="Template of the routing key.", examples=["{property:user}"])
     ordering_key: MessageTemplate | None = Field(default=None, description="Template of the ordering key.")
@@ -60,7 +60,7 @@ class EditRules(Options):
 
 
 def templates_in(edit: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the path and text of every template in the plain data of `edit`; values that are not text are skipped."""
+    """Yield the path and text of every template in `edit`, which is not validated yet: values that are not text are skipped."""
     values: list[tuple[tuple[str | int, ...], Any]] = [((key,), edit.get(key)) for key in ("msg_type", "key", "ordering_key")]
     if isinstance(properties := edit.get("set"), dict):
         values += [(("set", name), value) for name, value in properties.items()]

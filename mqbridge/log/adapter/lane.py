@@ -1,7 +1,8 @@
 """Lane of a log: one partition while this member has its lease.
 
-Nothing is read before `receive` is called. Within the read-ahead budget, a receive reads up to RECEIVE_BYTES of rows and does not
-decode them; passing a query to the reading thread takes about 100 us. Any number of batches may be unacknowledged.
+Nothing is read before `receive` is called. A receive reads up to RECEIVE_BYTES of rows, if the read-ahead budget has room, and
+does not decode them. It reads many rows at once, because passing a query to the reading thread takes about 100 us. Any number of
+batches may be unacknowledged.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class LaneOwner(Protocol):
         """Commit the lane's acknowledged offset with the next flush."""
 
     async def release_lane(self, lane: "LogLane", deadline: float | None, /) -> None:
-        """Commit the lane's offset and end its lease."""
+        """Commit the lane's offset and end its lease. `deadline` is an event loop time; None: CLOSE_S (30 s) from now."""
 
 
 class LogLane:
@@ -68,11 +69,14 @@ class LogLane:
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """Return the next rows as a batch; waits for new messages and for read-ahead budget."""
+        """Return the next rows as a batch; waits for new messages and for read-ahead budget. Raises LaneRevoked, GapError."""
         return await self._read_ahead.receive(self._receive())
 
     async def _receive(self) -> Batch:
-        """Read rows from `_next` on until there are some. Rows of an earlier run, or above the reserved bytes, are dropped."""
+        """Read rows from `_next` on until there are some.
+
+        Rows that exceed the reserved bytes are read again with a larger reservation. Rows of an earlier run are discarded.
+        """
         max_bytes = min(RECEIVE_BYTES, max(1, self._read_ahead.limit // 4))  # a quarter: several batches are in flight at once
         while True:
             if self.revoked.is_set():
@@ -108,7 +112,7 @@ class LogLane:
     ) -> None:
         """Acknowledge everything up to the end of the batch.
 
-        `receipt` is not used; `indexes` only have a meaning with individual acknowledgement.
+        `indexes` and `receipt` are ignored: a log has no individual acknowledgement.
         """
         self._read_ahead.release_batch(batch.next)
         next_offset = batch.next[0]
@@ -130,12 +134,12 @@ class LogLane:
             self._restart(batch.first[0])
 
     async def seek(self, position: Position) -> None:
-        """Continue from this offset, and commit it: the group's offset could otherwise stay ahead of a seek back."""
+        """Continue from this offset, and commit it: after a seek back, the group's offset would otherwise remain too high."""
         if self.revoked.is_set():
             raise LaneRevoked(f"cannot seek in {self.partition}: it belongs to another member of the group, or was released")
         (offset,) = position
         self._restart(offset)
-        self._run_start = -1  # see its definition
+        self._run_start = -1  # batches from before the seek no longer count
         self.acknowledged = offset
         self._owner.schedule_commit(self, offset)
 
@@ -154,12 +158,12 @@ class LogLane:
         self._wake.set()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit the acknowledged offset and end the lease."""
+        """Commit the acknowledged offset and end the lease; see `LaneOwner.release_lane`."""
         await self._owner.release_lane(self, deadline)
 
 
 def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
-    """Make a batch of the messages in these rows at offsets from `first` to before `end`; `run` is the lane's run.
+    """Make a batch of the messages in these rows at offsets from `first` to before `end`; `run` is the lane's run, if any.
 
     If only some messages of a row are in the batch, its size includes the bytes of the row in proportion to their number. Rows
     that begin at or after `end` add nothing.

@@ -29,7 +29,7 @@ class HasExtraInfo(Protocol):
     """The part of an asyncio transport that is used here."""
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return `ssl_object`, among others."""
+        """Return information about the connection by name; only `ssl_object` is used."""
 
 
 class Tls:
@@ -104,7 +104,7 @@ _WEAK_CHECK_WARNINGS = {
 
 
 def _file_stamps(paths: tuple[Path, ...]) -> _FileStamps:
-    """Return a stamp per path, which changes when the file changes; that of a folder when a file is added or removed."""
+    """Return a stamp per path. It changes when the file changes, or when a file in the folder is added or removed."""
 
     def file_stamp(path: Path) -> tuple[int, int, int] | None:
         try:

@@ -102,7 +102,7 @@ class BaseClient:
 
     @property
     def client_id(self) -> str:
-        """`ip@instance`, by which brokers identify us; available after `connect`."""
+        """`ip@instance`, by which brokers identify us; `ip` is our address in the first connection that `connect` opens."""
         if not self._client_id:
             raise LocalProtocolError("the client has no client id yet: call connect first")
         return self._client_id
@@ -160,9 +160,9 @@ class BaseClient:
     ) -> Command:
         """Send a request; return the response if its code is in `accept`.
 
-        `timeout` is that of one response, in seconds; None: `timing.request`. Raises ServerRefused (with its `Failure`),
-        Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH, the cached route of the request's topic (the field
-        `topic`), if any, is invalidated too.
+        `ext` are the header fields. `timeout` limits the wait for one response, in seconds; None: `timing.request`. Raises
+        ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH, the cached
+        route of the request's topic (the field `topic`), if any, is invalidated too.
         """
         fields = ext or {}
         limit = self.timing.request if timeout is None else timeout
@@ -199,6 +199,7 @@ class BaseClient:
     def _on_request(self, connection: Connection, request: Command) -> None:
         handler = self._handlers.get(request.code)
         if handler is None:
+            # The text of Java servers, with its leading space.
             remark = f" request type {request.code} not supported"
             response: Command | None = request.answer(Status.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         else:
@@ -226,6 +227,7 @@ class BaseClient:
         self._heartbeats.consumers[consumer.group] = consumer
 
     replace_consumer = add_consumer
+    """Another name of `add_consumer`, for a group that is already in the heartbeats."""
 
     async def remove_consumer(self, group: str) -> None:
         """Unregister the consumer group at every connected broker."""
@@ -245,7 +247,8 @@ class BaseClient:
             await self._heartbeats.greet(connection)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
-        log.log(retry_log_level(error, logging.INFO), "lost the connection to %s: %s", connection.address, error)
+        text = "cluster %s: lost the connection to %s, its routes will be requested again: %s"
+        log.log(retry_log_level(error, logging.INFO), text, self.connectivity.name, connection.address, error)
         self.routes.invalidate_broker(connection.address)
 
 

@@ -1,11 +1,11 @@
 """Memory budget of a consumer: the bytes that all its queues together may hold, and how they share it.
 
-A queue holds the bytes of its responses until the consumer takes them, or, with `holds_budget`, releases them. Before a pull is
-sent, it reserves bytes: its charge. It requests as many messages as fit into the queue's part, estimated by the size of earlier
-messages. If the response is larger than the charge, its real size counts, and nothing is lent until everything fits into the
-limit again.
+A queue holds the bytes of its responses until the consumer takes them; with `AssignedQueue.holds_budget`, until it releases
+them. Before a pull is sent, it reserves bytes: its charge. It requests as many messages as fit into the queue's part, estimated
+by the size of earlier messages. If the response is larger than the charge, its real size counts, and nothing is lent until
+everything fits into the limit again.
 
-Each queue has an equal share of the limit. A fourth of the share is reserved for the queue, its part: a pull for which the part
+Each queue has an equal share of the limit. A quarter of the share is reserved for the queue, its part: a pull for which the part
 has room never waits for another queue. So a queue whose messages are taken continues, whatever the other queues hold. Everything
 above the parts is lent to the queues that wait in the line, first come, first served:
 
@@ -13,14 +13,14 @@ above the parts is lent to the queues that wait in the line, first come, first s
 - a queue that holds nothing also borrows for a single message larger than its share, up to half of the limit. The first queue in
   the line keeps its position until there is room, so its turn comes once other queues release bytes;
 - other queues may release nothing for a long time. So meanwhile later queues may overtake the first one, and borrow at most a
-  fourth of the limit in total: all parts together are another fourth, so half of the limit remains for the first one.
+  quarter of the limit in total: all parts together are another quarter, so half of the limit remains for the first one.
 
 A pull that the broker holds (long polling) keeps its charge for up to 20 s, so it requests no more than a part. If a single
 message exceeds the part, because there are many queues or large messages, idle queues send pulls that the broker must not hold,
 one after the other.
 
 When queues are added, the parts shrink, and the borrowed bytes of the other queues grow accordingly. New queues get their parts
-nevertheless: the total may exceed the limit by a fourth until the borrowed bytes are released.
+nevertheless: the total may exceed the limit by a quarter until the borrowed bytes are released.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Account:
 
 
 class Charge:
-    """The reservation of a pull: `size` bytes, for at most `messages`. `may_hold`: the broker may hold the pull."""
+    """The reservation of a pull: `size` bytes, for at most `messages`. `may_hold`: an idle queue's pull may be held."""
 
     __slots__ = ("account", "may_hold", "messages", "size")
 
@@ -142,7 +142,7 @@ class Budget:
             raise
 
     def settle(self, charge: Charge) -> None:
-        """End the charge of a pull without records; without effect after `record_response`."""
+        """End the charge of a pull that failed or returned no messages; does nothing if the charge has already ended."""
         if size := charge.size:
             charge.size = 0
             self.expected -= size
@@ -182,7 +182,7 @@ class Budget:
         messages = max(1, part // message)
         if idle:
             messages = min(messages, MAX_HELD_PULL_MESSAGES)
-        size = min(messages * message, self._max_bytes // 2)  # what remains beside all parts and the queues that overtake
+        size = min(messages * message, self._max_bytes // 2)  # the other half: all parts, and the queues that overtake
         return Charge(account, size, messages, may_hold=message <= part)
 
     def _grant_or_enqueue(self, waiter: Waiter) -> None:

@@ -66,9 +66,9 @@ class ConnectionPool:
         return [connection for connection in self._connections.values() if connection.alive]
 
     async def get(self, address: str) -> Connection:
-        """Return the connection to an address; connect if there is none. Raises ClusterError: FATAL if the client is closed.
+        """Return the connection to an address; connect if there is none. Concurrent calls share one attempt and its error.
 
-        Concurrent calls share one attempt and its error.
+        Raises ClusterError: FATAL if the client is closed, else the error of connecting or of the first heartbeat.
         """
         connection = self.ready(address)
         if connection is not None:
@@ -114,7 +114,7 @@ class ConnectionPool:
         try:
             await self._greet(connection)
         except BaseException as error:
-            lost = ConnectionLost(f"the greeting of {address} failed: {error}")
+            lost = ConnectionLost(f"the first heartbeat to {address} failed: {error}")
             connection.endpoint.abort(lost, intended=isinstance(error, asyncio.CancelledError))
             raise
         if self._closed:  # it was open before `close`, but not yet in the table
@@ -135,6 +135,7 @@ class ConnectionPool:
                 self._on_lost(connection, error)
                 if connection.endpoint.has_received:
                     # Reconnect now: name servers drop the routes of a dead broker, so perhaps no request will try to connect.
+                    # But a server that never sent anything could end each new connection, too, so it is not tried at once.
                     self._start_dialing(connection.address)
 
     async def close(self) -> None:

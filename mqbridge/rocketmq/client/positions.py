@@ -24,7 +24,10 @@ OFFSET_RESPONSES = frozenset({Status.SUCCESS, Status.QUERY_NOT_FOUND})
 
 
 class Positions:
-    """Offsets of the queues of one cluster. Each method raises ClusterError: REFRESH if the queue's broker has no master now."""
+    """Offsets of the queues of one cluster.
+
+    Each method raises ClusterError: REFRESH if the queue's broker has no master now. A later call then requests the route again.
+    """
 
     def __init__(self, client: BaseClient) -> None:
         self._client = client
@@ -48,13 +51,14 @@ class Positions:
         """Return the offset of the first message stored at `timestamp` (ms since the epoch) or later.
 
         Without such a message, return the result of `next`. With `upper`, return the offset of the last message stored
-        at `timestamp` or earlier.
+        at `timestamp` or earlier; of the oldest message if all are later.
         """
         header = SearchOffsetHeader(queue.topic, queue.id, timestamp, boundary_type="UPPER" if upper else "LOWER")
         address = await self.master(queue)
         response = await self._client.request(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
         if not is_old(response):
             return OffsetResult.decode(response.ext).offset
+        # The result of a 4.x broker may be inexact: search among the messages instead.
         bounds = await self.first(queue), await self.next(queue)
         return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
 
@@ -92,5 +96,8 @@ class Positions:
         address = route.master(queue.broker)
         if address is None:
             self._client.routes.invalidate(queue.topic)
-            raise ClusterError(f"the route contains no master for queue {queue_label(queue)} now", Failure.REFRESH)
+            raise ClusterError(
+                f"the route contains no master for queue {queue_label(queue)} now, the next use requests the route again",
+                Failure.REFRESH,
+            )
         return address

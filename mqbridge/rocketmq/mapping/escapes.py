@@ -1,8 +1,8 @@
 r"""Escaping of user properties that the property string cannot hold as they are.
 
 An escaped property has the name `mqbridge.x.N.NAME`, with NAME and the value percent-encoded. The number N makes every name
-different. These properties are escaped: those with an empty name or value, with a separator (\x01, \x02) in a text, or with the
-name of a system property, and all but the last of a repeated name, because RocketMQ clients read the last one.
+different. These properties are escaped: those with an empty name or value, with a separator (\x01, \x02) in a text, or with a
+name that RocketMQ or the gateway reserves, and all but the last of a repeated name, because RocketMQ clients read the last one.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ _EMPTY = "%"
 
 
 def _is_unescaped_name(name: str) -> bool:
-    """Return True if a property with this name needs no escaping because of its name."""
+    """Return True if the name is not reserved, not empty and without separators."""
     return is_plain(name) and why_invalid(name, "any value") is None
 
 
 _unescaped_names = BoundedCache(_is_unescaped_name)
-"""The results for recent names. `get` does not call the function, but is faster for a name that is in the cache."""
+"""The results for recent names: `[name]` computes a missing one, `get(name)` returns None for it, but is faster."""
 
 
 def escape(pairs: Sequence[Pair]) -> list[Pair]:
     """Escape the pairs that need it. The pairs returned have different names, and the property string can hold them."""
     cached_is_unescaped = _unescaped_names.get
-    # The index of the last pair of each name, without the pairs that need escaping even if their name is not repeated.
+    # Pairs that need escaping for their own name or value are left out. Of the others, each name has the index of its last pair.
     last_index = {
         name: index
         for index, (name, value) in enumerate(pairs)

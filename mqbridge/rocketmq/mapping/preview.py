@@ -11,8 +11,8 @@ from mqbridge.rocketmq.wire.properties import decode
 def preview(message: Message, origin: str | None, now: int) -> list[tuple[str, str | bytes]]:
     """Return the body, flag, born timestamp and properties that would be sent, as pairs of name and value.
 
-    `origin` (the prefix of the origin stamp; None: no stamp) and `now` (ms since the epoch) are those of `request.encode`. Raises
-    MappingError if RocketMQ cannot store the message.
+    `origin` is the prefix of the property `mqbridge.origin`, which ends with the message's position (None: the property is not
+    added), and `now` is in ms since the epoch. Raises MappingError if RocketMQ cannot store the message.
     """
     requests, failures = encode([message], origin, Limits(), now)
     if failures:

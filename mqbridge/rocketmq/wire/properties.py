@@ -94,7 +94,7 @@ def encode(pairs: Iterable[tuple[str, str]]) -> bytes:
     """Encode a property string. Raises LocalProtocolError for an invalid property (`why_invalid`), or more than MAX_BYTES."""
     pairs = list(pairs)
     text, count = join(pairs), len(pairs)
-    # The counts reveal a separator inside a text; two adjacent separators reveal an empty text.
+    # The counts reveal a separator inside a text; two adjacent separators, or one at the start, reveal an empty text.
     if (
         text.count(NAME_END) != count
         or text.count(VALUE_END) != count

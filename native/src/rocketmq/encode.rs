@@ -26,8 +26,9 @@ pub type ReserveIds<'r> = dyn FnMut() -> Result<(Vec<u8>, u32)> + 'r;
 
 /// Limits of a send request (`max_bytes`, `max_messages`), and the broker's limits of one message.
 ///
-/// `levels` are the delays (ms) of a broker that supports only delay levels, with their levels, shortest first. It is empty for a
-/// broker that can deliver a message at any time.
+/// `max_message_bytes` limits the whole element of a batch, but only the body of a single send. `levels` are the delays (ms) of a
+/// broker that supports only delay levels, with their levels, shortest first. It is empty for a broker that can deliver a message
+/// at any time.
 pub struct Limits {
     pub max_bytes: i64,
     pub max_messages: i64,
@@ -38,8 +39,8 @@ pub struct Limits {
 
 /// A request with one message that is not in a batch.
 ///
-/// `index` is that of the message in the sequence that is encoded, `properties` the range of its property string in
-/// `Encoded::property_strings`, and `born` the born timestamp (ms).
+/// `index` is the message's index among all messages passed to `encode`, `properties` the range of its property string in
+/// `Encoded::property_strings`, `flag` its FLAG, and `born` the born timestamp (ms). `delayed`: the broker delivers it later.
 pub struct SingleSend<'a> {
     pub index: usize,
     pub body: &'a [u8],
@@ -67,7 +68,10 @@ pub struct Encoded<'a> {
     pub failures: Vec<(usize, String)>,
 }
 
-/// Encodes messages, in order, to batches and single sends. Python's `encode` explains the arguments.
+/// Encodes messages, in order, to batches and single sends.
+///
+/// `origin` is the prefix of the property `mqbridge.origin` (None: it is not written), and `now` is in ms since the epoch.
+/// `reserve_ids` makes the UNIQ_KEY of messages without one (None: they get none).
 pub fn encode<'a>(
     messages: impl Iterator<Item = Message<'a>>,
     origin: Option<&[u8]>,
@@ -115,8 +119,8 @@ impl<'a> RequestBuilder<'_, '_, 'a> {
         }
         let start = self.encoded.property_strings.len();
         let WrittenBlock { flag, has_id } =
-            self.writer.write_block(&message, self.origin, false, None, &mut self.encoded.property_strings);
-        let length = self.encoded.property_strings.len() - start;
+            self.writer.write_block(&message, self.origin, /* alone */ false, None, &mut self.encoded.property_strings);
+        let length = self.encoded.property_strings.len() - start; // without the new id, which BROKER_BYTES has room for
         self.add_id(has_id)?;
         let body = body_of(&message);
         let element = Element { flag, body, properties: start..self.encoded.property_strings.len() };
@@ -128,7 +132,7 @@ impl<'a> RequestBuilder<'_, '_, 'a> {
             self.encoded.property_strings.truncate(start);
             self.add_alone(index, message, None)?;
         } else if i32::try_from(element.size()).is_err() {
-            return Err(Error::Unsupported);
+            return Err(Error::Unsupported); // the caller then encodes all messages in Python
         } else {
             let finished = self.batch.add(index, self.born_at(&message), element, &mut self.encoded.elements);
             self.encoded.requests.extend(finished.map(Request::Batch));
@@ -166,7 +170,7 @@ impl<'a> RequestBuilder<'_, '_, 'a> {
         }
         let start = self.encoded.property_strings.len();
         let WrittenBlock { flag, has_id } =
-            self.writer.write_block(&message, self.origin, true, delay, &mut self.encoded.property_strings);
+            self.writer.write_block(&message, self.origin, /* alone */ true, delay, &mut self.encoded.property_strings);
         let length = self.encoded.property_strings.len() - start;
         if length > MAX_PROPERTIES_BYTES {
             self.encoded.property_strings.truncate(start);
@@ -193,7 +197,8 @@ impl<'a> RequestBuilder<'_, '_, 'a> {
         self.encoded.requests.extend(finished.map(Request::Batch));
     }
 
-    /// Returns the born timestamp (ms) of a request whose first message this is: the event time, or now if brokers refuse that.
+    /// Returns the born timestamp (ms) of a request that begins with this message: its event time, or `now` if it has none
+    /// that is positive: brokers refuse others.
     fn born_at(&self, message: &Message) -> i64 {
         message.event_time().filter(|time| *time > 0).unwrap_or(self.now)
     }
@@ -225,6 +230,7 @@ impl Limits {
                 "it is due in {wait_ms} ms, the broker holds messages for {max_delay_ms} ms at most ({setting})"
             ));
         }
+        // The last level is never too short, because `max_delay_ms` is its delay.
         let index = self.levels.partition_point(|(delay, _)| i128::from(*delay) < wait_ms);
         Ok(match self.levels.get(index).or(self.levels.last()) {
             None => (TIMER_DELIVER_MS, deliver_at),

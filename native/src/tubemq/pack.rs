@@ -12,7 +12,7 @@ const MESSAGES: u32 = 4;
 
 /// Returns the messages of a response, and its other fields, still encoded. None if it is damaged or has unexpected fields.
 ///
-/// The slices of the messages refer to `source`, the number of the source that contains `data`.
+/// The slices of the messages are ranges of `data`; `source` is the number of `data` among the sources of the message store.
 pub fn split_response(data: &[u8], source: u32) -> Option<(Vec<StoredMessage>, Vec<u8>)> {
     let mut reader = Reader::new(data);
     let (mut messages, mut other_fields) = (Vec::new(), Vec::new());
@@ -21,6 +21,7 @@ pub fn split_response(data: &[u8], source: u32) -> Option<(Vec<StoredMessage>, V
         match reader.field().ok()? {
             None => return Some((messages, other_fields)),
             Some((MESSAGES, Value::Bytes(start, end))) => messages.push(read_message(reader.inner(start, end), source)?),
+            // Skipped: a wire type that no known field of a response has.
             Some((MESSAGES, _) | (_, Value::Skipped)) => return None,
             Some(_) => other_fields.extend_from_slice(&data[begin..reader.offset()]),
         }

@@ -18,9 +18,11 @@ class PopHeader(Header):
     max_msg_nums      at most 32
     invisible_time    how long the messages are hidden from other consumers until they are acknowledged
     poll_time         how long the broker may hold the request while there is no message
-    born_time         the time of the request; the broker refuses it if its clock is later by more than poll_time + 500 ms
+    born_time         the client's time of the request; refused if the broker's clock is later by more than poll_time + 500 ms
     init_mode         for a group without offsets: 0 starts at the minimum offset, 1 at the maximum
     exp_type, exp     type and text of the filter expression
+    order             True: the group consumes each queue in order
+    bname             name of the broker, which proxies need and brokers ignore
     """
 
     consumer_group: str
@@ -40,7 +42,12 @@ class PopHeader(Header):
 
 @dataclass(slots=True)
 class PopResult(Header):
-    """Response to POP_MESSAGE; `receipts` parses the last three fields. `rest_num` is the number of messages not popped yet."""
+    """Response to POP_MESSAGE.
+
+    revive_qid        the queue of the broker's revive topic that records the messages until they are acknowledged
+    rest_num          the number of messages not popped yet
+    *_info            texts that `mqbridge.rocketmq.wire.receipts` parses
+    """
 
     pop_time: int
     invisible_time: int
