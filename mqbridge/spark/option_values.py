@@ -103,7 +103,7 @@ def make_word_parser(*words: str) -> Callable[[str], str]:
 
 def parse_time_ms(value: str) -> int:
     """Parse a number of milliseconds since the epoch, or an ISO time, which is UTC if it has no zone."""
-    if value.strip().isdigit():
+    if value.strip().isdecimal():
         return int(value)
     try:
         time = datetime.fromisoformat(value.strip())

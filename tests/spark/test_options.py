@@ -48,6 +48,7 @@ def test_each_option_has_a_valid_default_a_meaning_and_a_unique_name() -> None:
         ("failondataloss", "maybe", "failOnDataLoss: 'maybe' is not one of true, false"),
         ("mode", "row", "mode: 'row' is not one of rows, ranges. Did you mean 'rows'?"),
         ("startingtimestamp", "yesterday", "startingTimestamp: 'yesterday' is not a time"),
+        ("startingtimestamp", "²", "startingTimestamp: '²' is not a time"),
         ("startingoffsets", "first", "startingOffsets: 'first' is not one of earliest, latest"),
         ("startingoffsets", '{"a": 5}', "startingOffsets: topic 'a' needs positions by partition"),
         ("startingoffsets", '{"a": {"0": -3}}', "startingOffsets: -3 is not a position of partition '0' of topic 'a'"),

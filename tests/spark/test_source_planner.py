@@ -209,6 +209,7 @@ async def test_explicit_positions_are_checked(cluster: FakeCluster) -> None:
     for text, problem in (
         ('{"order": {"0": 3}}', "topic 'order', which is not read. Did you mean 'orders'"),
         ('{"orders": {"2": 3}}', "topic 'orders' has no partition '2'"),
+        ('{"orders": {"²": 3}}', "topic 'orders' has no partition '²'"),
         ('{"orders": {"0": "3:1"}}', "'3:1' is not a position of partition '0' of topic 'orders'. Positions there look like '0'"),
     ):
         with pytest.raises(ConfigError, match=problem):

@@ -218,6 +218,6 @@ def _partition_name(topic: Topic, partition: str) -> str:
     """Return the name of a partition that is given by its name or its index. Raises ConfigError if it does not exist."""
     if partition in topic.partitions:
         return partition
-    if partition.isdigit() and int(partition) < len(topic.partitions):
+    if partition.isdecimal() and int(partition) < len(topic.partitions):
         return topic.partitions[int(partition)]
     raise ConfigError(f"topic {topic.name!r} has no partition {partition!r}", hint=nearest(partition, topic.partitions))
