@@ -165,6 +165,13 @@ def test_invalid_addresses_are_rejected(text, problem):
         PulsarCluster(service_url="pulsar://a", admin_url=text)
 
 
+@pytest.mark.parametrize("text", ["user:secret@a:8080", "user:secret,2@a:8080", "http://a,https://user:secret@b"])
+def test_the_error_for_an_invalid_address_shows_no_password(text):
+    with pytest.raises(ValueError, match="is not http://host:port") as caught:
+        parse_admin_url(text)
+    assert "secret" not in str(caught.value)
+
+
 def test_a_guess_is_made_for_each_host():
     made = PulsarCluster.from_url("pulsar://a:6650,b,a:6651")
     assert made.admin_url == "http://a:8080,http://b:8080"
