@@ -115,7 +115,7 @@ class ConsumerHandler:
         self._unsubscribing = False
         """True while `unsubscribe` waits for the broker's response."""
         self.deactivations = 0
-        """How often the broker has reported that this consumer of a failover subscription is passive, also after a SUBSCRIBE."""
+        """Number of reports that this consumer of a failover subscription is passive; each SUBSCRIBE may cause one."""
         self._stall_detector = StallDetector(
             f"{topic}, subscription {subscription.name}",
             subscription.silence_s,
@@ -165,7 +165,7 @@ class ConsumerHandler:
     # --- commands of the broker -------------------------------------------------------------------------------------
 
     def on_run(self, run: EntryRun) -> None:
-        """Process a run of entries, see `entry_runs.py`."""
+        """Process a run: ordinary entries that arrived in one read of the socket (see `entry_runs.py`)."""
         self._on_received(self._receiver.add_run(run))
 
     def _on_received(self, queue_has_grown: bool) -> None:
@@ -175,11 +175,12 @@ class ConsumerHandler:
             self._grant_permits()
             return
         self.wake()
+        # The only entry in the queue is kept, however large it is: otherwise it would never be delivered.
         if self._receiver_queue.permits.overflowed and len(self._receiver_queue) > 1:
             self._overflow()
 
     def on_push(self, frame: Frame) -> None:
-        """Process a command of the broker: an entry, a change of the active consumer, or the end of the topic or registration."""
+        """Process a command of the broker: an entry, a change of the active consumer, a topic's end or migration, or a close."""
         match frame.type:
             case BaseCommand.MESSAGE:
                 self._on_received(self._receiver.add(frame))
@@ -190,6 +191,7 @@ class ConsumerHandler:
                 self.at_end = True
                 self.wake()
             case BaseCommand.TOPIC_MIGRATED:
+                # If the new address is valid, the CLOSE_CONSUMER that follows makes the consumer connect to it.
                 if self._registration.on_migrated(frame.command.topicMigrated):
                     self._state.on_migrated()
                     self._forget()
@@ -215,8 +217,9 @@ class ConsumerHandler:
     def _overflow(self) -> None:
         """Drop all queued entries, and subscribe again with fewer permits."""
         log.warning(
-            "topic %s: dropping the queued entries, because their %d bytes exceed the limit, and subscribing again",
+            "topic %s, subscription %s: the receive budget is exceeded, dropping queued entries (%d bytes), subscribing again",
             self.topic,
+            self.subscription.name,
             self.held_bytes,
         )
         self._receiver_queue.record_overflow()
@@ -278,7 +281,7 @@ class ConsumerHandler:
     async def open(self, timeout: float) -> None:
         """Subscribe for the first time, with retries for `timeout` seconds. Raises ClusterError."""
         await retry(self._registration.attach, timeout)
-        if self.subscription.ordered:
+        if self.subscription.ordered:  # on others, another consumer may have received the topic's last entry
             self._stall_detector.schedule_check()
 
     def _resubscribe(self, set_positions: Callable[[], None] | None = None) -> None:
@@ -296,6 +299,7 @@ class ConsumerHandler:
         """Leave the connection and drop the queued entries; `closed` is True if the broker closed the consumer."""
         self._registration.detach()
         generation = self._state.generation
+        # `skips_delivered`: entries that the application already has are dropped when the broker delivers them again.
         skips_delivered = self._state.on_detached(self._receiver_queue.earliest_open_chunk(self._state.delivered), closed=closed)
         if generation == self._state.generation:
             self._receiver_queue.drop()
@@ -314,7 +318,7 @@ class ConsumerHandler:
             self._registration.reopen()
 
     async def register(self, connection: Connection) -> None:
-        """Send SUBSCRIBE, and request the cursor if the state needs it. No entry arrives before permits are granted."""
+        """Send SUBSCRIBE, and request the cursor if `needs_cursor`. No entry arrives before permits are granted."""
         self._receiver_queue.permits.reset()
         start = self._state.begin_subscribe()
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)

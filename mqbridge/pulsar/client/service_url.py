@@ -22,8 +22,8 @@ class Address(NamedTuple):
 def parse_service_url(text: str, tls: bool) -> list[Address]:
     """Return the addresses in a service URL. Raises ValueError.
 
-    If `tls` is set, the scheme must be `pulsar+ssl://`, otherwise `pulsar://`. It may be missing, or precede each address. An
-    address without a port gets the default port of the scheme.
+    If `tls` is set, the scheme must be `pulsar+ssl://`, otherwise `pulsar://`. The scheme may be missing, or precede each
+    address. An address without a port gets the default port of the scheme.
     """
     scheme, port = (TLS_SCHEME, DEFAULT_TLS_PORT) if tls else (SCHEME, DEFAULT_PORT)
     addresses = []

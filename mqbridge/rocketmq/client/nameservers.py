@@ -1,7 +1,7 @@
 """The name servers of a cluster. Each knows the brokers that registered with it. One is used until it fails.
 
 If a server is unreachable, refuses a request, or sends an invalid response, the request goes to the next one. A topic counts as
-missing only if all reachable servers respond so: a server that has just restarted knows nothing until the brokers register again.
+missing only after all servers were tried: a server that has just restarted knows nothing until the brokers register again.
 """
 
 import logging
@@ -31,7 +31,7 @@ class NameServers:
             raise ValueError("no name server is given: at least one address host:port is needed")
         self.addresses = tuple(addresses)
         self._pool, self._timeout_s = pool, timeout_s
-        self._index = 0
+        self._switches = 0
         """Number of switches so far; modulo the number of servers it is the index of the current one."""
 
     @property
@@ -40,8 +40,8 @@ class NameServers:
         return self._pool.connectivity
 
     def switch(self) -> None:
-        """Send later requests to the next server."""
-        self._index += 1
+        """Send later requests to the next server, because the current one failed or its routes are out of date."""
+        self._switches += 1
 
     async def connect(self) -> str:
         """Connect to the first server that can be reached; return our local IP address on that connection.
@@ -67,6 +67,7 @@ class NameServers:
     ) -> T | None:
         """Send a request to one server after the other until one succeeds; return its response, decoded by `decode`.
 
+        `ext` has the fields of the request's header.
         `not_found` are the response codes for a missing object. Returns None if no server succeeds and at least one responds with
         such a code. `decode` may raise RemoteProtocolError; then the next server is tried.
 
@@ -95,7 +96,7 @@ class NameServers:
             self.switch()
         if missing:
             return None
-        raise _unreachable(f"no name server answered {request_name(code)}", errors)
+        raise _unreachable(f"{request_name(code)} failed at every name server", errors)
 
     async def request_all(self, code: int, ext: Mapping[str, str]) -> None:
         """Send a request that changes something, such as a deletion, to every server in turn.
@@ -112,7 +113,7 @@ class NameServers:
         return await connection.request(code, ext, b"", self._timeout_s)
 
     def _current_address(self) -> str:
-        return self.addresses[self._index % len(self.addresses)]
+        return self.addresses[self._switches % len(self.addresses)]
 
 
 def _unreachable(problem: str, errors: Sequence[ClusterError]) -> Unreachable:

@@ -27,5 +27,5 @@ def split_expression(expression: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """Return the hash that brokers store for a message's tag: that of Java's String, a signed 32-bit number; 0 for no tag."""
+    """Return the hash of a tag (`tagsCode` at brokers): that of Java's String, a signed 32-bit number; 0 for no tag."""
     return java_string_hash(tag) if tag else NO_TAG_CODE

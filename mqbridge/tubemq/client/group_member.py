@@ -19,7 +19,7 @@ class MemberIdentity:
     """Identity of one consumer for Master and Brokers.
 
     `priority` overrides the qryPriorityId that the Master sends; with None, the Master's value is used.
-    `filters` maps topics to the message types that are read; other topics are read without a filter.
+    `filters` maps topics to the message types that are read; topics without types are read without a filter.
     """
 
     def __init__(
@@ -40,8 +40,9 @@ class MemberIdentity:
         """Our IPv4 address, for requests to the Master. It and the client id are set by `identify`."""
         self._fresh_ids = count(1)
         self.flow = FlowControl()
+        """The rules of administrators for how long a partition waits before its next get."""
         self.priority = UNSET if priority is None else priority
-        """qryPriorityId, 101 to 303: selects which of a Broker's stores (file, memory) the group may read; see `PackConsumer`."""
+        """qryPriorityId: the stores of a Broker (file, memory) to read, see `PackConsumer`; UNSET until the Master sends it."""
         self._has_own_priority = priority is not None
 
     async def identify(self) -> None:
@@ -50,7 +51,10 @@ class MemberIdentity:
         self.client_id = new_client_id(self.host, self.group)
 
     def fresh_client_id(self) -> str:
-        """Return a new client id derived from the member's, unknown to all Brokers. It is never sent to the Master."""
+        """Return a new client id, with which a partition is registered again at its Broker after requests were abandoned.
+
+        The Broker then refuses late requests with the old id. The Master never gets this id.
+        """
         return f"{self.client_id}{FRESH_ID_SEPARATOR}{next(self._fresh_ids)}"
 
     def conditions(self) -> list[str]:
@@ -76,7 +80,7 @@ class GroupMember(MemberIdentity, ABC):
 
     @abstractmethod
     async def register(self, held: Sequence[PartitionRef]) -> None:
-        """Join the group; a rejoining member reports the partitions that it holds. Raises ClusterError."""
+        """Join the group. `held` are the partitions that a rejoining member holds, empty for a new one. Raises ClusterError."""
 
     @abstractmethod
     async def leave(self) -> None:

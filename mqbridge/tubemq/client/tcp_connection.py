@@ -52,12 +52,12 @@ class TcpConnection(Endpoint):
         self.used_at = self._loop.time()
         """Event loop time of the last posted request."""
         self._queue_moved_at = 0.0
-        """Event loop time of the last check which found that bytes that had waited in our queue were delivered."""
+        """Event loop time of the last check that found that queued bytes were delivered; 0 before the first."""
         self._answered_request_posted_at = 0.0
         """Event loop time of posting of the request whose response arrived last."""
         self._delivered_at_check = 0
         """Total bytes delivered at the last check."""
-        self._written_at_check_before = self._written_at_check = 0
+        self._written_two_checks_ago = self._written_at_check = 0
         """Total bytes written at the check before the last one, and at the last one."""
         self._writable_callbacks: dict[Callable[[], None], None] = {}
         """An ordered set: the callbacks are its keys."""
@@ -80,7 +80,10 @@ class TcpConnection(Endpoint):
     # --- backpressure -----------------------------------------------------------------------------------------------
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the send buffer has room or the connection has ended; callbacks run in the order added."""
+        """Call `callback` once, when the full send buffer has room again or the connection has ended. Callbacks run in order.
+
+        To be called only while the connection is not `is_writable`.
+        """
         self._writable_callbacks[callback] = None
 
     def resume_writing(self) -> None:
@@ -148,7 +151,7 @@ class TcpConnection(Endpoint):
             on_response(RequestTimeout(f"{self._address} did not answer {METHOD_NAMES[method]} within {self._timeout_s:g} s"))
         if late and is_silent:
             self.abort(PeerSilent(f"{self._address} has been silent for {self._timeout_s:g} s"), discard=True)
-        elif self.pending and self._timer is None:
+        elif self.pending and self._timer is None:  # a callback may have posted a request, which starts the timer
             self._timer = self._loop.call_later(TIMEOUT_CHECK_S, self._check_timeouts)
 
     def _last_progress_at(self) -> float:
@@ -159,8 +162,8 @@ class TcpConnection(Endpoint):
         """
         delivered = self.delivered_bytes
         if delivered != self._delivered_at_check:
-            if self._delivered_at_check < self._written_at_check_before:
+            if self._delivered_at_check < self._written_two_checks_ago:
                 self._queue_moved_at = self._loop.time()
             self._delivered_at_check = delivered
-        self._written_at_check_before, self._written_at_check = self._written_at_check, self._written_bytes
+        self._written_two_checks_ago, self._written_at_check = self._written_at_check, self._written_bytes
         return max(self._queue_moved_at, self.received_at)

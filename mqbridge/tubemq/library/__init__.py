@@ -1,5 +1,7 @@
 """The TubeMQ client for programs: begin at `client.TubeMQClient`. The gateway imports none of these modules.
 
+A pack is the messages of one response of a Broker. The modules in parentheses are parts of the module before them.
+
     client                 one cluster: opens and closes everything below
     producer               sends messages
     consumer               receives and acknowledges messages (partition_feed, delivered_pack, delivery_queue)

@@ -30,7 +30,8 @@ class BalancedConsumer(GroupConsumer):
     """A member of `group` for `topics`.
 
     `node` is (number of this member from 0, number of members); the Master refuses a number that another member has. With None
-    the member has no number, and `share` returns all partitions. The other arguments are those of `PackConsumer`.
+    the member has no number, and `share` returns all partitions. `start` says where a group without a position starts, `filters`
+    maps topics to message types, and `offsets` returns a partition's start offset. `PackConsumer` explains the other arguments.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class BalancedConsumer(GroupConsumer):
         return partition
 
     async def give_back(self, key: PartitionKey) -> None:
-        """Release a partition and commit its confirmed pack; does nothing if this member does not hold the partition."""
+        """Release a partition, and commit its last pack if it was confirmed; does nothing if the partition is not held."""
         if (held := self.held_partitions.held.get(key)) is not None:
             await held.release()
             self._report_soon()
@@ -116,9 +117,9 @@ class BalancedConsumer(GroupConsumer):
         return listed[key]
 
     async def _join(self) -> None:
-        last_order = self.membership.skip_id
+        obeyed_id = self.membership.skip_id
         await super()._join()
-        await self._obey_skip_order(last_order)
+        await self._obey_skip_order(obeyed_id)
 
     async def _refresh(self) -> None:
         """Request the list of partitions; join again first if the Master has forgotten this member."""
@@ -131,16 +132,16 @@ class BalancedConsumer(GroupConsumer):
             await self.membership.refresh_partitions()
 
     async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
-        last_order = self.membership.skip_id
+        obeyed_id = self.membership.skip_id
         await self.membership.heartbeat(held)
-        await self._obey_skip_order(last_order)
+        await self._obey_skip_order(obeyed_id)
 
-    async def _obey_skip_order(self, last_order: int) -> None:
-        """Move all held partitions to their ends if the Master has sent such an order of an administrator.
+    async def _obey_skip_order(self, obeyed_id: int) -> None:
+        """Move all held partitions to their ends if the Master has sent a new order of an administrator to do so.
 
-        `last_order` is the number of the last order that this member has obeyed; a new order has a larger number.
+        `obeyed_id` is the `skip_id` of the last order that this member has obeyed; a new order has a larger one.
         """
-        if self.membership.skip_id <= last_order:
+        if self.membership.skip_id <= obeyed_id:
             return
         for partition in list(self.held_partitions.held.values()):
             try:

@@ -1,4 +1,4 @@
-"""Escapes in the attribute strings that a gateway writes.
+"""Escapes in the attribute strings of TubeMQ messages that mqbridge writes.
 
 `%`, `,` and `=` in keys and values are percent-encoded, because SDKs split the string at commas and equals signs. Blank keys and
 values are percent-encoded, too, because Java SDKs fail on them.
@@ -13,7 +13,7 @@ from mqbridge.tubemq.wire.attributes import parse_pair
 RESERVED_PREFIX_BYTES = RESERVED_PREFIX.encode()
 MARKER_TEXT = f"{GATEWAY_MARKER[0]}={GATEWAY_MARKER[1]}"
 MARKER = MARKER_TEXT.encode()
-"""The item that marks an attribute string as built by a gateway."""
+"""The item that marks an attribute string as built by mqbridge."""
 
 _ESCAPES = str.maketrans({"%": "%25", ",": "%2C", "=": "%3D"})
 _PLAIN_KEYS = CARRIED_NAMES | {GATEWAY_MARKER[0], MSG_TYPE, MSG_TIME}
@@ -42,9 +42,9 @@ def unescape_pair(pair: Pair) -> Pair:
 
 
 def is_appended(item: bytes, *, blank: bool) -> bool:
-    """Return True for an item that a gateway appended to a user's attribute string: a reserved pair that carries a field.
+    """Return True for an item that mqbridge appended to a user's attribute string: a reserved pair that carries a field.
 
-    `blank`: the message has an empty body, which a tombstone has, too; see `read_carried`.
+    `blank`: the message has an empty body. Only then `mqbridge.null`, the mark of a tombstone, counts.
     """
     if RESERVED_PREFIX_BYTES not in item:
         return False

@@ -172,7 +172,7 @@ def _constant_prefix(service: int, method: int, timeout_ms: int) -> tuple[bytes,
 
 
 def encode_request(service: int, method: int, timeout_ms: int, body: bytes) -> bytes:
-    """Return the payload of a request. The server drops the request if it waited longer than `timeout_ms`, a positive number."""
+    """Return the payload of a request. The server drops it after `timeout_ms` (positive) in its queue."""
     return b"".join((*request_prefix(service, method, timeout_ms, len(body)), body))
 
 

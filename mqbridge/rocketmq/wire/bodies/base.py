@@ -141,7 +141,7 @@ _SCALARS = {
     Queue: Codec(queue_body, queue_of, {}),
 }
 _SCALARS_IN_CONTAINERS = _SCALARS | {str: Codec(_identity, as_loose_text, "")}
-"""The codecs of scalars in lists and maps, where numbers and booleans are accepted as text."""
+"""The codecs of scalars in lists and maps, where a text may be a number or boolean in the JSON."""
 _KEY_CODECS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     str: (_identity, _identity),
     int: (str, int),
@@ -151,7 +151,7 @@ _KEY_CODECS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 def codec_of(value_type: Any) -> Codec:
-    """Return the codec of a type, as a field is annotated with it."""
+    """Return the codec of a field with this type annotation."""
     if value_type in _SCALARS:
         return _SCALARS[value_type]
     origin, args = get_origin(value_type), get_args(value_type)
@@ -191,7 +191,7 @@ def _map_codec(key_type: Any, value_type: Any) -> Codec:
 
 
 def table_codec(body: type[Body], key: str) -> Codec:
-    """Return the codec of a tuple of bodies, which is written as an object: the attribute `key` of each body is its name."""
+    """Return the codec of a tuple of bodies, written as an object: the attribute `key` of a body names its member."""
     return Codec(
         lambda values: {getattr(item, key): item.to_json() for item in values},
         lambda value: tuple(body.from_json(item) for item in as_members(value).values()),
