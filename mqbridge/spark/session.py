@@ -24,7 +24,7 @@ DEFAULT_SETTINGS = {
     # changes of the state instead of whole files: batches with state take 320 ms instead of 450 ms.
     f"{_STATE_STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{_STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
-    f"{_STATE_STORE}.rocksdb.boundedMemoryUsage": "true",  # all stores of a process share 500 MB; otherwise no limit
+    f"{_STATE_STORE}.rocksdb.boundedMemoryUsage": "true",  # all stores of a process share 500 MB; with false there is no limit
 }
 
 _QUIET_LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
@@ -39,8 +39,10 @@ def session(name: str = "mqbridge", master: str | None = None, *, quiet: bool = 
     config  additional settings. `driver_memory="4g"` means `spark.driver.memory`; settings with their full names need a dict:
             `session(**{"spark.sql.streaming.numRecentProgressUpdates": 10})`
 
-    With a local master, Spark listens on 127.0.0.1 only. An existing session is returned unchanged, except for settings in
-    `config` that can still change (its memory cannot). Raises ConfigError if pyspark, pyarrow or Java is missing.
+    With a local master that `spark-submit` did not choose, Spark listens on 127.0.0.1 only. In an existing session, only the log
+    level (`quiet`) and the settings in `config` that can still change (not its memory) are changed.
+
+    Raises ConfigError if pyspark, pyarrow or Java is missing.
     """
     is_new = not session_exists()
     if is_new:

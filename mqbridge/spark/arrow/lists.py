@@ -23,7 +23,7 @@ def counts_of(array: pa.Array) -> list[int]:
 
 
 def texts_of(array: pa.Array) -> list[Any]:
-    """Return strings, or bytes in UTF-8, as texts. Lone surrogates are decoded as `arrays` encodes them."""
+    """Return strings, or bytes in UTF-8, as texts, with None for NULL. Lone surrogates are kept (`surrogatepass`)."""
     try:
         return list(array.cast(TEXT).to_pylist())
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -43,7 +43,7 @@ def text_lists_of(array: pa.Array) -> list[tuple[str, ...]]:
 
 
 def times_of(array: pa.Array) -> list[Any]:
-    """Return timestamps as milliseconds since the epoch, without the fractions of a millisecond."""
+    """Return timestamps as whole milliseconds since the epoch, with None for NULL."""
     return list(array.cast(_MS, safe=False).cast(pa.int64()).to_pylist())
 
 
@@ -55,7 +55,10 @@ def positions_of(array: pa.Array) -> list[tuple[int, ...]]:
 
 
 def properties_of(array: pa.Array) -> list[tuple[Pair, ...]]:
-    """Return maps or blobs as properties, without pairs whose value is NULL. Raises ValueError for bytes that are no blob."""
+    """Return maps or blobs (see `property_blob`) as properties, without pairs whose value is NULL.
+
+    Raises ValueError for an invalid blob.
+    """
     if not pa.types.is_map(array.type):
         return list(map(decode_pairs, array.to_pylist()))
     names, values = texts_of(array.keys), texts_of(array.items)

@@ -35,9 +35,10 @@ def written_topics(spec: TargetsSpec, counts: Counts) -> set[TopicKey]:
 async def find_topic_ends(
     spec: TargetsSpec, topics: Collection[TopicKey], find_cluster: FindCluster
 ) -> dict[TopicKey, Mapping[int, Position]]:
-    """Return the current end positions of these topics, without those that cannot be read.
+    """Return the current end positions of these topics, without topics that cannot be read or whose cluster is not in `spec`.
 
-    Callers then use an earlier end instead, which is correct too: it only makes a search longer.
+    Callers then use an earlier end instead, which is correct too: a repeated attempt only searches more of the topic for stored
+    messages.
     """
 
     async def find(key: TopicKey) -> Mapping[int, Position]:
@@ -45,7 +46,8 @@ async def find_topic_ends(
             async with find_cluster(spec.clusters[key[0]]) as cluster:
                 return await find_ends(cluster, key[1])
         except ClusterError as error:
-            log.warning("cannot read the end positions of %s/%s, so a repeated attempt searches more of it: %s", *key, error)
+            message = "cannot read the end positions of %s/%s, so a repeated attempt searches more of it for stored messages: %s"
+            log.warning(message, *key, error)
             return {}
 
     keys = [key for key in topics if key[0] in spec.clusters]
@@ -54,7 +56,10 @@ async def find_topic_ends(
 
 
 def check_streams(results: Iterable[TaskResult]) -> None:
-    """Raise ConfigError if several tasks wrote rows of one source to one topic."""
+    """Raise ConfigError if several tasks wrote the same stream: the rows of one source for one topic.
+
+    The topic is None if the options name it instead of the rows.
+    """
     streams: set[tuple[str, str | None]] = set()
     for result in results:
         if shared := streams & result.streams:

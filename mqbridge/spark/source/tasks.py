@@ -30,9 +30,11 @@ class RangeTask(InputPartition):
     """The range of one partition that a task reads, from `begin` up to, not including, `end`.
 
     is_part  whether other tasks of the batch read other ranges of the same partition
-    index    index of the partition in its topic, set only with `mode=ranges`, else 0
-    rows     estimated number of messages, used only with `mode=ranges`
-    size     estimated number of bytes, used only with `mode=ranges`
+    index    index of the partition in its topic
+    rows     estimated number of messages
+    size     estimated number of bytes
+
+    Only `mode=ranges` uses `index`, `rows` and `size`; they may be 0 otherwise.
     """
 
     key: PartitionKey
@@ -46,7 +48,7 @@ class RangeTask(InputPartition):
 
 @dataclass(frozen=True)
 class RangeRowsTask(InputPartition):
-    """The ranges whose messages one task of a mirror moves (`mode=ranges` with the option `rangeTasks`)."""
+    """The ranges whose messages one task copies (`mode=ranges` with the option `rangeTasks`)."""
 
     rows: tuple[RangeRow, ...]
 
@@ -64,6 +66,7 @@ async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: 
     except ClusterError as error:
         if error.failure is not Failure.FATAL or not await queries.missing_partitions(ranges):
             raise  # the cause is not a missing partition
+    # Partitions of a restarting server are missing for a while, so wait before they count as lost.
     missing = await queries.missing_after_wait(ranges)
     for key in sorted(missing):
         loss = Loss(key, LossKind.MISSING, position=ranges[key][0], bounds=None)
@@ -84,6 +87,7 @@ async def _plan_measured_tasks(queries: ClusterQueries, settings: SourceSettings
     indexes = await _partition_indexes(queries, ranges) if settings.reads_ranges else {}
     tasks: list[RangeTask] = []
     for key, (begin, end) in sorted(ranges.items()):
+        # A range without units has no parts: one task reads it.
         parts = split_evenly(unit_ranges[key], begin, end, counts[key]) or [(begin, end)]
         rows, size = round(lags[key].rows / len(parts)), round(lags[key].size / len(parts))
         index = indexes[key] if indexes else 0

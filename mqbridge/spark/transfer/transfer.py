@@ -2,9 +2,9 @@
 
     iterator -> lane (buffers unacknowledged batches) -> the gateway's delivery -> targets
 
-After a transient failure it is unknown which batches in flight are stored. The transfer therefore closes the outbounds, which
-cancels the sends that are not on the wire and waits for the others. After a pause the transfer opens the targets again, finds the
-messages that they store (`resume`), and sends the others.
+After a transient failure it is unknown which batches in flight are stored. The transfer therefore closes the outbounds (producers
+to the targets), which cancels the sends that are not on the wire and waits for the others. After a pause the transfer opens the
+targets again, finds the messages that they store (`resume`), and sends the others.
 
 What happens to a request whose response was lost depends on the system:
 
@@ -43,10 +43,10 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 15.0
 class Transfer:
     """Stores one source partition in the targets of a spec.
 
-    spec    the targets
-    source  the source partition, or NO_SOURCE
+    spec    the targets, the filter and the delivery settings
+    source  the source partition, or NO_SOURCE for messages that were not received from any source
     job     the name of the job, the same in every attempt. Job and source form the producer name for deduplication
-    replay  given if an earlier attempt may have sent some of the messages; None if this is the first attempt
+    replay  where an earlier attempt may have stored some of the messages; None if this is the first attempt
     budget  limits the bytes in flight; the transfers of a task share one. None: the transfer makes its own
 
     `find_cluster` provides the connected clusters.
@@ -65,7 +65,9 @@ class Transfer:
         self._spec, self._source, self._job, self._find_cluster, self._replay = spec, source, job, find_cluster, replay
         self._budget = Budget(spec.delivery.in_flight_bytes) if budget is None else budget
         self._tally = Tally()
+        """Counts each batch once, even if it is sent in several rounds."""
         self._counters = Counters()
+        """Counters of the delivery over all rounds; only `dead` is used."""
         self._initial_ends: TopicEnds = {}
         """The end positions of the target partitions when they were opened for the first time."""
         self._failing_since: float | None = None
@@ -108,7 +110,7 @@ class Transfer:
             log.warning("%s: delivery failed, opening the targets again in %.1f s: %s", self._source, pause_s, error)
             await asyncio.sleep(pause_s)
             lane.rewind()
-            # From now on, the targets may store messages that this transfer sent after the initial ends.
+            # From now on, target partitions may contain messages of this transfer, at or after the initial ends.
             self._replay = self._replay or Replay(self._initial_ends)
 
     async def _deliver(self, lane: IteratorLane) -> None:
@@ -127,7 +129,7 @@ class Transfer:
             finally:
                 await cancel(stopper)
             if not lane.done.is_set():
-                raise DeliveryError(f"{self._source}: the delivery ended without an error, and not all messages are stored yet")
+                raise DeliveryError(f"{self._source}: the delivery ended without an error before all messages were stored")
 
     def _settings(self, opened: OpenTargets) -> LaneSettings:
         return LaneSettings(
