@@ -55,7 +55,7 @@ class Secret:
         sources = [(kind, source) for kind, source in arguments.items() if source]
         if len(sources) != 1:
             given = ", ".join(kind for kind, _ in sources) or "none"
-            raise ValueError(f"a secret needs exactly one source, text, {', '.join(SOURCES)}, that is not empty; given: {given}")
+            raise ValueError(f"a secret needs exactly one non-empty source of text, {', '.join(SOURCES)}; given: {given}")
         self._kind, source = sources[0]
         if self._kind == "command" and isinstance(source, str):
             source = shlex.split(source)
@@ -131,7 +131,7 @@ class Secret:
 
     @property
     def source(self) -> str:
-        """Name of the source in logs and errors, such as `file PATH`, `env NAME` or `command PROGRAM`."""
+        """Name of the source in logs and errors: `the configuration`, `file PATH`, `env NAME` or `command PROGRAM`."""
         return "the configuration" if self._kind == "text" else f"{self._kind} {self._source[0]}"
 
     @property

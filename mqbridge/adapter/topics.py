@@ -7,7 +7,7 @@ from mqbridge.message import Position
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster describes it; `partitions` is sorted, and `Partition.index` is an index in it.
+    """A topic as its cluster describes it; `partitions` has their names, sorted; `Partition.index` is the index of a name.
 
     `aliases` are further names of the same topic that an origin may contain; loop prevention checks for all of them.
     """
@@ -40,7 +40,7 @@ class UnitRange:
     component: int = 0
 
     def position(self, unit: int) -> Position:
-        """Return the position at which this unit begins; with `count`, the position after the last unit."""
+        """Return the position at which this unit begins, or for `unit` equal to `count`, the position after the last unit."""
         if not unit:
             return self.first
         first, changed = self.first, self.component

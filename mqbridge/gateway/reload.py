@@ -32,8 +32,11 @@ class ReloadableGateway(Protocol):
     """A gateway that can apply another configuration."""
 
     config: Config
+    """The configuration in effect."""
     initial_config: Config
+    """The configuration at the start of the process."""
     adapters: Mapping[str, Adapter] | None
+    """The systems that a configuration may use; None means all that are installed."""
 
     async def apply(self, config: Config) -> Change:
         """Switch to this configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
@@ -86,9 +89,8 @@ class Reloader:
     async def reload(self) -> ReloadResult:
         """Reload and return the result."""
         if self.path is None or self._has_ended:
-            return ReloadResult(
-                at=time.time(), problems=["cannot reload: the gateway was not started from a file, or is stopping"]
-            )
+            why = "was not started from a file" if self.path is None else "is stopping"
+            return ReloadResult(at=time.time(), problems=[f"cannot reload: the gateway {why}"])
         future: asyncio.Future[ReloadResult] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         self._requested.set()

@@ -4,7 +4,8 @@ The rules of a system are in its module `mapping.table`, and are registered with
 of the system's own message format) to a field of `Message`, and defines the fate of the field when a message is written:
 
     native      a field of the system itself stores the value
-    carried     a reserved property stores the value; a system that has a field for it stores it there again
+    carried     a reserved property stores the value; if the message is later written to a system with a field for it, that
+                field stores the value
     recomputed  the system that stores the message sets a new value; the field is only read
     dropped     the value has no meaning outside of its system; `why` gives the reason
 """
@@ -27,10 +28,10 @@ NATIVE, CARRIED, RECOMPUTED, DROPPED = Fate
 
 
 class FieldRule(NamedTuple):
-    """The rule of one native field (or reserved property): its message field, its fate, and a reason (`why`) in one line.
+    """The rule of the native field (or reserved property) named `native`: its message field, its fate, and a one-line reason.
 
-    `native` is the name of the native field; it is empty if the system's format has none for the message field. `field` is None
-    if no field of `Message` has the value.
+    `native` is empty if the system's format has no field for the message field. `field` is None if no field of `Message` has the
+    value.
 
     `own` means that the value is specific to this system: values from other systems in the same message field are not written to
     the native field.
@@ -55,7 +56,7 @@ class FieldTable(NamedTuple):
         return [rule for rule in self.rules if rule.field == field]
 
     def carried_fields(self) -> tuple[str, ...]:
-        """Return the message fields without a native field in the system, in the order of the rules."""
+        """Return the message fields that the system stores only in a reserved property, in the order of the rules."""
         native = {rule.field for rule in self.rules if rule.fate is NATIVE}
         carried = (rule.field for rule in self.rules if rule.fate is CARRIED)
         return tuple(dict.fromkeys(field for field in carried if field is not None and field not in native))
@@ -69,7 +70,8 @@ class MappedField(NamedTuple):
     """The mapping of one native field of a source to a target.
 
     `source` is the name of the native field, `field` that of the message field (None if there is none), and `target` has the
-    names of the target's native fields, joined by commas; it is empty if the field is not written.
+    names of the target's native fields and reserved properties that store the value, joined by commas; it is empty if none does.
+    `fate` is the fate in the target, or in the source if the value does not reach the target.
     """
 
     source: str
@@ -91,6 +93,7 @@ def _map_field(rule: FieldRule, target: FieldTable) -> Iterable[MappedField]:
     if rule.field is None or rule.fate is DROPPED:
         yield MappedField(rule.native, rule.field, "", rule.fate, rule.why)
         return
+    # `own` fields take no values of other systems. Every system has another rule for each message field.
     target_rules = [target_rule for target_rule in target.rules_of(rule.field) if not target_rule.own]
     written = [target_rule for target_rule in target_rules if target_rule.fate in {NATIVE, CARRIED}]
     names = ", ".join(dict.fromkeys(target_rule.native for target_rule in written))

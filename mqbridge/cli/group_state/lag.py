@@ -81,7 +81,7 @@ def sum_or_none(numbers: Iterable[int | None]) -> int | None:
 async def fetch_lag(
     cluster: Cluster, topic: str, group: str, names: Sequence[str], bounds: Mapping[str, Bounds]
 ) -> tuple[list[PartitionLag], list[Member]]:
-    """Return the lag of each partition in `names`, and the group's members. Raises ClusterError."""
+    """Return the lag of each partition in `names`, and the group's members; `bounds` is by partition. Raises ClusterError."""
     operations = operations_of(cluster)
     committed, lags, members = await asyncio.gather(
         cluster.committed(topic, group), operations.backlog(topic, group), _members(operations, topic, group)

@@ -34,11 +34,11 @@ class PartitionRule(Options):
     by: By = Field(
         default="modulo",
         description="`modulo`: each source partition is written to one target partition, its index modulo the number of target "
-        "partitions; `identity`: to the target partition with the same index, so the target needs as many partitions as the "
-        "source; `table`: to the target partition in `table`; `key`: to the partition that the target's own producers choose for "
-        "the message's key (without a key as by `modulo`); `round_robin`: each batch to the next partition, without any order. "
-        "New partitions of a target are used at once: with `modulo` and `key`, later messages may then be written to another "
-        "partition than earlier ones.",
+        "partitions; `identity`: to the target partition with the same index, so the target needs at least as many "
+        "partitions as the source; `table`: to the target partition in `table`; `key`: to the partition that the target's own "
+        "producers choose for the message's key (a message without a key as with `modulo`); `round_robin`: each batch to the "
+        "next partition, without any order. New partitions of a target are used at once: with `modulo` and `key`, later messages "
+        "may then be written to another partition than earlier ones.",
     )
     table: dict[Name, Annotated[int, Field(ge=0)]] = Field(
         default={},
@@ -49,7 +49,7 @@ class PartitionRule(Options):
         default=("key",),
         min_length=1,
         description="For `by: key`: the key to use, `key` (the routing key), `ordering_key`, `keys` (the first index key)"
-        " or `property:NAME`; from a list, the first one that the message has. Edits are applied first.",
+        " or `property:NAME`; from a list, the first one that the message has. The target's `edit` is applied first.",
     )
 
     @model_validator(mode="after")
