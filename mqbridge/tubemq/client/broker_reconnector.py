@@ -47,8 +47,8 @@ class BrokerReconnector:
     async def reconnect(self, error: MqbridgeError | None) -> ServerConnection:
         """Wait for the backoff delay, refresh the route unless the Broker's memory is full, and connect.
 
-        `error` is the reason to reconnect; None (only the connection is missing) means neither a delay nor a refresh. Raises ClusterError and
-        ProtocolError; the caller then calls this method again with the raised error.
+        `error` is the reason to reconnect; None (only the connection is missing) means neither a delay nor a refresh.
+        Raises ClusterError and ProtocolError; the caller then calls this method again with the raised error.
         """
         if error is not None:
             self._log(error)
