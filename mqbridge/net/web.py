@@ -20,7 +20,7 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
-    Without `tls`, HTTPS uses httpx's own defaults. With a `transport`, requests use it instead of sockets. With `trust_env`,
+    Without `tls`, HTTPS uses httpx's own defaults. Tests give a `transport`, which replaces sockets. With `trust_env`,
     httpx obeys its environment variables, such as HTTPS_PROXY; otherwise it ignores them.
     """
 
@@ -56,22 +56,23 @@ class HttpConnections:
     @asynccontextmanager
     async def _borrow_client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
         """Provide a client with the current TLS context for one call."""
-        context = self._context if self._tls is None or scheme != "https" else await self._tls.context()  # HTTP needs no change
-        client = self._current
+        # Without HTTPS the context is not used, so changed TLS files need no new client.
+        context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
+        client, old_client = self._current, None
         if client is None or context is not self._context:
             old_client, self._context = client, context
             client = self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
+        client.running_calls += 1  # before the next await: a newer client may replace this one meanwhile
+        try:
             if old_client is not None:
                 await old_client.retire()
-        client.running_calls += 1
-        try:
             yield client.http
         finally:
             client.running_calls -= 1
             await client.close_if_unused()
 
     def explain(self, error: httpx.HTTPError, host: str) -> str | None:
-        """Explain a TLS failure and name the option to change; return None for other failures."""
+        """Explain a TLS failure and name the option to change; return None for other failures, and without `tls`."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _TLS_ERRORS):
             cause = cause.__cause__ or cause.__context__
@@ -112,5 +113,5 @@ class _StreamInfo:
         self._stream = stream
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return `ssl_object`, among others."""
+        """Return the value of this name, like `asyncio.BaseTransport.get_extra_info`; `Tls` asks for `ssl_object`."""
         return self._stream.get_extra_info(name) or default

@@ -167,6 +167,30 @@ async def test_a_changed_certificate_makes_a_new_client_and_breaks_no_call(tmp_p
     assert after.is_closed
 
 
+async def test_a_client_replaced_while_it_closes_the_one_before_stays_open_for_its_call() -> None:
+    is_closing, may_close = asyncio.Event(), asyncio.Event()
+
+    class SlowToClose(httpx.MockTransport):
+        async def aclose(self) -> None:
+            is_closing.set()
+            await may_close.wait()
+
+    class ChangingTls(Tls):
+        async def context(self) -> ssl.SSLContext:
+            return ssl.create_default_context()
+
+    connections = HttpConnections(httpx.Timeout(5.0), ChangingTls(), SlowToClose(lambda _: httpx.Response(200)))
+    url = httpx.URL("https://host")
+    await connections.request("GET", url)
+    second = asyncio.create_task(connections.request("GET", url))
+    await is_closing.wait()
+    third = asyncio.create_task(connections.request("GET", url))
+    await asyncio.sleep(0)
+    may_close.set()
+    assert [response.status_code for response in await asyncio.gather(second, third)] == [200, 200]
+    await connections.close()
+
+
 async def test_tls_errors_name_the_option(tmp_path: Path) -> None:
     connections = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings()))
     error = httpx.ConnectError("failed")
