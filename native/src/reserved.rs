@@ -56,6 +56,7 @@ pub fn needs_user_prefix(name: &[u8]) -> bool {
 
 /// Destination of the reserved pairs that an encoder writes.
 pub trait PairSink {
+    /// Writes one pair, whose name and value are not escaped yet.
     fn add(&mut self, name: &[u8], value: &[u8]);
 }
 
@@ -145,10 +146,10 @@ pub fn join_keys(message: &Message, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the pairs of origin and hops.
+/// Writes the pairs of origin and hops; one hop needs no pair, because an origin implies it.
 ///
-/// With a prefix, the origin is the prefix followed by the message's position, and adds one hop unless the message has this
-/// origin already. Without a prefix, the message keeps its origin and hops.
+/// With a prefix (`cluster|topic|partition|` of the source), the origin is the prefix followed by the message's position, and
+/// adds one hop unless the message has this origin already. Without a prefix, the message keeps its origin and hops.
 pub fn origin_properties(message: &Message, prefix: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut impl PairSink) {
     let hops = match (prefix, message.origin()) {
         (None, None) => return,
@@ -194,8 +195,8 @@ pub struct CarriedFields {
 
 /// Divides pairs into user properties, which stay in `pairs`, and carried fields, which are returned: Python's `read_carried`.
 ///
-/// `blank`: the stored payload is that of a tombstone; only then is `mqbridge.null` read as a field. Index keys are appended to
-/// the store's keys.
+/// `blank`: the stored payload is what the system stores for a tombstone (for example, no bytes); only then is `mqbridge.null`
+/// read as a field. Index keys are appended to the store's keys.
 pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> CarriedFields {
     let mut carried = CarriedFields::default();
     pairs.retain_mut(|pair| {
@@ -221,8 +222,8 @@ pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> Ca
     carried
 }
 
-/// Returns true if `read_carried` reads the pair as a field: Python's `is_carried`. `mqbridge.hops` always counts, although it
-/// also needs an origin. `blank` is that of `read_carried`.
+/// Returns true if `read_carried` reads the pair as a field: Python's `is_carried`. It is always true for `mqbridge.hops`, because
+/// the origin that hops require is in another pair. `blank` is as in `read_carried`.
 pub fn is_carried(store: &mut Store, pair: Pair, blank: bool) -> bool {
     let name = store.bytes(pair.0);
     if name == HOPS {
@@ -267,8 +268,9 @@ impl CarriedFields {
                     self.deliver_at = Some(number);
                 }
             }
+            // Gateways write no hops of 1, and i64::MAX leaves no room for the hop that the next gateway adds.
             b"hops" => match read_number(text) {
-                Some(hops) if (2..i64::MAX).contains(&hops) => self.hops = Some(hops), // the next gateway writes one more
+                Some(hops) if (2..i64::MAX).contains(&hops) => self.hops = Some(hops),
                 _ => return false,
             },
             b"null" => {

@@ -1,4 +1,6 @@
-"""One connection: requests in both directions. A response has the opaque (number) of its request; responses come in any order.
+"""One connection to a broker or name server, with requests in both directions.
+
+A response has the opaque (number) of its request; responses come in any order.
 
 There is no handshake. Each direction numbers its requests independently: a broker's request may have the opaque of a pending
 request of ours. A late response to a request that timed out is dropped.
@@ -72,10 +74,10 @@ class Connection:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def post(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> "asyncio.Future[Command]":
-        """Send a request now; return a future for its response, whatever its code. `timeout` is in seconds.
+        """Send a request now; return a future for its response. `timeout` is in seconds.
 
-        The future may fail with RequestTimeout, ConnectionLost, or AccessRefused for denied access. Raises ConnectionLost if the
-        connection has ended.
+        The response may have any code, except that the future fails with AccessRefused if the server denies access. It may also
+        fail with RequestTimeout or ConnectionLost. Raises ConnectionLost if the connection has ended.
         """
         opaque = _int32(next(self._opaques))
         if (signed := self._signed) is None:
@@ -91,7 +93,7 @@ class Connection:
         self.endpoint.send(*_frame(request.code, opaque, flag=0, ext=request.ext, body=request.body, keys=request.keys))
 
     async def request(self, code: int, ext: Mapping[str, str], body: bytes, timeout: float) -> Command:
-        """Send a request and wait for its response, whatever its code. Raises RequestTimeout, ConnectionLost or AccessRefused.
+        """Send a request and wait for its response, as `post` does. Raises RequestTimeout, ConnectionLost or AccessRefused.
 
         If the request times out and the peer has sent nothing since the request, the connection is closed.
         """
@@ -154,7 +156,7 @@ class Connection:
     # --- denied access ----------------------------------------------------------------------------------------------
 
     def record_credentials_accepted(self) -> None:
-        """Record that the server accepted our credentials: a later refusal of them is taken as temporary."""
+        """Record that the server accepted a request's signature: a later refusal of our credentials is taken as temporary."""
         if self.endpoint.link is not None:
             self.endpoint.link.record_credentials_accepted()
 
@@ -166,7 +168,7 @@ class Connection:
         if self._signed is not None:
             self._signed.on_denial(response.opaque, denial)
         elif denial.of_credentials:
-            code = 0  # the error for missing credentials does not name the request
+            code = 0  # not used: the error for missing credentials does not name the request
             self._pending.reject(
                 response.opaque, access_refused(denial, code, self.address, None, refusal_failure(self.endpoint.link))
             )
@@ -248,8 +250,8 @@ async def open_connection(
 ) -> Connection:
     """Connect to `host:port` within `timeout` seconds. `tls` None: a plain connection.
 
-    With `credentials` None, requests are not signed. Raises Unreachable, ValueError for an invalid address, ClusterError for
-    unreadable TLS files.
+    With `credentials` None, requests are not signed. `connectivity` records whether the cluster's servers are reachable; None
+    records nothing. Raises Unreachable, ValueError for an invalid address, ClusterError for unreadable TLS files.
     """
     host, port = split_address(address, default_port=0)  # the default is never used: callers pass a port
     connection = Connection(address, on_request, on_lost, credentials)

@@ -1,6 +1,6 @@
 """Administration of consumer groups: configuration, members, progress, and moving offsets.
 
-A group exists at brokers like a topic; each broker keeps the group's offsets of its own queues.
+Each broker has its own configuration of a group, and stores the group's offsets for its own queues.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ NO_PRODUCERS = "not exist"
 
 
 class GroupAdmin:
-    """Group administration of one cluster. Each call raises ClusterError, and RemoteProtocolError for an invalid response."""
+    """Administration of the groups at all brokers that the name servers know, possibly of several clusters.
+
+    Each call raises ClusterError, and RemoteProtocolError for an invalid response.
+    """
 
     def __init__(self, client: BaseClient, admin: Admin, positions: Positions) -> None:
         self._client, self._admin, self._positions = client, admin, positions
@@ -102,7 +105,7 @@ class GroupAdmin:
             try:
                 response = await self._client.request(address, Code.QUERY_TOPICS_BY_CONSUMER, ext)
             except ServerRefused as error:
-                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
+                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:  # the code of 4.x brokers, which do not have this request
                     raise
                 return await topics_with_offsets(self._client, address, group)
             return list(TopicList.decode(response.body).topics)
@@ -112,7 +115,8 @@ class GroupAdmin:
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, or have offsets in it.
 
-        A 5.3.3 broker also lists the topic's own name while it is consumed; this is removed unless it is a group with offsets.
+        A 5.3.3 broker also lists the topic's own name while it is consumed. It is removed, unless a group of this name has
+        offsets in the topic.
         """
         responses = await self._admin.request_masters_of(topic, Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).encode())
         groups = {group for response in responses for group in GroupList.decode(response.body).groups}
@@ -143,8 +147,8 @@ class GroupAdmin:
     async def reset(self, group: str, topic: str, timestamp: int) -> dict[Queue, int]:
         """Reset a group to messages stored at `timestamp` (ms) or later, or with -1 to the end; return the offsets by queue.
 
-        A running consumer gets the offsets in the response to its next pull, or in a request of the broker; a stopped one starts
-        at them.
+        The broker sends the offsets to running consumers, in the response to the next pull or in a request; a stopped consumer
+        begins at them when it starts.
         """
         header = ResetOffsetHeader(group, topic, timestamp)
         responses = await self._admin.request_masters_of(topic, Code.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
@@ -153,8 +157,9 @@ class GroupAdmin:
     async def write(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set the offsets of a stopped group; a running consumer would overwrite them with its own.
 
-        After a `reset`, until the group pulls from the queue, a 5.x broker confirms commits but ignores them. In such a queue the
-        reset is replaced by one to the given offset. Raises ClusterError (RETRY) if offsets still differ, because members run.
+        After a `reset`, until the group pulls from the queue, a 5.x broker confirms commits but ignores them. There this method
+        resets the queue again, to the given offset. Raises ClusterError (RETRY) if offsets still differ, probably because members
+        run.
         """
         await asyncio.gather(*(self._positions.commit(queue, group, offset) for queue, offset in offsets.items()))
         unchanged = await self._queues_that_differ(group, offsets)
@@ -164,7 +169,7 @@ class GroupAdmin:
         if unchanged:
             labels = ", ".join(map(queue_label, unchanged[:5]))
             problem = f"the offsets of group {group} did not change in {len(unchanged)} queues, such as {labels}"
-            raise ClusterError(f"{problem}, because the group has running members: stop them first")
+            raise ClusterError(f"{problem}, probably because the group has running members: stop them first")
 
     async def _queues_that_differ(self, group: str, offsets: Mapping[Queue, int]) -> list[Queue]:
         """Return the queues whose committed offset is not the one in `offsets`."""

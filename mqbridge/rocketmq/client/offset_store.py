@@ -1,4 +1,4 @@
-"""Where committed offsets are stored: at the brokers by group, in the caller's store, or nowhere. Also the start offset.
+"""Stores of committed offsets (at the brokers by group, in the caller's store, or nowhere), and the choice of the start offset.
 
 If a group has never committed an offset in a queue, a broker by default returns 0 as long as the queue's first message is in
 memory. So a new group that wants to start at the end would start at the beginning. Therefore our queries set
@@ -51,7 +51,7 @@ class GroupOffsets:
     def __init__(self, brokers: Brokers, group: str, start: StartOffset) -> None:
         self._brokers, self._group = brokers, group
         self._exact = start is not StartOffset.EARLIEST
-        """True if `load` must tell a committed 0 from no offset."""
+        """True if `load` must distinguish a committed 0 from no offset, by one more request to a 4.x broker."""
         self._positions = Positions(brokers.client)
 
     async def load(self, queue: Queue) -> int | None:
@@ -105,7 +105,7 @@ class StoredOffsets:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "saving the offsets of %d queues of %s failed, retrying later: %s",
+                "saving the offsets of %d queues of topics %s to the consumer's store failed, retrying later: %s",
                 len(offsets),
                 ", ".join(sorted({queue.topic for queue in offsets})),
                 error,
@@ -115,7 +115,7 @@ class StoredOffsets:
 
 
 class NoOffsets:
-    """No offset is stored: a consumer always begins at the start of its settings."""
+    """No offset is stored: a consumer begins every time at the start offset that its settings choose."""
 
     piggyback = False
 
@@ -141,7 +141,7 @@ async def resolve_start(positions: Positions, queue: Queue, start: StartOffset, 
 
 
 def offset_store(settings: ConsumerSettings, brokers: Brokers) -> OffsetStore:
-    """Return the offset store of a consumer with these settings."""
+    """Return the offset store for these settings: NoOffsets without a group, and in broadcasting without a store."""
     if settings.model is MessageModel.BROADCASTING:
         return NoOffsets() if settings.store is None else StoredOffsets(settings.store)
     return GroupOffsets(brokers, settings.group, settings.start) if settings.group else NoOffsets()

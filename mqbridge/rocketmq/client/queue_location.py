@@ -1,4 +1,4 @@
-"""Finds the master of a queue after a failed send. After errors that an old route may cause, the route is queried again first."""
+"""Finds the master of a queue before sends to it. After errors that an old route may cause, the route is queried again first."""
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ServerRefused, Unreachable
 from mqbridge.rocketmq.client.route import queue_label
@@ -15,18 +15,18 @@ class QueueRemoved(ClusterError):
 
 
 async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | None) -> str:
-    """Return the address of the queue's master; `error` is the reason for the call, None if there was no failure.
+    """Return the address of the queue's master; `error` is the failure of the last send or attempt, None if there was none.
 
-    Raises QueueRemoved, and other ClusterErrors: REFRESH if the broker has no master now, or the errors of `context.route`.
+    Raises QueueRemoved, ClusterError (REFRESH: try again later) if the broker has no master now, and errors of `context.route`.
     """
     topic, routes = queue.topic, context.client.routes
-    if isinstance(error, Unreachable):
+    if isinstance(error, Unreachable):  # perhaps the current name server has not noticed yet that the broker moved
         routes.invalidate_and_switch_server(topic)
     # After an error with RETRY, for example of a busy broker, the route is still right.
     elif isinstance(error, ConnectionLost) or (isinstance(error, ClusterError) and error.failure is not Failure.RETRY):
         routes.invalidate(topic)
-    missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST
-    route = await context.route(missing=missing)
+    is_topic_missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST
+    route = await context.route(missing=is_topic_missing)
     address = route.master(queue.broker)
     if address is None:
         raise ClusterError(f"the route of topic {topic} contains no master of broker {queue.broker} now", Failure.REFRESH)

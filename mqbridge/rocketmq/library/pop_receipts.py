@@ -1,6 +1,7 @@
 """Makes the receipts of popped messages from a POP response, and combines receipts for one acknowledgement request.
 
-`wire/receipts.py` describes the formats.
+POP reads messages without assigned queues; the consumer acknowledges each message by its receipt. `wire/receipts.py` describes
+receipts and the offset lists in the response.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,9 +28,9 @@ _RECEIPT_PREFIX = f"{Name.POP_CK}{NAME_END}".encode()
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:
-    """Return the topic to name when a message is acknowledged: the topic itself, or one of the group's two retry topics for it.
+    """Return the topic to name when a message is acknowledged: the topic itself, or the group's retry topic for it.
 
-    `retry` is the marker in the receipt that says which.
+    `retry` is the receipt's field: NORMAL, or the form of the retry topic's name (RETRY_V1 or RETRY_V2).
     """
     return {NORMAL: topic, RETRY_V1: f"{RETRY_PREFIX}{group}_{topic}", RETRY_V2: f"{RETRY_PREFIX}{group}+{topic}"}[retry]
 
@@ -39,9 +40,9 @@ def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> 
 
     A redelivered record has its receipt as a property, because its topic and offset are those of its first delivery. For other
     records the response lists offsets by queue: the n-th record of a queue, in the order of offsets, has the n-th offset in the
-    list. Raises RemoteProtocolError if the response lists no offset for a record.
+    list, as in the Java client. Raises RemoteProtocolError if the response lists no offset for a record.
     """
-    starts = parse_start_offsets(header.start_offset_info)
+    start_offsets = parse_start_offsets(header.start_offset_info)
     listed_offsets = parse_message_offsets(header.msg_offset_info)
     stored_receipts = [property_of(record, _RECEIPT_PREFIX) for record in records]
     # The response has a list of offsets for each pair of a retry marker and a queue id.
@@ -59,7 +60,7 @@ def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> 
             receipts.append(parse_receipt(stored_receipt.decode(errors="replace")))
             continue
         try:
-            start, offset = starts[source], listed_offsets[source][indexes[source][record.queue_offset]]
+            start, offset = start_offsets[source], listed_offsets[source][indexes[source][record.queue_offset]]
         except (KeyError, IndexError) as error:
             lists = f"{header.start_offset_info!r}, {header.msg_offset_info!r}"
             raise RemoteProtocolError(f"the offset lists of the POP response lack {record!r}: {lists}") from error
@@ -79,7 +80,7 @@ def _retry_marker(topic: str) -> str:
 
 
 def make_batch_acks(group: str, topic: str, receipts: Iterable[Receipt]) -> list[BatchAck]:
-    """Return one entry for all receipts of the same pop and queue; it has a bit mask with a bit per message."""
+    """Return one entry per pop and queue. Bit n of its mask acknowledges the message at the pop's start offset plus n."""
     masks: dict[Receipt, int] = {}
     for receipt in receipts:
         pop = receipt._replace(offset=0)  # equal for all receipts of the same pop and queue

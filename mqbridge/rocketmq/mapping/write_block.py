@@ -2,9 +2,10 @@
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
-Pairs in brackets are written only if the message needs them; `mqbridge.order` is written only for a message that is sent alone.
-Carried fields are those that no system property can hold; a reserved property, with a name of the gateway's own, holds each. A
-block contains at least one pair that only gateways write. All pairs of this kind follow the user's pairs.
+Pairs in brackets are written only if the message needs them; `mqbridge.order` is written only for a message that is sent alone,
+because the broker reorders its properties. Carried fields are those that no system property can hold; a reserved property, with
+a name of the gateway's own, holds each. A block contains at least one pair that only gateways write. All pairs of this kind
+follow the user's pairs.
 """
 
 from collections.abc import Sequence
@@ -36,9 +37,9 @@ _INT32 = range(-(1 << 31), 1 << 31)
 def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair | None = None) -> tuple[bytes, int]:
     """Return the property string of a message, and the flag to send with it.
 
-    `stamp` is the origin stamp, None for none. `alone` is True for a single send, whose properties the broker reorders. `delay`
-    is the property that makes the broker delay the message; None: it is not delayed. Raises UnicodeEncodeError for lone
-    surrogates.
+    `stamp` is the origin to write; None keeps the message's own. `alone` is True for a single send, whose properties the broker
+    reorders. `delay` is the property that makes the broker delay the message; None: it is not delayed. Raises UnicodeEncodeError
+    for lone surrogates.
     """
     properties, flag, sharded = _take_synthetic(message)
     system_pairs, not_in_system = _write_system(message, delay, sharded=sharded)
@@ -76,6 +77,7 @@ def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
         return properties, flag, sharded
     if _ends_with(properties, FLAG) and (flag := _parse_flag(properties[-1][1])):
         properties = properties[:-1]
+    # Without SHARDED, no __SHARDINGKEY would be written for a key that is derived from the index keys.
     if _ends_with(properties, SHARDED) and properties[-1][1] == "1" and _is_writable(message.key) and _is_key_derived(message):
         sharded, properties = True, properties[:-1]
     return properties, flag, sharded

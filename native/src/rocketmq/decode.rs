@@ -19,7 +19,7 @@ pub fn decode_pulls(pulls: Vec<Pull>, decompress: &mut Decompress) -> Result<Sto
         keep_wanted(&store, &mut records, first, next, &tags);
         store.rows.reserve(records.len());
         for record in &records {
-            let row = decode_record(&mut store, record, &mut reader)?;
+            let row = decode_record(&mut store, record, &mut reader);
             store.rows.push(row);
         }
     }
@@ -40,7 +40,7 @@ pub fn count(pull: Pull, decompress: &mut Decompress) -> Result<(usize, Option<i
 }
 
 /// Returns the message of a record. It adds the record's properties and index keys to the store, unless the record is damaged.
-fn decode_record(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Result<Row> {
+fn decode_record(store: &mut Store, record: &Record, reader: &mut BlockReader) -> Row {
     let mut row = Row {
         payload: Some(record.body),
         publish_time: Some(record.store_timestamp),
@@ -49,17 +49,17 @@ fn decode_record(store: &mut Store, record: &Record, reader: &mut BlockReader) -
         ..Row::default()
     };
     if record.defect.is_some() {
-        return Ok(row);
+        return row;
     }
     row.delivery_count = i64::from(record.reconsume_times);
     // A gateway writes PLACEHOLDER for a missing or empty payload; the properties tell which.
     let blank = store.bytes(record.body) == PLACEHOLDER;
-    let from_gateway = reader.read_block(store, record.properties, record.flag, blank, &mut row)?;
+    let from_gateway = reader.read_block(store, record.properties, record.flag, blank, &mut row);
     if !from_gateway {
         // A gateway writes the event time, if any, as a property.
         row.event_time = Some(record.born_timestamp);
     }
-    Ok(row)
+    row
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use memchr::{memchr, memchr_iter};
 
-use crate::Result;
 use crate::message::{Key, Pair, Row, Slice, Store};
 use crate::reserved::{CarriedFields, GATEWAY_MARKER, HOPS, NULL_PAYLOAD, USER_PREFIX, is_carried_name};
 use crate::rocketmq::broker_order::{read_order, restore_order};
@@ -33,16 +32,16 @@ pub struct BlockReader {
     carried: CarriedFields,
     /// True if a pair that only gateways write was read.
     from_gateway: bool,
-    /// True if the pair EMPTY marks the payload as empty.
+    /// True if the pair EMPTY marks the payload as empty: PLACEHOLDER is stored for it, because brokers refuse an empty body.
     is_empty: bool,
-    // Values of ORDER and of the system properties that are message fields:
+    // Values of ORDER (the order in which the properties were sent) and of the system properties that are message fields:
     order: Option<Slice>,
     tag: Option<Slice>,
     keys: Option<Slice>,
     sharding_key: Option<Slice>,
     timer: Option<Slice>,
-    /// The index of the first UNIQ_KEY among the user pairs, and true if it follows a gateway's pair, so that the broker or the
-    /// gateway added it.
+    /// The index of the first UNIQ_KEY among the user pairs. The flag is true if the broker or the gateway added it: then it
+    /// follows a pair that only gateways write.
     unique_key: Option<(usize, bool)>,
 }
 
@@ -50,21 +49,22 @@ impl BlockReader {
     /// Reads a property string: adds its properties to the store, and sets the fields of `row`. Returns true if a gateway wrote
     /// it.
     ///
-    /// `flag` is the record's flag; `blank` is true if the record's body is PLACEHOLDER.
-    pub fn read_block(&mut self, store: &mut Store, block: Slice, flag: i32, blank: bool, row: &mut Row) -> Result<bool> {
+    /// `flag` is the record's flag; `blank` is true if the record's body is PLACEHOLDER, which is stored for a missing or empty
+    /// payload.
+    pub fn read_block(&mut self, store: &mut Store, block: Slice, flag: i32, blank: bool, row: &mut Row) -> bool {
         self.stored_pairs.clear();
         split(store.bytes(block), block, &mut self.stored_pairs);
         let start = store.pairs.len();
-        self.read_pairs(store, blank)?;
+        self.read_pairs(store, blank);
         self.finish_user_pairs(store, start);
         self.set_fields(store, row);
         self.add_synthetic(store, start, flag, row);
         row.pairs = (start as u32, store.pairs.len() as u32);
-        Ok(self.from_gateway)
+        self.from_gateway
     }
 
     /// Divides the stored pairs by kind: adds the user pairs to the store, and sets the other parts of `self`.
-    fn read_pairs(&mut self, store: &mut Store, blank: bool) -> Result<()> {
+    fn read_pairs(&mut self, store: &mut Store, blank: bool) {
         self.names.clear();
         self.invalid_hops.clear();
         (self.carried, self.from_gateway, self.is_empty) = (CarriedFields::default(), false, false);
@@ -72,6 +72,7 @@ impl BlockReader {
         for index in 0..self.stored_pairs.len() {
             let StoredPair { kind, name, value } = self.stored_pairs[index];
             match kind {
+                // Kept pairs are system properties that become user properties.
                 PropertyKind::User | PropertyKind::Kept => self.add_user_pair(store, name, (name, value)),
                 PropertyKind::Ignored => {}
                 PropertyKind::Tags => self.tag = Some(value),
@@ -84,10 +85,9 @@ impl BlockReader {
                         self.add_user_pair(store, name, (name, value));
                     }
                 }
-                PropertyKind::Reserved => self.read_reserved(store, name, value, blank)?,
+                PropertyKind::Reserved => self.read_reserved(store, name, value, blank),
             }
         }
-        Ok(())
     }
 
     /// Adds a user pair to the store; `stored_name` is its name before unescaping.
@@ -97,7 +97,7 @@ impl BlockReader {
     }
 
     /// Reads a pair whose name begins with `mqbridge.`: a marker, a user pair, or a carried field.
-    fn read_reserved(&mut self, store: &mut Store, stored_name: Slice, stored_value: Slice, blank: bool) -> Result<()> {
+    fn read_reserved(&mut self, store: &mut Store, stored_name: Slice, stored_value: Slice, blank: bool) {
         let mut pair = unescape(store, (stored_name, stored_value));
         let (name, value) = (store.bytes(pair.0), store.bytes(pair.1));
         if name == ORDER && read_order(value).is_some() {
@@ -123,12 +123,11 @@ impl BlockReader {
         } else {
             self.add_user_pair(store, stored_name, pair);
         }
-        Ok(())
     }
 
     /// Restores the order of the user pairs, which begin at `start` in the store, and removes a UNIQ_KEY that was added later.
     ///
-    /// Hops without an origin, and invalid ones, are appended as user pairs.
+    /// Hops without an origin, and invalid ones, are appended as user pairs. An origin without hops counts as one hop.
     fn finish_user_pairs(&mut self, store: &mut Store, start: usize) {
         if let Some(order) = self.order {
             restore_order(store, order, &self.names, start);
@@ -173,7 +172,8 @@ impl BlockReader {
 
     /// Adds the properties FLAG and SHARDED, for values of the record that no field of a message can hold.
     ///
-    /// A property of the same name in the record takes precedence.
+    /// SHARDED tells that the record has a __SHARDINGKEY although its first index key is the same. A property of the same name
+    /// in the record takes precedence.
     fn add_synthetic(&self, store: &mut Store, start: usize, flag: i32, row: &Row) {
         let user_end = store.pairs.len();
         let has = |store: &Store, name: &[u8]| store.pairs[start..user_end].iter().any(|pair| store.bytes(pair.0) == name);

@@ -76,8 +76,9 @@ class RegisterBrokerResult(Header):
 class CreateTopicHeader(Header):
     """UPDATE_AND_CREATE_TOPIC.
 
-    `perm` consists of the bits in `bodies.routes.Perm`; 6 is reading and writing. `attributes` is like
-    `+message.type=FIFO,+cleanup.policy=DELETE`, with `-` in front of an attribute to remove.
+    `perm` is the sum of 4 (read), 2 (write) and 1 (the topic is a template for automatically created topics). `default_topic` is
+    required, but has no effect. `attributes` is like `+message.type=FIFO,+cleanup.policy=DELETE`, with `-` in front of an
+    attribute to remove.
     """
 
     topic: str
