@@ -94,9 +94,9 @@ class PulsarCluster(ClusterModel):
             address = self.service_url.removeprefix(SCHEME)
             advice = f"write {TLS_SCHEME}{address}, with the port for TLS (usually 6651)"
             raise ValueError(f"tls is given, but service_url is without TLS: {advice}")
-        # `tls: off` becomes None as well; only the set of given fields tells it from a missing option.
+        # `tls` is None for `tls: off` and for a missing option; `model_fields_set` contains only options that are given.
         if self.tls is None and "tls" in self.model_fields_set and self.is_tls:
-            raise ValueError(f"tls is off, but service_url begins with {TLS_SCHEME}")
+            raise ValueError(f"tls is off, but service_url begins with {TLS_SCHEME}: leave out tls, or write {SCHEME}")
         if self.auth is not None and self.auth.method == "tls" and self.certificate is None:
             raise ValueError("auth by method tls needs the gateway's certificate: give tls.certificate and tls.key")
         return self
@@ -118,7 +118,7 @@ class PulsarCluster(ClusterModel):
         return None if self.tls is None else self.tls.certificate
 
     def make_tls(self, cluster: str) -> Tls | None:
-        """Make the TLS settings of brokers and the REST interface; None if neither uses TLS."""
+        """Make the TLS state for brokers and the REST interface; None if neither uses TLS. `cluster` is the name, for the log."""
         is_admin_tls = self.admin_url is not None and self.admin_url.startswith(ADMIN_TLS_SCHEME)
         if self.tls is None and not self.is_tls and not is_admin_tls:
             return None
@@ -128,7 +128,7 @@ class PulsarCluster(ClusterModel):
     def from_url(cls, url: str) -> Self:
         """Parse `pulsar[+ssl]://host:6650[,host:6650][?admin=http://host:8080&NAME=VALUE]`.
 
-        Without `admin`, the guess is that the REST interface is at the default port of the same hosts.
+        Without `admin`, the REST interface is assumed to be at the default port of the same hosts.
         """
         service, settings = split_url(url, cls, excluded={"service_url"}, short_names=ADMIN_SHORT_NAME)
         if "admin_url" in settings:
@@ -159,7 +159,7 @@ class PulsarInboundOptions(BaseModel):
     )
     consumer_name: str = Field(default="", description="Name shown by the broker; empty makes a unique one.")
     batch_bytes: Size = Field(
-        default=1 << 20, ge=1, le=64 << 20, description="Maximum size of a batch: waiting entries are passed on together."
+        default=1 << 20, ge=1, le=64 << 20, description="Maximum size of the received entries that are passed on together."
     )
 
 
@@ -169,7 +169,9 @@ class PulsarOutboundOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     compression: CodecName = Field(default="none", description="Compression of every entry.")
-    batch_messages: int = Field(default=5000, ge=1, le=100_000, description="Maximum number of messages of an entry.")
+    batch_messages: int = Field(
+        default=5000, ge=1, le=100_000, description="Maximum number of messages in an entry (a Pulsar batch)."
+    )
     batch_bytes: Size = Field(
         default=512 << 10,
         ge=1,
@@ -178,7 +180,8 @@ class PulsarOutboundOptions(BaseModel):
     )
     key_hash: Literal["java", "murmur3"] = Field(
         default="java",
-        description="Hash of keys that chooses a partition: `java` is the default in Java, `murmur3` exists in all clients.",
+        description="Hash of keys that chooses a partition; use the one of the topic's other producers. `java` is the default in"
+        " Java, `murmur3` exists in all clients.",
     )
     producer_name: str | None = Field(
         default=None,

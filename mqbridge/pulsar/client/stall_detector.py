@@ -1,8 +1,9 @@
 """Detector of stalled subscriptions: the broker delivers nothing although the topic has further entries.
 
-Brokers have been seen to stall a failover subscription when its active consumer changes: they have permits and messages, but
-deliver nothing until a new SUBSCRIBE. A waiting consumer cannot distinguish a stall from an idle topic by itself. So it
-periodically requests the id of the topic's last entry; if it has not received that entry, it subscribes again.
+Brokers have been seen to stall a failover subscription when its active consumer changes: although the consumer has granted
+permits and the topic has messages, the broker delivers nothing until a new SUBSCRIBE. A waiting consumer cannot distinguish a
+stall from an idle topic by itself. So it periodically requests the id of the topic's last entry; if it has not received that
+entry, it subscribes again.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from mqbridge.pulsar.wire.ids import EntryId
 log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
-"""Maximum interval between two checks of an idle topic, in seconds; while the topic is idle, the interval doubles each time."""
+"""The interval between checks of an idle topic doubles up to this many seconds, or stays at `silence_s` if that is longer."""
 
 
 class StallDetector:
@@ -25,8 +26,8 @@ class StallDetector:
 
     `name` is the topic and the subscription, for log lines. A check requests the topic's last entry if no entry has arrived
     during an interval, which is `silence_s` seconds at first. `can_receive` returns True if the broker could deliver an entry
-    now. `find_unreceived` returns the topic's last entry, or None if it was received. `resubscribe` sends a new SUBSCRIBE; it is
-    called at most once for the same last entry.
+    now. `find_unreceived` returns the topic's last entry, or None if nothing is left to receive. `resubscribe` sends a new
+    SUBSCRIBE; it is called at most once for the same last entry.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class StallDetector:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
     def end(self) -> None:
-        """Stop scheduling checks; a check in progress continues."""
+        """Stop scheduling checks; a check in progress continues unless `close` cancels it."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -82,8 +83,9 @@ class StallDetector:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "topic %s: no entry has arrived, and requesting the topic's last entry failed, trying again later: %s",
+                "topic %s: no entry has arrived, and requesting the topic's last entry failed, trying again in %g s: %s",
                 self._name,
+                self._interval_s,
                 error,
             )
         else:
@@ -93,7 +95,7 @@ class StallDetector:
     def _evaluate(self, last: EntryId | None) -> None:
         """Subscribe again if the topic's `last` entry was not received.
 
-        Check less often if it was received (`last` is None), or if subscribing again for this entry did not help.
+        Check less often if nothing is left to receive (`last` is None), or if subscribing again for this entry did not help.
         """
         if self.has_news or not self._can_receive():  # changed during the request
             return

@@ -23,5 +23,5 @@ ADAPTER = Adapter(
     make_cluster=_make_cluster,
     table=TABLE,
     preview=preview,
-    uniform_groups=True,  # the Master refuses members with other topics or filters
+    uniform_groups=True,  # the Master refuses a member whose topics or filters differ from its group's
 )

@@ -31,7 +31,7 @@ class Credentials:
     async def sign(self) -> SignedCredentials | None:
         """Return a fresh signature, made with the current password; None without credentials.
 
-        Raises ClusterError (FATAL) if the password cannot be read and has never been read before.
+        If the password cannot be read, the one that was read last is used; without one, raises ClusterError (FATAL).
         """
         if self.user is None or self._password is None:
             return None
@@ -58,9 +58,10 @@ class Credentials:
         """Return why the Master refused the credentials, and what to change; `text` is the Master's error message."""
         if self.user is None or self._password is None:
             return "the Master requires credentials: set auth.user and auth.password"
-        if "timestamp" in text:
+        if "timestamp" in text:  # the signature contains the time, which the Master checks first
             return (
-                "our clock and the Master's differ by more than it allows (authValidTimeStampPeriodMs, 20 s by default):"
+                "the clocks of this machine and of the Master differ by more than it allows"
+                " (authValidTimeStampPeriodMs, 20 s by default):"
                 f" synchronize the clocks; user {self.user!r} was not checked"
             )
         return f"the Master does not accept user {self.user!r} with the password from {self._password.source}: correct auth"

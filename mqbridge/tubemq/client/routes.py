@@ -14,7 +14,7 @@ from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.tubemq.client.credentials import Role
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters, call_with_retries, format_topics, new_client_id
-from mqbridge.tubemq.client.topic_probe import probe_consumer, topic_exists
+from mqbridge.tubemq.client.topic_probe import check_consumer, topic_exists
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     ApprovedClientConfig,
@@ -193,7 +193,7 @@ class Routes:
 
     async def check_consumer(self, topic: str) -> None:
         """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials."""
-        await probe_consumer(self.masters, self.host, topic)
+        await check_consumer(self.masters, self.host, topic)
 
     async def refresh(self) -> None:
         """Update all routes now. Concurrent calls share one request, and its response or error.

@@ -3,7 +3,7 @@
 A restarted Master knows its Brokers and topics at once. But it lists a topic to producers only after a Broker has reported that
 it accepts messages for the topic: half a second later with one Broker, later if Brokers start slowly. Until then a producer
 cannot tell an existing topic from a missing one. A consumer can: the Master accepts a group for a configured topic, and refuses a
-group for any other topic with TOPIC_NOT_DEPLOYED. A real Master that was killed and restarted responded in these two ways.
+group for any other topic with TOPIC_NOT_DEPLOYED. Both responses were observed at a real Master after a restart.
 """
 
 import logging
@@ -21,11 +21,11 @@ PROBE_GROUP_PREFIX = "mqbridge_looks_"
 
 
 async def topic_exists(masters: Masters, host: str, topic: str) -> bool:
-    """Return True if the Master knows the topic. `host` is our IPv4 address, for the requests. Raises ClusterError.
+    """Return True if the Master knows the topic. `host` is our IPv4 address, a part of our client id. Raises ClusterError.
 
-    The Master knows the topic if it accepts the temporary group, or refuses it because only listed groups may consume the topic.
-    Any other FATAL refusal returns False, except for refused credentials: they tell nothing about the topic, so the error is
-    raised.
+    The Master knows the topic if it accepts the temporary group, or refuses it because only authorized groups may consume the
+    topic. Any other FATAL refusal returns False, except for refused credentials: they tell nothing about the topic, so the error
+    is raised.
     """
     try:
         await _probe(masters, host, topic)
@@ -36,10 +36,10 @@ async def topic_exists(masters: Masters, host: str, topic: str) -> bool:
     return True
 
 
-async def probe_consumer(masters: Masters, host: str, topic: str) -> None:
+async def check_consumer(masters: Masters, host: str, topic: str) -> None:
     """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials.
 
-    If only listed groups may consume the topic, nothing is raised: the caller's group may be listed.
+    If only authorized groups may consume the topic, nothing is raised: the caller's group may be one of them.
     """
     try:
         await _probe(masters, host, topic)
@@ -63,4 +63,9 @@ async def _leave(member: Membership) -> None:
     try:
         await member.leave()
     except (ClusterError, ProtocolError) as error:
-        log.debug("leaving temporary group %s as %s failed: %s", member.group, member.client_id, error)
+        log.debug(
+            "leaving temporary group %s as %s failed, the Master removes the member after a timeout: %s",
+            member.group,
+            member.client_id,
+            error,
+        )

@@ -10,7 +10,8 @@ both with reserved pairs (`mqbridge.…`) for the fields that TubeMQ has no pair
 It appends if the message has an attribute string, and this string agrees with the message's properties and type. Keys and values
 of a built string are escaped (see `escapes`); the item `mqbridge.v=1` marks a built string.
 
-`blank` is True for a message with an empty body: only then is the reserved pair of a tombstone valid.
+Parameters: `blank` is True for a message with an empty body: only then is the reserved pair of a tombstone valid. `msg_times` is
+the cache that parses `$msgTime$` values in the cluster's time zone.
 """
 
 import re
@@ -61,8 +62,8 @@ class AttributesMessage(Message):
 
 
 def read_message(attributes: bytes, body: bytes, position: Position, msg_times: MsgTimes) -> Message:
-    """Return the message with this attribute string and body, of an SDK or a gateway."""
-    if attributes.find(RESERVED_PREFIX_BYTES) < 0:  # `find` takes half the time of `in`
+    """Return the message with this attribute string and body, whether an SDK or a gateway wrote them."""
+    if attributes.find(RESERVED_PREFIX_BYTES) < 0:  # no reserved pair: an SDK's string. `find` takes half the time of `in`
         properties = parse_pairs(attributes)
         msg_type, event_time = system_fields(properties, msg_times)
         # Positional arguments: keywords take 300 ns more.
@@ -93,8 +94,8 @@ def _read_built(items: list[bytes], msg_times: MsgTimes, *, blank: bool) -> tupl
     """Return (properties, other message fields) of a built string."""
     marker_at = items.index(MARKER)
     user_pairs = [_without_prefix(pair) for pair in _unescaped_pairs(items[:marker_at])]
-    # Unknown pairs after the marker were appended by others: they are user properties, except $msgType$ and $msgTime$, which
-    # the gateway wrote there from fields of the message.
+    # Unknown pairs after the marker were appended by others: they are user properties. But $msgType$ and $msgTime$ are the
+    # gateway's, written from message fields; a reserved pair has the exact event time.
     other_pairs, fields = read_carried(_unescaped_pairs(items[marker_at + 1 :]), blank=blank)
     properties = (*user_pairs, *(pair for pair in other_pairs if pair[0] not in {MSG_TYPE, MSG_TIME}))
     msg_type = dict(other_pairs).get(MSG_TYPE, system_fields(properties, msg_times)[0])
@@ -189,7 +190,7 @@ def _missing_fields(message: Message, msg_times: MsgTimes) -> list[Pair]:
 
 
 def _missing_time(message: Message, msg_times: MsgTimes) -> list[Pair]:
-    """Return a reserved pair for the event time, if `$msgTime$` does not express the same time in this zone."""
+    """Return a reserved pair for the event time, if `$msgTime$`, read in the cluster's time zone, is another time."""
     time = message.event_time
     if time is None or time == system_fields(message.properties, msg_times)[1]:
         return []

@@ -1,6 +1,7 @@
 """Field table: how the fields and attributes of TubeMQ messages are mapped, and which attributes carry fields of other systems.
 
-Fields of a send request and of a fetched message have their protobuf names; an attribute is listed as `attribute NAME`.
+Fields of a send request and of a fetched message have their protobuf names; an attribute is listed as `attribute NAME`. A rule
+with `own=True` is only for values that come from TubeMQ. A pack is the messages that one get request returns.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
@@ -72,6 +73,6 @@ NOT_READABLE = (
     FieldRule("", "delivery_count", RECOMPUTED, "TubeMQ does not count deliveries"),
     FieldRule("", "defect", DROPPED, "unreadable messages are never delivered"),
 )
-"""Message fields that a TubeMQ message has no value for."""
+"""Message fields that a TubeMQ message has no value for; so the native name is empty."""
 
 TABLE = FieldTable("tubemq", "TubeMQ", (*REQUEST, *TRANSFERED, *ATTRIBUTES, *RESERVED, *NOT_READABLE))
