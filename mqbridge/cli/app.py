@@ -48,7 +48,7 @@ class Commands(LazyGroup):
         ),
         "consume": Subcommand(
             f"{COMMANDS_PACKAGE}.consume:consume",
-            "Print messages as they arrive, payloads byte for byte, until interrupted (130); -e or -c end it earlier.",
+            "Print messages as they arrive, payloads byte for byte, until interrupted (exit code 130); -e or -c end it earlier.",
         ),
         "explain": Subcommand(
             f"{COMMANDS_PACKAGE}.explain:explain", "Show how every field of one system's messages is mapped to another system."
@@ -65,7 +65,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=exit_codes.HELP,
-    **SETTINGS | {"add_completion": True},
+    **SETTINGS | {"add_completion": True},  # only the program itself has --install-completion, no subcommand
 )
 
 
@@ -79,7 +79,7 @@ def _print_version(is_given: bool) -> None:
 
 
 @app.callback()
-def common(
+def configure_logging(
     with_debug: Annotated[
         bool, typer.Option("--debug", help="Log everything and show tracebacks of expected errors too.")
     ] = False,

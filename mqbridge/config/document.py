@@ -1,9 +1,9 @@
 """Reads a YAML text as plain data, with the line of every key and list item.
 
 PyYAML composes the text to nodes, which have lines, and this module converts the nodes. Duplicate keys are rejected, because YAML
-would silently drop one of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside scalars after
-parsing; each may have a `:-default`. A substituted value is always text and never changes the structure. It may be a secret, so
-errors show the variable in its place.
+would silently drop one of their values. `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are substituted inside texts after
+parsing; each may have a `:-default`, which also replaces an empty value. A substituted value is always text and never changes the
+structure. It may be a secret, so errors show the variable in its place.
 """
 
 import re
@@ -30,7 +30,7 @@ _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
 MIN_HIDDEN_CHARS = 6
-"""Errors hide substituted values of at least this length. Shorter values are no secrets, and occur by chance in other texts."""
+"""Errors hide substituted values of at least this length. Shorter ones are hardly secrets, and occur in other texts by chance."""
 MAX_VALUE_BYTES = 64 << 10
 """Maximum size of a file that `${file:PATH}` substitutes."""
 
@@ -107,9 +107,9 @@ class _Reader:
 
     def _value(self, node: Node, path: KeyPath) -> Any:
         """Convert a node and record its line; None for a node that contains itself, and for an unreadable value."""
-        self._document.lines.setdefault(path, node.start_mark.line + 1)
+        self._document.lines.setdefault(path, node.start_mark.line + 1)  # in a mapping, the line of the key is already there
         if node in self._ancestors:
-            self._report(node, path, "this alias refers to an anchor that contains it", "Write the value out")
+            self._report(node, path, "this alias refers to an anchor that contains it", "Write the value instead of the alias")
             return None
         self._ancestors.append(node)
         try:
@@ -128,7 +128,7 @@ class _Reader:
             try:
                 self._constructor.flatten_mapping(node)
             except yaml.MarkedYAMLError as error:
-                self._report(node, path, f"`<<` cannot be merged: {error.problem}", "Merge an anchor of a mapping")
+                self._report(node, path, f"`<<` cannot be merged: {error.problem}", "Let `<<` refer to the anchor of a mapping")
         data: dict[str, Any] = {}
         for key, value in node.value:
             # Keys are always text, whatever type YAML gives them: a cluster may be called 1 or no.
@@ -145,7 +145,7 @@ class _Reader:
             if not isinstance(key, ScalarNode):
                 self._report(key, path, "a key must be a text, not a list or a mapping", "Write KEY: VALUE")
             elif key.value in first_lines:
-                problem = f"this key is already in line {first_lines[key.value]}"
+                problem = f"this key is already on line {first_lines[key.value]}"
                 self._report(key, (*path, key.value), problem, "Remove one of them")
             else:
                 first_lines[key.value] = line
@@ -175,7 +175,7 @@ class _Reader:
         if default is not None:
             return value or default.removeprefix(":-")
         if value is None:
-            source, remedy = ("environment variable", "Set it") if name else ("file", "Write it")
+            source, remedy = ("environment variable", "Set it") if name else ("file", "Create or correct it")
             key = name or f"file:{match['file']}"
             problem = f"the {source} {name or match['file']} {reason}"
             self._report(node, path, problem, f"{remedy}, or give a default: ${{{key}:-default}}")

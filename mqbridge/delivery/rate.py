@@ -4,12 +4,12 @@ import asyncio
 
 
 class RateLimit:
-    """A limit of units (messages or bytes) per second over all lanes of a route, with bursts of up to one second's units."""
+    """A limit of units (messages or bytes) per second over all partitions of a route, with bursts of up to one second's units."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._free_at = 0.0
-        """Loop time from which the next units are allowed."""
+        """Loop time from which the next units are allowed; a time in the past means that units are unused."""
 
     async def take(self, units: int) -> None:
         """Wait until the limit allows these units. A batch is never split: it may exceed the limit, and then later calls wait."""

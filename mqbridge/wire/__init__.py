@@ -1,4 +1,4 @@
-"""Sans-IO tools that are independent of any system: the frame cutter, varints, checksums, Java's string hash.
+"""Sans-IO tools that are independent of any system: cutting a byte stream into frames, varints, checksums, Java's string hash.
 
 No `wire` package imports asyncio, or uses sockets or a clock.
 """

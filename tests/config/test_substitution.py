@@ -39,7 +39,7 @@ def test_an_unreadable_file_is_reported_with_the_line(content: bytes | None, pro
         file.write_bytes(content)
     (error,) = compose(f"\na: ${{file:{file}}}", "f.yaml", {}).errors
     assert str(error).startswith(f"f.yaml:2: a: the file {file} {problem}")
-    assert f"Write it, or give a default: ${{file:{file}:-default}}" in error.hint
+    assert f"Create or correct it, or give a default: ${{file:{file}:-default}}" in error.hint
 
 
 @pytest.mark.parametrize("body", ["system: %s", "system: fake, masters: [x], port: %s", "system: fake, masters: [x], %s: 1"])

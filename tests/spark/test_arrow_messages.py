@@ -228,7 +228,7 @@ def test_columns_of_compatible_types_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"body": [b""], "key": [b""]}, "there is no column 'payload' to write, only body, key"),
+        ({"body": [b""], "key": [b""]}, "there is no column 'payload' to write; the columns are: body, key"),
         ({"payload": [b""], "value": [b""]}, "both 'payload' and 'value' are columns"),
         ({"payload": [1]}, "column 'payload' is BIGINT, but BINARY or STRING is needed"),
         ({"value": [1.5]}, "column 'value' is DOUBLE, but BINARY or STRING is needed"),

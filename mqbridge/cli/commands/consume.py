@@ -96,7 +96,7 @@ def consume(
     at: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print one JSON object per message.")] = False,
 ) -> None:
-    r"""Print messages as they arrive, payloads byte for byte, until interrupted (130); -e or -c end it earlier.
+    r"""Print messages as they arrive, payloads byte for byte, until interrupted (exit code 130); -e or -c end it earlier.
 
     For example:
 

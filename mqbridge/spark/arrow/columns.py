@@ -1,4 +1,4 @@
-"""The columns that the sink can write, and the types that each column may have."""
+"""The columns of a DataFrame that mqbridge's Spark sink can write, and the types that each column may have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ def _is_list_of(arrow_type: pa.DataType, is_item: Callable[[pa.DataType], bool])
 
 
 def _is_properties(arrow_type: pa.DataType) -> bool:
+    """Return True for a map of texts, and for bytes: properties encoded as one blob (`property_blob.py`)."""
     if types.is_map(arrow_type):
         return _is_text(arrow_type.key_type) and _is_text(arrow_type.item_type)
     return bool(types.is_binary(arrow_type) or types.is_large_binary(arrow_type))
@@ -35,8 +36,8 @@ class _ColumnType:
     """The types that a column may have.
 
     spark_types  the accepted types in Spark's notation, for errors
-    accepts      whether the column may have an Arrow type
-    canonical    the Arrow type to which the column is cast before it is read
+    accepts      returns True for an Arrow type that the column may have
+    canonical    the Arrow type to which the column is cast before it is read, unless it is a map
     """
 
     spark_types: str
@@ -86,7 +87,7 @@ class MessageColumns:
         if PAYLOAD in names and KAFKA_PAYLOAD in names:
             raise ConfigError(f"both {PAYLOAD!r} and {KAFKA_PAYLOAD!r} are columns", hint=f"Drop {KAFKA_PAYLOAD!r}, or rename it")
         self.is_key_text_by_default = "key" in names and _is_text(schema.field("key").type)
-        """Whether a key is text, otherwise bytes, if its row has no value in the column `key_is_text`."""
+        """True if keys are text, False if they are bytes, in rows without a value in the column `key_is_text`."""
         self._indexes = {}
         """The index of each message column in the rows."""
         for index, field in enumerate(schema):
@@ -102,7 +103,7 @@ class MessageColumns:
                 raise ConfigError(f"column {field.name!r} has no type, {needed}", hint=f"Cast {field.name!r} to such a type")
         if PAYLOAD not in self._indexes:
             raise ConfigError(
-                f"there is no column {PAYLOAD!r} to write, only {', '.join(names) or 'none at all'}",
+                f"there is no column {PAYLOAD!r} to write; the columns are: {', '.join(names) or '(none)'}",
                 hint=f"Name the column with the message's bytes or text {PAYLOAD!r} (or {KAFKA_PAYLOAD!r})",
             )
 

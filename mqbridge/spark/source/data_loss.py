@@ -14,7 +14,7 @@ DATA_LOSS_HINT = (
 
 
 class LossKind(Enum):
-    """How the messages were lost. The value is the part of the error that says so."""
+    """How the messages were lost. The value is text for the error, after the position that is required ("that")."""
 
     MISSING = "the partition does not exist any more"
     RECREATED = "the partition ends before that, as if it was deleted and created again"
@@ -43,8 +43,9 @@ class Loss(NamedTuple):
 def detect_loss(key: PartitionKey, position: Position, bounds: Bounds | None) -> Loss | None:
     """Return the loss that the current bounds of a partition show, for a read from `position` on.
 
-    For positions with several numbers (Pulsar), EXPIRED is only a suspicion: the position may be the end of a store segment that
-    was read completely and then deleted. While such a partition is empty, its bounds do not show whether it was recreated.
+    For positions with several numbers (Pulsar), EXPIRED is only a suspicion, which the caller must check: the position may be the
+    end of a ledger that was read completely and then deleted. While a Pulsar partition is empty, its bounds do not show whether
+    it was recreated, so RECREATED is not reported.
     """
     if bounds is None:
         return Loss(key, LossKind.MISSING, position, None)

@@ -49,5 +49,5 @@ JSON = JsonCodec()
 
 
 def key_text(key: Any) -> str:
-    """Return a key as JSON text. The order of the names in a dict does not change the text."""
+    """Return a key as JSON text, by which Spark groups rows. The order of the names in a dict does not change the text."""
     return orjson.dumps(key, option=orjson.OPT_SORT_KEYS).decode()
