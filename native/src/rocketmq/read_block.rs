@@ -130,7 +130,7 @@ impl BlockReader {
     /// Hops without an origin, and invalid ones, are appended as user pairs. An origin without hops counts as one hop.
     fn finish_user_pairs(&mut self, store: &mut Store, start: usize) {
         if let Some(order) = self.order {
-            restore_order(store, order, &self.names, start);
+            restore_order(store, order, &self.names, start); // also removes an added UNIQ_KEY
         } else if let Some((index, true)) = self.unique_key {
             store.pairs.remove(start + index);
         }

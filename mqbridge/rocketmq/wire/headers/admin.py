@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mqbridge.rocketmq.wire.headers.base import Header, named
+from mqbridge.rocketmq.wire.headers.base import Header
 from mqbridge.rocketmq.wire.headers.send import DEFAULT_TOPIC
 
 
@@ -42,7 +42,7 @@ class KvHeader(Header):
 
 @dataclass(slots=True)
 class KvResult(Header):
-    """Response to GET_KV_CONFIG."""
+    """Response to GET_KV_CONFIG; `value` is None if there is no such pair."""
 
     value: str | None = None
 
@@ -61,7 +61,7 @@ class BrokerHeader(Header):
     ha_server_addr: str | None = None
     heartbeat_timeout_millis: int | None = None
     compressed: bool | None = None
-    body_crc32: int | None = named("bodyCrc32", None)
+    body_crc32: int | None = None
 
 
 @dataclass(slots=True)
