@@ -338,6 +338,16 @@ def origin_prefix(partition: Partition) -> str:
     return "".join(name.replace("%", "%25").replace("|", "%7C") + "|" for name in names)
 
 
+def next_origin(message: Message, stamp: str | None) -> tuple[str | None, int]:
+    """Return origin and hops of the message that a gateway makes from `message`.
+
+    `stamp` is the new origin, which adds one hop. If it is None, or the same as the message's origin, both stay unchanged.
+    """
+    if stamp is None or stamp == message.origin:
+        return message.origin, message.hops
+    return stamp, message.hops + 1
+
+
 def split_origin(origin: str) -> tuple[str, str, str, Position]:
     """Split an origin into cluster, topic, partition name and position. Raises ValueError if it is not an origin."""
     *names, position = origin.split("|")

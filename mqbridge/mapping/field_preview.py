@@ -1,7 +1,7 @@
 """Preview of a mapped message, for systems that store a message's fields unchanged."""
 
 from mqbridge.errors import MappingError
-from mqbridge.message import Message, format_position
+from mqbridge.message import Message, format_position, next_origin
 
 _NOT_LISTED = {"defect", "hops", "origin", "position", "properties"}
 """Fields that are not listed by name: properties, origin and hops follow the others; the target sets a new position."""
@@ -22,7 +22,7 @@ def preview_fields(message: Message, origin_prefix: str | None) -> list[tuple[st
         if name not in _NOT_LISTED and value not in (None, ()):
             shown.append((name, value if isinstance(value, bytes) else str(value)))
     shown += [(f"properties {key}", value) for key, value in message.properties]
-    stamp = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
-    if stamp is not None:
-        shown += [("origin", stamp), ("hops", str(message.hops if origin_prefix is None else message.hops + 1))]
+    origin, hops = next_origin(message, None if origin_prefix is None else origin_prefix + format_position(message.position))
+    if origin is not None:
+        shown += [("origin", origin), ("hops", str(hops))]
     return shown

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
-from mqbridge.message import RESERVED_PREFIX, Message, Pair
+from mqbridge.message import RESERVED_PREFIX, Message, Pair, next_origin
 
 ORIGIN = "mqbridge.origin"
 HOPS = "mqbridge.hops"
@@ -73,15 +73,10 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
 
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
-    """Return the pairs of origin and hops.
-
-    `stamp` is the new origin, which adds one hop. If it is None, or the same as the message's origin, both stay unchanged.
-    """
-    keeps_origin = stamp is None or stamp == message.origin
-    origin = message.origin if keeps_origin else stamp
+    """Return the pairs of origin and hops; `stamp` is the new origin, see `mqbridge.message.next_origin`."""
+    origin, hops = next_origin(message, stamp)
     if origin is None:
         return []
-    hops = message.hops if keeps_origin else message.hops + 1
     return [(ORIGIN, origin), (HOPS, str(hops))] if hops > 1 else [(ORIGIN, origin)]
 
 

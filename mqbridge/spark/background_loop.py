@@ -109,7 +109,10 @@ class BackgroundLoop:
         """
         key = pickle.dumps(ref)
         shared = self._shared_clusters.pop(key, None)  # stored again below, as the most recently used
-        if shared is None or _has_failed(shared.connect_task):
+        if shared is not None and _has_failed(shared.connect_task):
+            await _close(shared.cluster)
+            shared = self._shared_clusters.pop(key, None)  # another task may have stored a new one while this one closed it
+        if shared is None:
             shared = _SharedCluster(ref.make_cluster())
         self._shared_clusters[key] = shared
         shared.user_count += 1
@@ -124,8 +127,7 @@ class BackgroundLoop:
         while len(idle := [key for key, shared in self._shared_clusters.items() if not shared.user_count]) > max_idle:
             shared = self._shared_clusters.pop(idle[0])
             await cancel(shared.connect_task)
-            with suppress(ClusterError):
-                await shared.cluster.close()
+            await _close(shared.cluster)
 
 
 _instance: BackgroundLoop | None = None
@@ -145,6 +147,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+async def _close(cluster: Cluster) -> None:
+    with suppress(ClusterError):
+        await cluster.close()
 
 
 def _has_failed(task: "asyncio.Task[None]") -> bool:

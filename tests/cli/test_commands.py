@@ -11,6 +11,7 @@ import pytest
 from mqbridge import native
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
+from mqbridge.cli.demo import run_demo
 from mqbridge.config.cluster_choice import choose
 from mqbridge.config.load import load
 from mqbridge.log.adapter.cluster import LogCluster
@@ -362,6 +363,13 @@ def test_the_quickstart_of_fewer_messages_than_partitions(invoke: Invoke) -> Non
     answer = invoke("quickstart", "-n", 1, "--partitions", 2)
     assert answer.code == 0
     assert "everything arrived, in order and unchanged" in answer.out
+
+
+def test_a_quickstart_that_reads_its_copy_too_slowly_ends_with_an_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_demo, "VERIFY_TIMEOUT_S", 0.0)
+    answer = invoke("quickstart", "-n", 10)
+    assert (answer.code, answer.out) == (3, "")
+    assert "0 of 10 copied messages could be read in 0 s" in answer.err
 
 
 def test_a_kept_quickstart_can_be_continued(invoke: Invoke, tmp_path: Path) -> None:

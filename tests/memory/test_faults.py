@@ -9,11 +9,12 @@ import pytest_asyncio
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
+from mqbridge.mapping.field_preview import preview_fields
 from mqbridge.memory.adapter import ADAPTER
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.memory.broker import Broker, delete_broker
-from mqbridge.message import Batch, Message, Partition, Share
+from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
 from tests.conformance.arena import numbered, numbers
 
 
@@ -203,6 +204,16 @@ async def test_a_stamped_origin_adds_a_hop(cluster: MemoryCluster, broker: Broke
         (None, 0),
         ("z|z|0|1", 4),
     ]
+
+
+async def test_a_message_with_the_new_origin_already_keeps_its_hops(cluster: MemoryCluster, broker: Broker) -> None:
+    source, message = Partition("x", "y", "0", 0), Message(b"", position=(1,), origin="x|y|0|1", hops=1)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    await outbound.send(0, Share(Batch.of([message], source)))
+    await outbound.close()
+    stored = broker.topics["t"][0].messages[0]
+    assert (stored.origin, stored.hops) == ("x|y|0|1", 1)
+    assert dict(preview_fields(message, origin_prefix(source)))["hops"] == "1"
 
 
 async def test_no_send_overtakes_one_that_missed_its_deadline(cluster: MemoryCluster, broker: Broker) -> None:

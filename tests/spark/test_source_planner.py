@@ -159,6 +159,29 @@ async def test_missing_partitions_are_awaited(cluster: FakeCluster, monkeypatch:
     assert await planner.end_offsets({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
 
 
+async def test_the_log_names_only_partitions_that_are_still_missing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    partitions, real_bounds = cluster.partitions_by_topic["orders"], FakeCluster.bounds
+    removed = {index: partitions.pop(index) for index in (0, 1)}
+
+    async def bounds(self: FakeCluster, topic: str) -> Mapping[str, Bounds]:
+        if self.request_counts["bounds"] in (2, 3):
+            index = self.request_counts["bounds"] - 2
+            partitions[index] = removed[index]
+        return await real_bounds(self, topic)
+
+    monkeypatch.setattr(FakeCluster, "bounds", bounds)
+    planner = StreamPlanner(settings(metadataInterval="1h"))
+    with caplog.at_level(logging.WARNING):
+        await planner.end_offsets({A: (100,), B: (3,)}, ALL)
+    missing = [record.message.split(" among")[0] for record in caplog.records if "are missing" in record.message]
+    assert list(dict.fromkeys(missing)) == [
+        "cluster fake: 2 partitions to read are missing, partition '0' of topic 'orders'",
+        "cluster fake: 1 partitions to read are missing, partition '1' of topic 'orders'",
+    ]
+
+
 async def test_a_deleted_part_of_the_store_that_was_read_is_no_loss(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

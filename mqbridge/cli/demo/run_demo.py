@@ -18,7 +18,7 @@ from mqbridge.cli.demo.messages import Checksum, ordinary_messages, too_large_me
 from mqbridge.cli.producing.sender import Sender
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.config.options.config import Config
-from mqbridge.errors import ConfigError, DeliveryError
+from mqbridge.errors import ConfigError, DeliveryError, RequestTimeout
 from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
@@ -136,8 +136,8 @@ def _quoted(path: Path) -> str:
 async def bridge(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> DemoResult:
     """Fill the source topic, bridge it, and compare the copy.
 
-    Raises ConfigError or ClusterError if a step fails, DeliveryError if the source refuses messages, and TimeoutError if the copy
-    cannot be read within VERIFY_TIMEOUT_S.
+    Raises ConfigError or ClusterError if a step fails, DeliveryError if the source refuses messages, and RequestTimeout if the
+    copy cannot be read within VERIFY_TIMEOUT_S.
 
     `messages` messages fit into the target; one more in each partition is too large for it.
     """
@@ -227,12 +227,16 @@ async def _read_back(config: Config, report_progress: ReportProgress) -> tuple[d
         total = _message_count(bounds)
         checksums = {name: Checksum() for name in bounds}
         ranges = {name: Range(partition.first, partition.next) for name, partition in bounds.items()}
-        async with asyncio.timeout(VERIFY_TIMEOUT_S), aclosing(read(target, COPY_TOPIC, ranges)) as chunks:
-            async for partition, messages in chunks:
-                checksum = checksums[partition.name]
-                for message in messages:
-                    checksum.add(message)
-                report_progress("verify", sum(each.count for each in checksums.values()), total)
+        try:
+            async with asyncio.timeout(VERIFY_TIMEOUT_S), aclosing(read(target, COPY_TOPIC, ranges)) as chunks:
+                async for partition, messages in chunks:
+                    checksum = checksums[partition.name]
+                    for message in messages:
+                        checksum.add(message)
+                    report_progress("verify", sum(each.count for each in checksums.values()), total)
+        except TimeoutError as error:
+            read_count = sum(each.count for each in checksums.values())
+            raise RequestTimeout(f"{read_count} of {total} copied messages could be read in {VERIFY_TIMEOUT_S:g} s") from error
         return checksums, _message_count(await clusters["source"].bounds(DEAD_LETTER_TOPIC))
 
 

@@ -15,7 +15,7 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, StoredPartition
-from mqbridge.message import Message, Partition, Position, Share, format_position, position_of
+from mqbridge.message import Message, Partition, Position, Share, format_position, next_origin, position_of
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
@@ -181,8 +181,8 @@ class MemoryOutbound:
             if (reason := self._refusal_reason(message)) is not None:
                 failures.append(MessageFailure(index, Failure.REFUSED, reason))
                 continue
-            origin = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
-            hops = message.hops + (origin_prefix is not None)
+            stamp = None if origin_prefix is None else origin_prefix + format_position(message.position)
+            origin, hops = next_origin(message, stamp)
             positions[index] = (partition.next + len(accepted),)
             accepted.append(message.replace(position=positions[index], origin=origin, hops=hops))
         partition.append(accepted)

@@ -206,6 +206,11 @@ class ChunkJoiner:
 
         A message that exceeds the limit alone is not abandoned: it gets a defect; only the ids of its further chunks are kept.
         """
+        for message in self._incomplete.values():  # before the sum: a message with a defect holds no bytes
+            if message.announced_bytes > self._limits.max_bytes:
+                message.set_defect(
+                    f"{message.announced_bytes} bytes of {message.metadata.uuid} exceed the limit of {self._limits.max_bytes}"
+                )
         finished = []
         while len(self._incomplete) > self._limits.messages or (
             len(self._incomplete) > 1 and self._total_announced_bytes > self._limits.max_bytes
@@ -216,11 +221,6 @@ class ChunkJoiner:
                 f"too many incomplete chunked messages (limits: {limits}): abandoned {uuid}, the oldest"
             )
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
-        for message in self._incomplete.values():
-            if message.announced_bytes > self._limits.max_bytes:
-                message.set_defect(
-                    f"{message.announced_bytes} bytes of {message.metadata.uuid} exceed the limit of {self._limits.max_bytes}"
-                )
         return finished
 
     @property

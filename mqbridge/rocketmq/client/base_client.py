@@ -226,9 +226,6 @@ class BaseClient:
         """Add this consumer group to heartbeats, replacing its earlier data; call `heartbeat` to send the data at once."""
         self._heartbeats.consumers[consumer.group] = consumer
 
-    replace_consumer = add_consumer
-    """Another name of `add_consumer`, for a group that is already in the heartbeats."""
-
     async def remove_consumer(self, group: str) -> None:
         """Unregister the consumer group at every connected broker."""
         await self._heartbeats.remove_consumer(group)

@@ -94,7 +94,7 @@ class MessageEncoder:
         is_compressed = (
             self._codec is not None and len(message.payload or b"") >= MIN_COMPRESSED_BYTES and message.deliver_at is None
         )
-        return is_compressed or message.delay_level > 0
+        return is_compressed or message.delay_level != 0
 
     def encode_single(
         self, message: OutgoingMessage, system_properties: Sequence[Pair] = (), unique_id: str | None = None, sys_flag: int = 0

@@ -46,6 +46,9 @@ FIRST_SAMPLE_UNITS = 8
 SAMPLE_GROWTH = 32
 """If a sample contains no message, the next sample of the range has this many times as many units."""
 
+MISSING_TEXT = "cluster %s: %d partitions to read are missing, %s among them, checking again for up to %.0f s"
+"""Log text; the arguments are the cluster, the number of missing partitions, one of them, and the seconds until the deadline."""
+
 
 class ClusterQueries:
     """Sends the requests of one source. The methods run on the background event loop."""
@@ -91,13 +94,8 @@ class ClusterQueries:
         timeout_s = RESTART_TIMEOUT_S if self._settings.fail_on_data_loss else DELETED_TIMEOUT_S
         backoff, deadline = Backoff(), time.monotonic() + min(timeout_s, self._settings.retry_s)
         while (missing := await self.missing_partitions(expected)) and time.monotonic() < deadline:
-            log.warning(
-                "cluster %s: %s and %d other partitions are missing, checking again for up to %.0f s",
-                self._settings.cluster.name,
-                describe_partition(min(missing)),
-                len(missing) - 1,
-                deadline - time.monotonic(),
-            )
+            rest_s = deadline - time.monotonic()
+            log.warning(MISSING_TEXT, self._settings.cluster.name, len(missing), describe_partition(min(missing)), rest_s)
             await asyncio.sleep(backoff.delay())
         return missing
 

@@ -18,7 +18,7 @@ from mqbridge.net.backoff import Backoff
 from mqbridge.spark.mirror.targets import NewTargetCreator
 from mqbridge.spark.option_values import AtTimestamp, ExplicitOffsets, OffsetSpec
 from mqbridge.spark.source.admission import admit
-from mqbridge.spark.source.cluster_queries import ClusterQueries
+from mqbridge.spark.source.cluster_queries import MISSING_TEXT, ClusterQueries
 from mqbridge.spark.source.data_loss import DATA_LOSS_HINT, Loss, LossKind
 from mqbridge.spark.source.density_samples import DensityEstimator
 from mqbridge.spark.source.offsets import Offsets, PartitionKey, describe_partition
@@ -153,13 +153,9 @@ class StreamPlanner:
         self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
         missing = self.state.missing(start) if self._settings.fail_on_data_loss else set()
         backoff, deadline = Backoff(), time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
-        while self.state.missing(start) & missing and time.monotonic() < deadline:
-            log.warning(
-                "cluster %s: %s and %d other partitions do not exist now, checking again",
-                self._settings.cluster.name,
-                describe_partition(min(missing)),
-                len(missing) - 1,
-            )
+        while (still_missing := self.state.missing(start) & missing) and time.monotonic() < deadline:
+            example, rest_s = describe_partition(min(still_missing)), deadline - time.monotonic()
+            log.warning(MISSING_TEXT, self._settings.cluster.name, len(still_missing), example, rest_s)
             await asyncio.sleep(backoff.delay())
             self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
         self.state.extend_target(missing)

@@ -222,11 +222,11 @@ async def open_partition_sender(
     ordered        True: each partition has only one request in flight, so that the order survives all failures, and if a message
                    fails for good, all messages that wait behind it fail, too. False: at most MAX_UNORDERED_REQUESTS are
                    in flight
-    in_flight      another number of requests in flight per partition; None or 0 for the number that `ordered` says. With more
+    in_flight      another number of requests in flight per partition; None for the number that `ordered` says. With more
                    than one, the order holds only while the Broker refuses no message; `counters.overtaken` counts violations
     max_elapsed_s  seconds for which a failed message is retried, from its first failure on; None for ever, 0.0 for no retry
     """
-    max_in_flight = in_flight or (1 if ordered else MAX_UNORDERED_REQUESTS)
+    max_in_flight = (1 if ordered else MAX_UNORDERED_REQUESTS) if in_flight is None else in_flight
     if max_in_flight < 1:
         raise LocalProtocolError(f"in_flight is {in_flight}, but must be at least 1 (requests in flight per partition)")
     route = await routes.topic(topic)

@@ -144,7 +144,14 @@ def test_bytes_are_bounded_by_the_announced_sizes():
     large = chunks_of(2, bytes(200), 50)
     found = add_all(joiner, *large)
     assert ("exceed the limit of 150" in str(found[-1][1]), found[-1][0], found[-1][2]) == (True, b"", (0, 1, 2, 3))
-    assert joiner.held_bytes == 0
+    assert joiner.held_bytes == 30  # of the other message, which still waits for its chunks
+
+
+def test_a_message_that_exceeds_the_limit_alone_abandons_no_other():
+    joiner = ChunkJoiner(ChunkLimits(max_bytes=150))
+    small, huge = chunks_of(0, b"s" * 60), chunks_of(1, b"h" * 1000, size=100)
+    found = add_all(joiner, small[0], huge[0], small[1])
+    assert [(payload, defect) for payload, defect, _ in found] == [(b"s" * 60, None)]
 
 
 def test_another_message_with_the_same_uuid_ends_the_first():

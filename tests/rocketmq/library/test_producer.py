@@ -62,6 +62,7 @@ async def test_deliver_at_becomes_a_timer(cluster: Cluster, producer: Producer):
     [
         ({"delay_level": 1, "deliver_at": 5}, "cannot have both"),
         ({"delay_level": 19}, "levels 1 to 18"),
+        ({"delay_level": -1}, "levels 1 to 18"),
         ({"properties": {"a": "x" * 40_000}}, "bytes of properties"),
         ({"deliver_at": 1 << 60}, "timerMaxDelaySec"),
     ],
