@@ -1,4 +1,4 @@
-"""Lane of one queue: joins its pulls to batches for the gateway.
+"""Lane of one queue, from which the gateway receives: joins the queue's pulls to batches.
 
 A pull has 32 messages at most unless the Broker's limits are raised, and a batch costs the gateway about the same whether it
 holds one message or thousands. So all pulls that are buffered become one batch. They are decoded to messages only on demand.
@@ -27,8 +27,8 @@ BATCH_BYTES = 1 << 20
 class RocketMQLane:
     """Lane of one assigned queue; acknowledging a batch advances the group's offset.
 
-    The `handle` of a batch is the run in which it was pulled. Every seek and every reset of offsets begins a new run of the
-    queue, and `queue_state` decides if an acknowledgement of an older run still counts.
+    The `handle` of a batch is the run in which it was pulled. Every rejection, seek and reset of offsets begins a new run of
+    the queue, and `queue_state` decides if an acknowledgement of an older run still counts.
     """
 
     def __init__(self, partition: Partition, assigned: AssignedQueue) -> None:
@@ -57,14 +57,16 @@ class RocketMQLane:
         while True:
             self._release_budget()
             pulls = join_pulls(self._assigned, await self._assigned.receive())
-            if (run := self._assigned.state.run) != self._run:  # a seek, or an administrator's reset of offsets
+            if (run := self._assigned.state.run) != self._run:  # after a rejection, a seek or a reset of offsets
                 self._run, self._in_flight = run, 0
             batch = make_batch(self.partition, pulls, run)
             self._budgeted = batch, sum(pulled.size for pulled in pulls)
             if batch is not None:
                 self._in_flight += 1
                 return batch
-            if not self._in_flight:  # the filter removed every message, so no acknowledgement would advance the offset
+            # The filter removed every message, so no acknowledgement will advance the offset. While batches are in flight, a
+            # commit would acknowledge them too.
+            if not self._in_flight:
                 self._assigned.commit(pulls[-1].next)
 
     def acknowledge(
@@ -73,7 +75,7 @@ class RocketMQLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Commit the offset after this batch. All batches before it are acknowledged already.
+        """Commit the offset after this batch. The caller has acknowledged all batches before it.
 
         `indexes` is not used, because the inbound has no `individual_ack`, nor is `receipt`.
         """
@@ -101,13 +103,16 @@ class RocketMQLane:
             self._assigned.release_budget(size)
 
     async def seek(self, position: Position) -> None:
-        """Continue at this offset, and commit it for the group. Raises LaneRevoked if the queue is no longer assigned."""
+        """Continue at this offset, and commit it unless its message was delivered and is not acknowledged.
+
+        Raises LaneRevoked if the queue is no longer assigned.
+        """
         if self.revoked.is_set():
             raise LaneRevoked(f"partition {self.partition} was revoked or released")
         await self._assigned.seek(position[0])
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit acknowledged messages and release the queue, by the deadline (loop time; None: CLOSE_S from now)."""
+        """Commit acknowledged messages and release the queue, by the deadline (loop time; None: CLOSE_S (30 s) from now)."""
         await self._assigned.release(resolve_deadline(deadline))
 
 
@@ -141,7 +146,7 @@ def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | 
         data=nonempty,
         handle=run,
         held_bytes=sum(pulled.held_bytes for pulled in nonempty),
-        # With the compiled module every batch is decoded anyway, so a search would save nothing.
+        # With the compiled module every batch is decoded anyway, so searching the undecoded records would save nothing.
         may_contain=None if compiled is not None else lambda text: any(pulled.may_contain(text) for pulled in nonempty),
         published_ms=nonempty[0].published_ms,
     )

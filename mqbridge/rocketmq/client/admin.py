@@ -55,7 +55,7 @@ class Admin:
         return info
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Return the addresses of the masters of `cluster`, or of all clusters with None, by broker name, sorted.
+        """Return the master's address by broker name, sorted by name, for the brokers of `cluster`, or of all clusters with None.
 
         Raises ClusterError: FATAL for an unknown cluster, RETRY while no master is registered.
         """
@@ -66,18 +66,19 @@ class Admin:
         if cluster is not None and cluster not in info.clusters:
             raise ClusterError(f"there is no cluster {cluster!r}; there are: {', '.join(sorted(info.clusters))}", Failure.FATAL)
         if not masters:
+            of_cluster = "" if cluster is None else f" of cluster {cluster!r}"
+            servers = ", ".join(self._client.name_servers.addresses)
             raise ClusterError(
-                "no master is registered with the name servers: do the brokers run, and reach the name servers?", Failure.RETRY
+                f"no master{of_cluster} is registered with the name servers ({servers}): do the brokers run, and reach them?",
+                Failure.RETRY,
             )
         return masters
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute | None:
         """Return the route of a topic, None if it does not exist; `fresh`: query the name servers even if a route is cached.
 
-        Raises ClusterError (RETRY) while no master is registered.
-
-        Name servers drop the topics of a broker that stops. So if the route is missing, it is requested again after `masters`: a
-        broker that has restarted has registered its topics by then.
+        Name servers drop the topics of a broker that stops. So if the route is missing, this raises ClusterError (RETRY) while no
+        master is registered. Otherwise it queries the route once more, because brokers register together with their topics.
         """
         route = await self._client.routes.get(topic, fresh=fresh)
         if route is None:
@@ -112,7 +113,7 @@ class Admin:
         return sorted(topics or ())
 
     async def user_topics(self) -> list[str]:
-        """Return every topic except system topics, which include a topic named after each cluster and each broker."""
+        """Return every topic except those of `is_system`, and those that brokers name after each cluster and each broker."""
         topics, info = await asyncio.gather(self.topics(), self.cluster())
         named_after_servers = {*info.clusters, *info.brokers, *(f"{cluster}{REPLY_SUFFIX}" for cluster in info.clusters)}
         return [topic for topic in topics if not is_system(topic) and topic not in named_after_servers]
@@ -134,7 +135,7 @@ class Admin:
         `queues` is the number of writable queues, `read_queues` of readable ones (default: `queues`); to shrink a topic without
         loss, keep the old `read_queues` until the queues that are no longer written are consumed. `perm` is made of bits of Perm.
         `order` is the order flag, which the brokers store with the topic. `attributes` (5.x) are like {"message.type": "FIFO"};
-        those of an existing topic that are not given stay. `cluster` is the cluster of the masters; None: every cluster.
+        an existing topic keeps those that are not given. `cluster` is the cluster of the masters; None: every cluster.
         Raises RequestTimeout if the change is not in the route after `timeout` seconds.
         """
         header = CreateTopicHeader(
@@ -218,6 +219,7 @@ class Admin:
         return all((readable.count(name), writable.count(name)) == numbers for name, numbers in expected.items())
 
     async def _is_deleted(self, topic: str) -> bool:
+        """Return True if no name server returns the route; a fresh `get` tries all of them."""
         return await self._client.routes.get(topic, fresh=True) is None
 
 

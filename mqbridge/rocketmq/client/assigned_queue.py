@@ -1,8 +1,8 @@
 """One queue assigned to this consumer: pulls ahead, delivers pull by pull, and commits acknowledged offsets.
 
 `queue_state` holds the state and offsets of the queue, `pull_loop` pulls, `queue_commits` commits, `queue_release` releases.
-After an error that a retry cannot cure (a gap, a refusal), `receive` returns the buffered pulls, then raises the error until a
-seek or a reset moves the queue; other queues continue.
+After an error that a retry cannot cure (unread messages were deleted, or the broker refused a pull), `receive` returns the
+buffered pulls, then raises the error until a rewind, a seek or a reset moves the queue; other queues continue.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class AssignedQueue:
         self.ended = asyncio.Event()
         """Set as soon as the queue is revoked, lost or released."""
         self.holds_budget = False
-        """True: bytes that were taken stay on the consumer's budget until `release_budget`. False: `take` releases them.
+        """True: taken bytes count against the consumer's memory budget until `release_budget`. False: `take` releases them.
 
         Set by the user of the queue.
         """
@@ -79,7 +79,7 @@ class AssignedQueue:
 
     @property
     def revoked(self) -> bool:
-        """True if the queue was revoked, lost or released."""
+        """True once the queue has ended in any way: revoked, lost or released."""
         return not self.state.is_ours
 
     @property
@@ -118,7 +118,7 @@ class AssignedQueue:
         return self._pulls.answered_ms
 
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
-        """Start pulling at `offset`; the budget already counts this queue.
+        """Start pulling at `offset`. The caller has counted this queue in `budget.queues`.
 
         `first_start`: the group had no offset in this queue, so the start offset is committed. `locked_at` is the loop time at
         which the queue's lock was requested; None if it needs no lock.
@@ -178,20 +178,20 @@ class AssignedQueue:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def commit(self, offset: int, run: int | None = None) -> None:
-        """Acknowledge all messages below `offset`; the next pull, or a commit within seconds, stores the offset at the broker.
+        """Acknowledge all messages below `offset`, without waiting: the next pull or the regular commit stores the offset.
 
-        `run` is the run in which the messages were delivered (`state.run`), None for the current one: a seek or a reset begins a
-        new run. Has no effect for an offset that was not delivered in `run`, or is acknowledged already.
+        `run` is the run in which the messages were delivered (`state.run`), None for the current one: a rewind, a seek or a
+        reset begins a new run. Has no effect for an offset that was not delivered in `run`, or is acknowledged already.
         """
         if self.state.acknowledge(offset, run) and self.state.nothing_in_flight:
             self._release.stop_settling()  # a release in progress need not wait for more acknowledgements
 
     def unreported(self) -> int | None:
-        """Return the offset to commit; None if it was sent to the store already, or may not be committed now."""
+        """Return the acknowledged offset to send to the store; None if it was sent already, or may not be committed now."""
         return self.state.unreported(self._loop.time())
 
     def mark_reported(self, offset: int | None) -> None:
-        """Record that `offset` is being sent to the store; None records that this failed."""
+        """Record that `offset` is being sent to the store; with None, that sending failed, so `unreported` returns it again."""
         self.state.mark_reported(offset)
 
     async def flush(self) -> None:
@@ -201,7 +201,7 @@ class AssignedQueue:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
-        """Continue at `offset`, and commit it unless it is the offset of a delivered message that is not acknowledged.
+        """Continue at `offset`. Commit it too, unless its message was delivered and is not acknowledged (see `rewind`).
 
         A commit that fails is only logged.
         """
@@ -245,7 +245,7 @@ class AssignedQueue:
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def on_lock_renewed(self, requested_at: float) -> None:
-        """Record that the lock was renewed by a request of this loop time: buffered pulls can be taken if it had expired."""
+        """Record that the lock was renewed by a request sent at this loop time: buffered pulls can be taken again."""
         self.state.record_lock_renewal(requested_at)
         self._changed.set()
 

@@ -27,7 +27,8 @@ JOIN_PAUSE_S = 0.5
 class Membership:
     """One member of one group.
 
-    `topics` are the topics that it reads: those of its subscriptions and, with the setting `retries`, the group's retry topic.
+    `topics` are the topics that it reads: those of its subscriptions and, with the model CLUSTERING and `retries`, the group's
+    retry topic.
     """
 
     def __init__(self, brokers: Brokers, settings: ConsumerSettings) -> None:
@@ -78,7 +79,7 @@ class Membership:
         )
 
     async def announce_newer(self, than: int) -> None:
-        """Announce our subscriptions again, with a version higher than `than`.
+        """Announce our subscriptions again, with a version higher than `than`, so that brokers use them instead of older ones.
 
         Pulls contain the new version only after the heartbeat: a broker refuses a version that it does not know.
         """
@@ -98,7 +99,7 @@ class Membership:
     async def _join_problem(self, topic: str) -> MqbridgeError | bool:
         """Query one broker of the topic for the members; return False if it lists us.
 
-        Returns True if it does not list us, or if the topic has no route now. Returns an error after which a query may succeed;
+        Returns True if it does not list us, or if the topic has no route now. Returns an error if a later query may succeed, and
         raises other ClusterErrors.
         """
         client = self._brokers.client
@@ -117,7 +118,7 @@ class Membership:
         await self._brokers.client.remove_consumer(self._settings.group)
 
     async def members(self, route: TopicRoute) -> list[str] | None:
-        """Query a broker of this topic for the client ids of the group's members; None if it knows none. Raises ClusterError.
+        """Query a broker of this topic for the client ids of the group's members; None if there are none. Raises ClusterError.
 
         A broker that does not list us may have restarted. Then we send heartbeats and query again, perhaps another broker.
         """
@@ -145,9 +146,9 @@ class Membership:
         return list(ConsumerList.decode(response.body).client_ids)
 
     async def _check_expression(self, subscription: Subscription) -> None:
-        """Let every broker of the topic check that it can parse the expression and filters by properties (CHECK_CLIENT_CONFIG).
+        """Let every broker check that it can parse the expression, and that filtering by properties is on (CHECK_CLIENT_CONFIG).
 
-        Raises ServerRefused (FATAL) if one cannot.
+        Raises ServerRefused (FATAL) if one cannot filter. Checks nothing if the topic has no route now.
         """
         client = self._brokers.client
         route = await client.routes.get(subscription.topic)

@@ -42,7 +42,7 @@ class RouteTable:
         self._queried_at: dict[str, float] = {}
         """Loop time of the last response to a query, by topic."""
         self._used_at: dict[str, float] = {}
-        """Loop time of the last call of `get` or `cached`, by topic."""
+        """Loop time of the last call of `get`, or of `cached` when it needed no query, by topic."""
         self._failed_at: dict[str, float] = {}
         """Loop time of the last query of `get_or_last_known` without a result, by topic with a last known route."""
         self._stale: set[str] = set()
@@ -73,7 +73,7 @@ class RouteTable:
 
         Without `fresh`, a cached route is returned if it is younger than `refresh_s` and was not invalidated. With `fresh`, the
         name servers are always queried. Raises ClusterError: Unreachable if no name server gives a valid response, FATAL for a
-        static topic.
+        static topic, or if `close` cancels the query.
         """
         now = asyncio.get_running_loop().time()
         self._used_at[topic] = now
@@ -155,6 +155,7 @@ class RouteTable:
         if route is None:
             if previous is not None and self._watchers.get(topic):
                 if topic not in self._missing:
+                    # Servers that are missing were logged already, and are the likely cause.
                     level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
                     log.log(level, "no name server knows topic %s any more, continuing with its last known route", topic)
                     self._missing.add(topic)
@@ -235,7 +236,8 @@ class RouteTable:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "refresh of the route of topic %s failed, retrying in at most %g s: %s",
+                "cluster %s: refresh of the route of topic %s failed, next refresh in about %g s: %s",
+                self._name_servers.connectivity.name,
                 topic,
                 self._refresh_s,
                 error,

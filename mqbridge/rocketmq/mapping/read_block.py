@@ -41,10 +41,10 @@ class BlockContent(NamedTuple):
 
 
 def read_block(block: bytes, *, flag: int, blank: bool) -> BlockContent:
-    """Decode a property string. `flag` is the record's flag; `blank` is True if its body is PLACEHOLDER.
+    """Decode a property string. `flag` is the number that the application set for the record.
 
-    PLACEHOLDER stands for a missing or empty payload; it may also be the payload itself. Raises RemoteProtocolError for a string
-    that is not UTF-8.
+    `blank` is True if the record's body is PLACEHOLDER, which stands for a missing or empty payload, but may also be the payload
+    itself. Raises RemoteProtocolError for a string that is not UTF-8.
     """
     split = _SplitBlock(block, blank=blank)
     properties, carried = tuple(split.user_pairs), dict[str, Any]()
@@ -62,7 +62,7 @@ def read_block(block: bytes, *, flag: int, blank: bool) -> BlockContent:
 
 
 def _system_fields(system: dict[str, str]) -> dict[str, Any]:
-    """Return the message fields that the system properties contain."""
+    """Return the message fields that the system properties contain, without a delivery time that is no valid number."""
     fields: dict[str, Any] = {}
     for name, value in system.items():
         if name == Name.TAGS:
@@ -71,6 +71,7 @@ def _system_fields(system: dict[str, str]) -> dict[str, Any]:
             fields["keys"] = tuple(value.split(" "))
         elif name == Name.SHARDING_KEY:
             fields["key"] = value
+        # The only other name is TIMER_DELIVER_MS.
         elif value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and (time := int(value)) <= _MAX_TIME:
             fields["deliver_at"] = time
     return fields
@@ -91,7 +92,8 @@ def _synthetic_properties(
 ) -> tuple[Pair, ...]:
     """Return the properties FLAG and SHARDED, for values of the record that no field of a message can hold.
 
-    A property of the same name in the record takes precedence.
+    SHARDED says that the record has a __SHARDINGKEY, although its key equals the first index key, which would be the key without
+    it. A property of the same name in the record takes precedence.
     """
     pairs = []
     sharding_key = system.get(Name.SHARDING_KEY)

@@ -1,4 +1,4 @@
-"""Hosts (address and port) and message ids, which are bytes in upper-case hex: 32 characters, or 56 with an IPv6 address.
+"""Hosts (address and port) and message ids. A message id is upper-case hex: 32 characters, or 56 with an IPv6 address.
 
     offset id   store host (IP address, int32 port) | int64 physical offset
     unique id   IP address | uint16 process id | int32 constant of the client | uint32 ms of the month | uint16 counter
@@ -49,7 +49,7 @@ def offset_id(host: bytes, physical_offset: int) -> str:
 
 
 def parse_offset_id(text: str) -> tuple[bytes, int]:
-    """Return the host, as a record stores it, and the physical offset. Raises RemoteProtocolError for any other text."""
+    """Return the host, as a record stores it, and the physical offset. Raises RemoteProtocolError if the text is no id."""
     try:
         data = bytes.fromhex(text)
     except ValueError:
