@@ -1,6 +1,7 @@
 """Producing to TubeMQ: each message is one request.
 
-A share is the part of a batch for one partition; its receipt is complete when every message is stored or has failed.
+A share is the part of a batch for one partition. Its receipt, the result of `send`, is complete when every message is stored or
+has failed.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from mqbridge.tubemq.client.partition_sender import PartitionSender
 from mqbridge.tubemq.client.send_result import SendCallback, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.share import encode_share
 
-REQUEST_BYTES = 450
+REQUEST_OVERHEAD_BYTES = 450
 """Memory of a queued message in addition to its data. Measured with a million messages of 1 byte and of 20: 390 and 440 bytes."""
 
 LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
@@ -49,7 +50,7 @@ class _PendingSend:
     def settle(self, index: int, result: SendResult | MqbridgeError) -> None:
         """Record the result of one message; the last result completes the receipt. A FATAL failure fails the future at once."""
         if isinstance(result, SendResult):
-            self.positions[index] = (result.offset, 0)
+            self.positions[index] = (result.offset, 0)  # index 0: each message is sent alone, so it begins at its offset
         else:
             failure = failure_of(result)
             if isinstance(result, SenderClosed):  # this outbound was closed, so a retry with it cannot succeed
@@ -92,7 +93,7 @@ class TubeMQOutbound:
         self._closed = False
         self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}
         """The `send` calls that have messages without a result, by the future that they returned."""
-        sender.is_withdrawn = _is_withdrawn
+        sender.is_withdrawn = _is_withdrawn  # for `withdraw`: the sender calls it for each queued message
         self.partitions = len(self._names)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -116,7 +117,7 @@ class TubeMQOutbound:
                 settle(index, MappingError(failure_reasons[index]))
             else:
                 request = requests[index]
-                held_bytes += len(request[0]) + REQUEST_BYTES
+                held_bytes += len(request[0]) + REQUEST_OVERHEAD_BYTES
                 submit(name, *request, done=partial(settle, index))
         share.held_bytes = held_bytes
         return future
@@ -143,7 +144,7 @@ class TubeMQOutbound:
         return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for the receipts until `deadline` (event loop time; None: CLOSE_S from now); sends still pending then fail.
+        """Wait for the receipts until `deadline` (event loop time; None: CLOSE_S (30 s) from now); sends still pending then fail.
 
         Withdrawn sends with messages in flight do not fail then: they get their receipts when the Broker has responded or
         the connection has ended.

@@ -10,8 +10,8 @@ from mqbridge.tubemq.client.server_connection import REQUEST_TIMEOUT_S, ServerCo
 IDLE_S = 180.0
 """A connection without requests for this time is closed.
 
-The connections to Masters, and those of consumers to Brokers, carry a heartbeat every 13 s by default, so they are never idle. So
-only the connection to a Broker to which a producer sends no more messages is closed.
+The connections to Masters, and those of consumers to Brokers, carry a heartbeat every 13 s by default, so they are never idle. In
+practice, a producer's connection is closed when the producer sends no more messages to this Broker.
 """
 IDLE_CHECKS = 4
 """Number of checks for idle connections within `idle_s`."""

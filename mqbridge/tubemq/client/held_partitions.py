@@ -48,8 +48,9 @@ class HeldPartitions:
     """The held partitions of one member.
 
     `held` contains the held partitions by key. `master_seen_at` is the loop time of the Master's last response to this member.
-    `start`, `offsets` and `is_new_partition` say where to start reading; see `PackConsumer`. `heartbeat_s` is the interval
-    between heartbeats to Brokers.
+    `start` and `offsets` say where to start reading; see `PackConsumer`. `is_new_partition` returns True for a partition that a
+    group without a position reads from its first message, whatever `start` is. `heartbeat_s` is the interval between heartbeats
+    to Brokers.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class HeldPartitions:
         self._ever_held: set[PartitionKey] = set()
         """All partitions that this consumer has ever held."""
         self._needs_fresh_id: set[PartitionKey] = set()
-        """Partitions with abandoned requests that may still arrive: the next registration needs a fresh client id."""
+        """Partitions with abandoned requests that may still arrive; after a registration with a fresh id, Brokers refuse them."""
         self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock per partition, held while the partition is being acquired."""
         self._acquire_tasks: set[asyncio.Task[HeldPartition]] = set()
@@ -113,7 +114,7 @@ class HeldPartitions:
     # --- acquiring and losing ---------------------------------------------------------------------------------------
 
     async def acquire(self, ref: PartitionRef, offset: int | None = None) -> HeldPartition:
-        """Register a partition at its Broker: at `offset`, else at the offset from `offsets`, else at the group's position.
+        """Register a partition at its Broker: at `offset`, else at the offset from `offsets`, else as `start` says.
 
         If the partition is held already, or a concurrent call acquires it, returns the same object. Raises ClusterError, for
         example if another member holds the partition (410), if `offsets` raised, or if this member is closed.
@@ -136,7 +137,8 @@ class HeldPartitions:
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id)
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
-        # Only the first time may a partition be started at its end: later, this would skip messages that arrived meanwhile.
+        # A new partition is read from its first message. One that was held before is not started at its end again, because this
+        # would skip messages that arrived meanwhile.
         status = StartOffset.EARLIEST if is_new or ref.key in self._ever_held else self._start
         try:
             if offset is None and self._offsets is not None:
@@ -144,7 +146,7 @@ class HeldPartitions:
             if offset is None:
                 await partition.register(status)
             else:
-                # With readStatus 2 a Broker would ignore the offset.
+                # With ALWAYS_LATEST a Broker would ignore the offset.
                 await partition.start_at(min(status, StartOffset.LATEST), offset)
         except BaseException:
             if partition.has_abandoned_requests:  # the Broker may have carried out the registration

@@ -22,7 +22,7 @@ from mqbridge.tubemq.mapping.properties import parse_pairs, system_fields
 from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.mapping.times import msg_times_of
 
-REQUEST_BYTES = 450
+REQUEST_OVERHEAD_BYTES = 450
 """Estimated memory of a pending message in addition to its data, measured for the gateway's outbound."""
 
 
@@ -99,7 +99,7 @@ class Producer:
         name = self._partition_of(key, partition)
         if self._closed:
             raise ClusterError(f"the producer of topic {self.topic!r} is closed", Failure.FATAL)
-        size = len(data) + REQUEST_BYTES
+        size = len(data) + REQUEST_OVERHEAD_BYTES
         window_number = await self._window.enter(size)
         result: asyncio.Future[SendResult] = self._ordered.loop.create_future()
 
