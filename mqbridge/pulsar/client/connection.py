@@ -47,8 +47,8 @@ MAX_SENDS_IN_FLIGHT = 500
 """Maximum number of entries in flight per connection. At 1000 (maxPendingPublishRequestsPerConnection) a broker stops reading the
 socket, and then it also reads no pings and acknowledgements."""
 MAX_BYTES_IN_FLIGHT = 32 << 20
-"""Maximum bytes in flight per connection. It does not limit the throughput: a broker on a fast network has far fewer bytes that
-are not on disk yet."""
+"""Maximum bytes in flight per connection. It is too high to limit the throughput: on a fast network, a broker has far fewer bytes
+that it has not stored yet."""
 
 
 class CredentialsRefused(Unreachable):
@@ -116,7 +116,7 @@ class Connection:
 
     @property
     def principal(self) -> str | None:
-        """This client's role at the broker, if known."""
+        """This client's role at the broker; None if unknown."""
         return self._auth.principal
 
     # --- handshake and end ------------------------------------------------------------------------------------------
@@ -205,7 +205,10 @@ class Connection:
         return RESPONSES[response_type](command)
 
     async def wait_exclusive_access(self, request_id: int) -> CommandProducerSuccess:
-        """Wait, without a deadline, until the producer of this request has exclusive access. Raises ClusterError."""
+        """Wait, without a deadline, until a producer has exclusive access. Raises ClusterError.
+
+        `request_id` is the id of the producer's PRODUCER request, whose response was "not ready".
+        """
         try:
             return await self._exclusive_waits[request_id]
         finally:
@@ -330,10 +333,12 @@ class Connection:
     def _credentials_error(self, message: str) -> ClusterError:
         """Return the error for refused credentials; `message` is the broker's reason.
 
-        The error is temporary if the cluster accepted this client before, because renewed credentials will help then.
+        The error is temporary if the cluster accepted this client before, because renewed credentials may help then.
         """
         auth = self._auth
-        problem = f"{self.endpoint.peer} refuses {auth.description}: {auth.remedy} (method {auth.method}; it says: {message})"
+        problem = (
+            f"{self.endpoint.peer} refuses {auth.description}: {auth.remedy} (method {auth.method}; the broker says: {message})"
+        )
         if refusal_failure(self._link) is Failure.FATAL:
             return ServerRefused(problem, codes.AUTHENTICATION, Failure.FATAL)
         return CredentialsRefused(problem)

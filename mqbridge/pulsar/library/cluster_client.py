@@ -43,6 +43,8 @@ class ClusterClient:
         self._base = BaseClient([Address(*each) for each in cluster_url.addresses], tls=cluster_url.tls, auth=auth, timing=timing)
         self._timing, self._tls, self._auth, self._admin_url = timing, tls, auth, admin_url
         self._admin: Admin | None = None
+        self._brokers = ", ".join(f"{host}:{port}" for host, port in cluster_url.addresses)
+        """The addresses in the URL, for errors."""
         self._opened = OpenedByClient()
         self._closed = False
 
@@ -84,15 +86,18 @@ class ClusterClient:
 
         async def open_and_register() -> T:
             if self._closed:
-                raise ClusterError("the client is closed", Failure.FATAL)
+                raise self._closed_error()
             opened = await open_resource()
             if self._closed:  # the client was closed in the meantime
                 await opened.close(timeout=0.0)
-                raise ClusterError("the client is closed", Failure.FATAL)
+                raise self._closed_error()
             self._opened.add(opened)
             return opened
 
         return Opening(open_and_register)
+
+    def _closed_error(self) -> ClusterError:
+        return ClusterError(f"the client is closed (brokers: {self._brokers})", Failure.FATAL)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close all producers, consumers and readers within `timeout` seconds, the newest first; then close the connections."""

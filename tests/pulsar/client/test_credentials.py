@@ -129,7 +129,7 @@ async def test_refused_credentials_are_fatal_at_a_cluster_that_never_accepted_us
         await client.connect()
     assert (caught.value.failure, caught.value.code) == (Failure.FATAL, pb.AuthenticationError)
     assert str(caught.value) == (
-        "broker:6650 refuses a token from somewhere: put a new one there (method token; it says: Failed to authenticate)"
+        "broker:6650 refuses a token from somewhere: put a new one there (method token; the broker says: Failed to authenticate)"
     )
     await client.close()
 
