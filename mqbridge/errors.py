@@ -16,7 +16,7 @@
     ├── DeliveryError              a message could not be stored in a target, or in the route's dead-letter topic
     └── MappingError               a message has a value that the target cannot represent
 
-Any other exception that escapes is a bug. Each error text says what is wrong, where, and what to do next.
+Any other exception that escapes is a bug. An error text says what is wrong and where, and, if we know it, what to do next.
 """
 
 from enum import Enum

@@ -1,4 +1,4 @@
-"""The target side of the contract: an `Outbound` is a producer of one topic."""
+"""The target side of the contract between gateway and systems: an `Outbound` is a producer of one topic."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -75,8 +75,8 @@ class Outbound(Protocol):
     def partitions(self) -> int:
         """Number of partitions of the target.
 
-        May grow while the outbound is open, never shrink. The gateway reads it for every batch; each partition with a smaller
-        index accepts sends at once (see `Capabilities.growing_outbound`).
+        May grow while the outbound is open, never shrink. The gateway reads it for every batch; each partition with an index
+        below it accepts sends at once (see `Capabilities.growing_outbound`).
         """
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -115,4 +115,7 @@ class Outbound(Protocol):
         """
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait for sends in flight until the deadline, then close; sends that have no receipt then fail with FATAL."""
+        """Wait for sends in flight, then close; sends without a receipt at the deadline fail with FATAL.
+
+        `deadline` is an event loop time; None: CLOSE_S (30 s) from now.
+        """

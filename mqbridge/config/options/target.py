@@ -20,8 +20,8 @@ class Target(Options):
     cluster: Name = Field(description="The cluster to produce to.")
     topic: TargetTopic = Field(
         default="{topic}",
-        description="The target topic: a template in which `{topic}` is the source topic (after other text, only the last part "
-        "of a full name) and `{name}` is a named group of the pattern that matched the source topic.",
+        description="The target topic: a template in which `{topic}` is the source topic (in `copy-{topic}`, only the last "
+        "part of its full name) and `{name}` is a named group of the pattern that matched the source topic.",
         examples=["orders-copy", "persistent://public/default/{topic}"],
     )
     partitions: PartitionRule = Field(default=PartitionRule(), description="The rule that chooses the target partition.")
@@ -46,6 +46,6 @@ class Target(Options):
         count = self.create.partitions if isinstance(self.create, CreateRule) else None
         largest = max(self.partitions.table.values(), default=0)
         if count is not None and count <= largest:
-            problem = f"`create.partitions: {count}` is too few for the table, which names partition {largest}"
+            problem = f"`create.partitions: {count}` is too few for `partitions.table`, which names partition {largest}"
             raise option_error("create", problem, f"Write partitions: {largest + 1} or more")
         return self

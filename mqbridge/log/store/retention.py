@@ -17,7 +17,7 @@ Limits = tuple[int | None, int | None, int]
 def trim(connection: sqlite3.Connection, max_bytes: int | None, before_ms: int | None) -> int:
     """Drop rows appended before `before_ms`, and the oldest of partitions above `max_bytes`; None means no limit.
 
-    Drops at most ROWS_PER_PASS rows; returns the number of dropped rows.
+    Returns the number of dropped rows. If it is ROWS_PER_PASS, the maximum, a further call may drop more. The caller commits.
     """
     dropped = 0
     for partition, size in connection.execute("SELECT id, bytes FROM partition WHERE bytes > 0").fetchall():

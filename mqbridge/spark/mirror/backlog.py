@@ -20,7 +20,8 @@ StopPositions = Mapping[str, Mapping[str, Position]]
 async def count_backlog(cluster: Cluster, reached: ReachedPositions, stops: StopPositions | None = None) -> int:
     """Return the backlog from the reached positions up to `stops`, or up to the current ends. Raises ClusterError.
 
-    The unit is that of the source system, see `backlog_unit`.
+    A partition without a reached position counts from its first message. The unit is that of the source system, see
+    `backlog_unit`.
     """
     permits = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
@@ -74,5 +75,5 @@ def _backlog_begin(reached: Mapping[str, str], name: str, bounds: Bounds) -> Pos
 
 
 def backlog_unit(cluster: Cluster) -> str:
-    """Return the name of the unit in which the cluster counts a backlog, such as "messages"."""
+    """Return the name of the unit in which the cluster counts a backlog, such as "messages" (also if it has no `operations`)."""
     return "messages" if cluster.operations is None else cluster.operations.backlog_unit

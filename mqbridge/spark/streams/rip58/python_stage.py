@@ -24,8 +24,8 @@ class Pass:
     """One pass of rows through Python: the reader, the steps, the writer.
 
     With `skip_errors` a row whose functions fail yields nothing, and the failure is logged. Without it, the failure ends the
-    query. With `only_errors` the pass yields the payload and the reason of each row that fails, for dead letters, and no other
-    rows.
+    query. With `only_errors`, which needs `skip_errors`, the pass yields only the payload and the reason of each row that fails,
+    for dead letters.
     """
 
     reader: Reader
@@ -52,7 +52,7 @@ class Pass:
     def process_row(self, row: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Return the rows that the pass yields for one row. Raises the exceptions of the functions."""
         element = self.reader.read(row)
-        elements = [] if element is None else [element]
+        elements = [] if element is None else [element]  # None: the reader leaves the row out
         for step in self.steps:
             elements = [result for element in elements for result in step(element)]
         return list(map(self.writer.write, elements))
@@ -79,11 +79,12 @@ class PassRunner:
                         raise
                     results, failed_count = [], failed_count + 1
                     if self.python_pass.only_errors:
-                        payload, event_time = row[0], row[-1]
+                        payload, event_time = row[0], row[-1]  # only sources have dead letters: they read `payload`
                         rows.append((payload, f"{type(error).__name__}: {error}", event_time))
                     elif failed_count == 1:
                         LOG.warning(
-                            "a function failed: skipping the record, and other records of the batch that fail", exc_info=True
+                            "a function failed, its record is skipped; more failures in this batch are only counted",
+                            exc_info=True,
                         )
                 if not self.python_pass.only_errors:
                     rows.extend(results)
