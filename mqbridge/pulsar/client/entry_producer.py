@@ -33,7 +33,7 @@ OPEN_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
 """Default time for which `close` waits for receipts."""
 EXPIRY_CHECK_S = 0.5
-"""Interval between two checks for entries that exceed `max_elapsed_s`."""
+"""Interval between two checks for entries that exceed `ProducerSettings.max_elapsed_s`."""
 
 
 class EntryProducer:
@@ -68,9 +68,11 @@ class EntryProducer:
         """Number of the last PRODUCER command; -1 before the first one."""
         self._exclusive_wait: tuple[Connection, int] | None = None
         """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
-        self._replaced_at: int | None = None
-        """The last sequence id of another producer that used this producer's name (None: no other has), see `sole_sender` in
-        `ProducerSettings`."""
+        self._foreign_sequence_id: int | None = None
+        """The last sequence id of another producer that used this producer's name; None if there was none, or it is allowed.
+
+        See `ProducerSettings.sole_sender`.
+        """
         self._end_error: ClusterError | None = None
         """The error that ended the producer; None while it has not ended."""
         self._rejecting_with: ClusterError | None = None
@@ -147,10 +149,9 @@ class EntryProducer:
         error = self._end_error or self._rejecting_with
         highest = highest_sequence_id
         # The ids of the entry's other messages follow `sequence_id`; an explicit `highest` must not be smaller than it.
-        if sequence_id is not None and not 0 <= sequence_id <= (MAX_SEQUENCE + 1 - count if highest is None else highest):
-            error = ClusterError(
-                f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {MAX_SEQUENCE}", Failure.REFUSED
-            )
+        limit = MAX_SEQUENCE + 1 - count if highest is None else highest
+        if sequence_id is not None and not 0 <= sequence_id <= limit:
+            error = ClusterError(f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {limit}", Failure.REFUSED)
         if error is not None:
             future.set_exception(error)
             return future
@@ -266,8 +267,8 @@ class EntryProducer:
             self.name = self._send_queue.name = response.producer_name
             self.last_sequence_id = self._send_queue.last_stored_sequence = response.last_sequence_id
         elif self.settings.sole_sender and not self._send_queue.is_own_sequence(response.last_sequence_id):
-            self._replaced_at = response.last_sequence_id
-        # Another producer may have used the name meanwhile. With deduplication the broker drops entries up to its last id.
+            self._foreign_sequence_id = response.last_sequence_id
+        # Another producer may have used the name meanwhile. With deduplication the broker drops entries up to that one's last id.
         self._send_queue.next_sequence = max(self._send_queue.next_sequence, response.last_sequence_id + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
@@ -281,13 +282,13 @@ class EntryProducer:
             self._deadline = self._loop.time() + self._open_timeout_s
 
     def on_registered(self, connection: Connection) -> None:
-        """Send the queued entries over the new connection; end a `sole_sender` if another producer has used its name."""
+        """Send the queued entries over the new connection, or end if another producer used the name of a `sole_sender`."""
         self.registrations += 1
-        if self._replaced_at is not None:
-            self._registration.close_before_next()  # there is no next one, but `close` then closes this one at the broker
+        if self._foreign_sequence_id is not None:
+            self._registration.close_before_next()  # so that `close` closes this registration at the broker, though none follows
             problem = (
-                f"another producer named {self.name!r} has sent to topic {self.topic}, up to sequence id {self._replaced_at}: "
-                "choose another producer name"
+                f"another producer named {self.name!r} has sent to topic {self.topic}, "
+                f"up to sequence id {self._foreign_sequence_id}: choose another producer name"
             )
             self.end(ClusterError(problem, Failure.FATAL))
             return
@@ -296,7 +297,10 @@ class EntryProducer:
         self._send_queue.attach(connection)
 
     def is_final(self, error: ClusterError, delay: float) -> bool:
-        """Return True if the error is FATAL or REFUSED, or if `delay` would exceed the deadline of the first opening."""
+        """Return True if the error is FATAL or REFUSED, or if in `delay` seconds the deadline of the first opening will be over.
+
+        With `ProducerSettings.retries_first_opening` there is no such deadline.
+        """
         has_deadline = not self._opened.done() and not self.settings.retries_first_opening
         is_late = has_deadline and self._loop.time() + delay > self._deadline
         return is_late or error.failure in (Failure.FATAL, Failure.REFUSED)

@@ -71,7 +71,7 @@ class ReceiverQueue:
             # Redelivery is in ascending order: the chunks up to this entry have arrived again.
             self._dropped = [first for first in self._dropped if first > entry_id]
         if entry.is_chunk:
-            self.permits.release(size)
+            self.permits.release(size)  # `ChunkLimits` limit incomplete messages; `add_joined` charges the joined ones
             return self.add_joined(self.chunks.add(entry, now))
         if self._state.is_new(entry_id):
             self._queue.append((entry, size))
@@ -90,7 +90,7 @@ class ReceiverQueue:
         """
         undelivered: tuple[EntryId, ...] = ()
         for entry, chunks, is_expired in joined:
-            if entry is None:  # a repeated chunk of a message that was joined before
+            if entry is None:  # a repeated chunk of a message that was joined before, acknowledged by the caller
                 undelivered += chunks
                 self._state.record_skip(chunks[-1])
             # An expired message usually has an earlier id than delivered entries, so `is_new` cannot tell whether it is new.
@@ -150,7 +150,7 @@ class ReceiverQueue:
                 self._expired[entry.id] = self._state.delivered
 
     def _check_overflow(self) -> None:
-        """Return to normal after an overflow, once all entries that the overflow dropped were delivered."""
+        """Undo the `slow_decay` of an overflow once all entries that the overflow dropped were delivered."""
         if self._overflowed_at is not None and self._state.delivered > self._overflowed_at:
             self._overflowed_at = None
             self.permits.reset_decay()
@@ -177,7 +177,7 @@ class ReceiverQueue:
         self._expired.clear()
 
     def forget(self) -> None:
-        """Drop everything as `rewind` does, and expect no redelivery of dropped chunks, because all positions were discarded."""
+        """Drop everything as `rewind` does, and expect no redelivery: the consumer was reset, migrated or deactivated."""
         self.rewind()
         self._dropped.clear()
 
@@ -202,9 +202,9 @@ class ReceiverQueue:
     def pop_chunks_up_to(self, up_to: EntryId, acknowledged: EntryId) -> tuple[EntryId, list[EntryId]]:
         """Remove the chunks of the messages that a cumulative acknowledgement of the entry `acknowledged` includes.
 
-        These are the messages up to `up_to`. If `acknowledged` is an expired message, they are also this message and the expired
-        messages that were delivered before it. Return the last entry that may be acknowledged cumulatively, and the chunks after
-        it that the caller must acknowledge one by one.
+        It includes the messages up to `up_to`. If `acknowledged` is an expired message, it also includes this message and the
+        expired messages that were delivered before it. Return the last entry that may be acknowledged cumulatively, and the
+        chunks after it that the caller must acknowledge one by one.
         """
         removed = []
         while acknowledged in self._expired:  # up to this message, in the order of delivery

@@ -189,6 +189,14 @@ async def test_a_sequence_id_out_of_range_is_refused_and_delays_no_other_entry(b
     await producer.close()
 
 
+async def test_the_error_of_a_sequence_id_above_the_entrys_highest_one_names_that_limit(broker: Broker, client):
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    with pytest.raises(ClusterError, match="the sequence id 5 is not within 0 to 3"):
+        await producer.send(MessageMetadata(), b"x", 2, 5, highest_sequence_id=3)
+    await producer.close()
+
+
 async def test_used_up_sequence_ids_are_a_fatal_error(broker: Broker, client):
     """The broker reports the highest stored sequence id when the producer is opened."""
 
