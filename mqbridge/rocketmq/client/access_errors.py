@@ -96,12 +96,13 @@ def _permission_problem(denial: AccessDenial, code: int, address: str, access_ke
     actions = "Sub,Get" if action in ("Sub", "Get") and resource_type is not ResourceType.CLUSTER else action
     return (
         f"{problem} ({request}, from {denial.source}): grant it with "
-        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {actions} -d Allow`, which replaces its permissions there"
+        f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {actions} -d Allow`, "
+        "which replaces the user's other permissions for it"
     )
 
 
 def _action(code: int, resource_type: ResourceType) -> str:
-    """Return the action in the terms of access control 2.0; 1.0 has only Pub and Sub."""
+    """Return the action in the terms of access control 2.0. Requests for which 1.0 checks a resource need only Pub or Sub."""
     if code in _CHANGES:
         return _CHANGES[code]
     if code in _QUERIES or resource_type is ResourceType.CLUSTER:

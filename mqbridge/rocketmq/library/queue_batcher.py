@@ -35,7 +35,7 @@ class PendingMessage:
 
 
 class QueueBatcher:
-    """Sends the messages of one queue in batches, at most `in_flight_per_queue` requests at a time.
+    """Sends the messages of one queue in batches, at most `in_flight_per_queue` requests at a time (except in `send_request`).
 
     If no request is in flight, a message waits only until the next iteration of the event loop: messages of concurrent `send`
     calls are added in the same iteration, and share a batch.
@@ -74,7 +74,7 @@ class QueueBatcher:
             self._send_batch()
 
     def _send_batch(self) -> None:
-        """Encode queued messages of about one batch, and send them: in several requests if some must be sent alone."""
+        """Encode and send as many queued messages as one batch may hold; those that cannot be batched get their own requests."""
         batch: list[PendingMessage] = []
         size = 0
         while self._queued and size < MAX_BATCH_BYTES and len(batch) < MAX_BATCH_MESSAGES:

@@ -38,7 +38,7 @@ POOR_SHARE_OF_MEAN = 0.2
 POOR_SHARE_OF_SENT = 0.1
 """A Broker did badly if it stored less than both: this share of the mean of all, and this share of the messages sent to it."""
 MIN_TENTH_OF_SENT = 2
-"""A Broker is judged only if a tenth of the messages sent to it is more than this."""
+"""A Broker is judged only if a tenth (POOR_SHARE_OF_SENT) of the messages sent to it is more than this."""
 
 
 class _Record:

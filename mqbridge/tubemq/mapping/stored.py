@@ -1,4 +1,4 @@
-"""Message of a Broker's response to a get (checksum, attribute string, body) -> `Message`."""
+"""Decodes stored messages, as a Broker returns them, to `Message`: checks the checksum, and splits attributes and body."""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
@@ -12,9 +12,10 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 
 
 def decode(pack: Sequence[StoredMessage], offset: int, zone: tzinfo = UTC, first: int = 0) -> Sequence[Message]:
-    """Decode the messages of a pack, or of a part of it. Their positions are (`offset`, index), with indexes from `first` on.
+    """Decode the messages of a pack (the response to one get), or of a part of it.
 
-    A damaged message becomes a Message with a `defect`. `zone` is the time zone of `$msgTime$`.
+    Their positions are (`offset`, index in the pack); `first` is the index of the first one. A damaged message becomes a Message
+    with a `defect`. `zone` is the time zone of the attribute `$msgTime$`.
     """
     msg_times = msg_times_of(zone)
     if compiled is not None:

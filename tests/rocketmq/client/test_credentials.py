@@ -24,7 +24,7 @@ MAX = Code.GET_MAX_OFFSET
 FAILED = "check signature failed."
 OLD_FAILED = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=app, org.apache.rocketmq"
 NO_TOPIC = "User:app has no permission to access Topic:T from 10.0.0.1, no matched policies."
-REPLACES = ", which replaces its permissions there"
+REPLACES = ", which replaces the user's other permissions for it"
 FIRST, SECOND = "first-secret-of-app", "second-secret-of-app"
 
 

@@ -1,7 +1,7 @@
-"""Responses of NameServers: the route of a topic, the brokers of the cluster, lists of topics, key-value tables.
+"""Response bodies, most of them of NameServers: routes of topics, brokers of the cluster, lists of topics, key-value tables.
 
 A NameServer writes the broker ids, which are keys, as unquoted numbers in routes for clients that announce a version below 401,
-and always in the cluster info. The Go client splits this JSON at commas and colons, so it must not contain blanks.
+and always in the cluster info. The Go client splits the cluster info at commas and colons, so it must not contain blanks.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Perm:
 
 @dataclass(frozen=True, slots=True)
 class QueueData(Body):
-    """The queues of a topic at one broker. Their ids count from 0; `perm` consists of bits of Perm."""
+    """The queues of a topic at one broker. Their ids count from 0; `perm` consists of bits of Perm; read as 0 if absent."""
 
     broker: str = member("brokerName")
     read_queues: int = member("readQueueNums")

@@ -22,11 +22,12 @@ class PullFlag:
 
 @dataclass(slots=True)
 class PullHeader(Header):
-    """PULL_MESSAGE and LITE_PULL_MESSAGE.
+    """Header of PULL_MESSAGE and LITE_PULL_MESSAGE.
 
-    `sys_flag` consists of the bits of PullFlag. `max_msg_bytes` limits the response; None: only the broker's own limit does.
+    `sys_flag` consists of the bits of PullFlag. `max_msg_bytes` limits the response; None: only the broker's own limit applies.
     `suspend_timeout_millis` is how long the broker may hold the request; some Go clients write it in ns. `subscription`,
-    `sub_version` (ms, see `SubscriptionData.version`) and `expression_type` are the filter.
+    `sub_version` (ms, see `SubscriptionData.version`) and `expression_type` are the filter. `bname` is the name of the broker,
+    which proxies need and brokers ignore.
     """
 
     consumer_group: str
@@ -46,11 +47,11 @@ class PullHeader(Header):
 
 @dataclass(slots=True)
 class PullResult(Header):
-    """Response to a pull with code 0 (SUCCESS) or 19 to 21 (PULL_...), which always has the first four fields.
+    """Header of the response to a pull. With code 0 (SUCCESS) or 19 to 21 (PULL_...) it always has the first four fields.
 
     suggest_which_broker_id    the id of the broker (0: the master) to send the next pull to
     next_begin_offset          the offset of the next pull
-    min_offset, max_offset     the offsets in the queue, from the first one to before `max_offset`
+    min_offset, max_offset     the offset of the queue's first message, and the offset after its last message
     offset_delta               not used by mqbridge, like both `..._sys_flag`
     forbidden_type             with NO_PERMISSION, what forbids it: 1 broker, 2 group, 3 topic, 4 broadcasting, 5 subscription
     """
