@@ -3,7 +3,7 @@
 Each function makes one Arrow call. If Arrow raises, the function converts the values that Arrow rejects, which is slower:
 
 - lone surrogates are encoded as if they were characters
-- numbers too large for their type become the largest number that fits
+- numbers and times out of range become the nearest one that fits
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def time_array(times: Sequence[int | None]) -> pa.Array:
 
 
 def int_array(numbers: Sequence[int]) -> pa.Array:
-    """Return counters as an array of 32-bit integers. Larger counters become the largest 32-bit integer."""
+    """Return non-negative numbers as an array of 32-bit integers. Larger numbers become the largest 32-bit integer."""
     try:
         return pa.array(numbers, INT32)
     except (pa.ArrowInvalid, OverflowError):

@@ -59,12 +59,13 @@ class Lease:
     def acquire(self) -> None:
         """Wait until an existing lease has expired, then write a new one.
 
-        Raises ConfigError if another mirror renews the existing lease or writes a new one too. Raises OSError.
+        Raises ConfigError if another mirror renews the existing lease or writes a new one too. Raises OSError if the file
+        cannot be read or written.
         """
         content = self._read()
         if content is not None:
             log.warning(
-                "checkpoint folder %s has a lease of %s: waiting up to %.0f s to see whether that mirror still renews it",
+                "checkpoint folder %s has a lease of %s: waiting up to %.0f s, then taking it over unless that mirror renews it",
                 self._folder,
                 _holder(content),
                 EXPIRE_AFTER_S,
@@ -125,7 +126,7 @@ class Lease:
             file.write(orjson.dumps(content))
 
     def _read(self) -> dict[str, object] | None:
-        """Return the content of the lease's file; None without a file, and an empty id while a mirror is writing the file."""
+        """Return the lease in the file: None if there is none, and one with an empty id while a mirror is writing the file."""
         try:
             with self._file_system.open_input_stream(self._path) as file:
                 content = orjson.loads(file.read())

@@ -18,15 +18,17 @@ COUNT_LABELS = {
 """The words for each count in the summary at the end of a mirror, by the count's name in `Counts`."""
 
 Totals = Mapping[str, int]
-"""Sums over batches, by the field names of `Counts`: received, stored, dead and others."""
+"""Sums over batches, by the field names of `Counts`: messages received, stored and so on, and received `bytes`."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """The backlog of a route, in the unit of its source."""
+    """The backlog of a route."""
 
     units: int
+    """The size of the backlog, counted in `unit`."""
     unit: str
+    """The plural name of the source's unit, for example "messages"."""
     measured_at: float
     """Monotonic time in seconds."""
 

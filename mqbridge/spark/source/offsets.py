@@ -31,7 +31,7 @@ def dump_offsets(offsets: Offsets) -> dict[str, Any]:
 
 
 def load_offsets(document: Any) -> dict[PartitionKey, Position]:
-    """Parse the JSON form of offsets. Raises ConfigError for a later version, or offsets of another source."""
+    """Parse the JSON form of offsets. Raises ConfigError for another version, or offsets of another source."""
     version = document.get("version") if isinstance(document, dict) else None
     if isinstance(version, int) and version > OFFSETS_VERSION:
         raise ConfigError(

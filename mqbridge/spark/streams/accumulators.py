@@ -27,16 +27,16 @@ WINDOW_END = "window_end_time"
 
 
 class Accumulator(Protocol):
-    """The interface of a custom aggregate, as in RIP-58 but without `merge`. The object must be picklable."""
+    """The interface of a custom aggregate: that of RocketMQ Streams (RIP-58) without `merge`. The object must be picklable."""
 
     def addValue(self, value: Any) -> None:
         """Add one value."""
 
     def result(self, properties: Mapping[str, Any]) -> Any:
-        """Return the aggregate of the added values."""
+        """Return the aggregate of the added values. `properties` has WINDOW_START and WINDOW_END; without windows it is empty."""
 
     def clone(self) -> Self:
-        """Return a copy of this accumulator."""
+        """Return a copy of this accumulator. Each key begins with a copy of the one that the caller passed."""
 
 
 class KeyedState(ABC):
@@ -126,7 +126,7 @@ def accumulate(
 
     Each batch yields one row for every key that occurs in it, with the columns `by` and `into`. `kind` is the type of `into`.
     The accumulator receives the column `value`. The values of one batch are added in the order of the column `order`. Without
-    `order`, a repeated batch may add them in another order. The output mode is update.
+    `order`, a batch that Spark repeats after a failure may add them in another order. The output mode is update.
     """
     require_rocksdb(frame.sparkSession)
     by = [by] if isinstance(by, str) else list(by)
