@@ -82,14 +82,14 @@ def _duplicate_names(document: Document, routes: list[Section]) -> Iterator[Conf
 def _conflicting_groups(
     document: Document, routes: list[Section], clusters: Mapping[str, Any], adapters: Mapping[str, Adapter]
 ) -> Iterator[ConfigError]:
-    """Yield an error for every route whose group has another subscription (topics, types, options) in the group's first route.
+    """Yield an error for every route whose subscription (topics, types, options) differs from that of its group's first route.
 
     Only systems with `uniform_groups` are checked: they require that all members of a group subscribe to the same.
 
     Clusters with equal settings count as one cluster, whatever their names.
     """
     first_uses: dict[tuple[str, str], tuple[KeyPath, str]] = {}
-    """Path of the first source and its subscription, by settings of the cluster and group."""
+    """Path and subscription of the first source, by the settings of its cluster and the name of its group."""
     for path, route in routes:
         for source_path, source in _section(route, "from", path):
             name, group = source.get("cluster"), source.get("group")
@@ -187,6 +187,6 @@ def _source_topics(source: Mapping[str, Any]) -> list[str]:
 
 
 def _named_groups(topic: str) -> dict[str, int]:
-    """Return the named groups of a pattern with their numbers; empty for an exact name. Raises ConfigError."""
+    """Return the named groups of a pattern with their numbers; empty for an exact name. Raises ConfigError if it is invalid."""
     pattern: re.Pattern[str] | None = compile_name_pattern(topic) if is_pattern(topic) else None
     return dict(pattern.groupindex) if pattern else {}

@@ -80,7 +80,7 @@ class Counters:
     last_stored_at: float = 0.0
     """Loop time at which the last batch was stored by all targets; 0 if none was."""
     delivery: Histogram = field(default_factory=Histogram)
-    """Time from receiving a batch until it and all batches before it are stored."""
+    """Time from sending a batch, after the waits for rate limits and budget, until it and all before it are stored."""
     end_to_end: Histogram = field(default_factory=Histogram)
     """Time from publishing the first message of a batch until the batch is stored; empty if the publish time is unknown."""
 

@@ -22,7 +22,7 @@ def creator_of(wanted: str, cluster: str, pending_routes: Iterable[RouteConfig])
 
 
 def _matches(wanted: str, created: str | re.Pattern[str]) -> bool:
-    """Return True if the created topic may be the wanted one. Of two patterns this is not known: then it returns True."""
+    """Return True if the created topic may be the wanted one. Two patterns are not compared: any two may match the same name."""
     if isinstance(created, str):
         return (compile_name_pattern(wanted).fullmatch(created) is not None) if is_pattern(wanted) else wanted == created
     return is_pattern(wanted) or created.fullmatch(wanted) is not None
@@ -40,10 +40,10 @@ def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | re.Pa
 
 
 def _rendered_name(template: str, topic: str) -> str:
-    """Return the target topic for a source topic that the route names exactly; "" if the template needs a pattern's groups."""
+    """Return the target topic for a source topic that the route names exactly; "", which no topic has, if there is none."""
     try:
         return render_target_topic(template, SelectedTopic(topic, {"topic": topic}))
-    except ConfigError:  # the route will fail with this error, and creates no topic
+    except ConfigError:  # the template needs a pattern's groups: the route will fail with this error, and creates no topic
         return ""
 
 

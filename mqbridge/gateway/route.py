@@ -1,8 +1,8 @@
 """A running route: a sequence of memberships in its group, each with the topics and targets that existed when it began.
 
-After a transient failure (`retry_reason`) the route pauses and starts the next membership. Any other failure stops only this
-route, not the gateway. If the source topics change, or a target grows and open outbounds cannot see it, the route
-opens new endpoints, drains its membership, and starts the next one with them.
+After a transient failure the route pauses and starts the next membership. Any other failure stops only this route, not the
+gateway. If source topics appear or disappear, or if a target gets partitions that its open outbound cannot use, the route opens
+new endpoints, drains its membership, and starts the next one with them.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ LOOPED_LOG_INTERVAL_S = 60.0
 
 
 async def already_connected() -> float:
-    """Return at once, for clusters that are connected already (see `gateway.clusters.InitialConnections.wait_connected`)."""
+    """Return at once, for clusters that are connected already. 0.0: no cluster was connected late (see `Route`)."""
     return 0.0
 
 
@@ -50,8 +50,9 @@ class Route(RouteState):
     """One route of the configuration, from `prepare` and `run` to its end.
 
     Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `counters` continue
-    the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route (see
-    `gateway.clusters.InitialConnections`), and `pending_routes` returns the routes that may still create a missing source topic.
+    the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time
+    until which a failure may be due to servers that still start (0.0 if no cluster was connected late). `pending_routes` returns
+    the routes that may still create a missing source topic.
     """
 
     def __init__(
@@ -83,15 +84,16 @@ class Route(RouteState):
         """Warnings about retention that deletes messages of its topics before they are consumed."""
 
     async def prepare(self, plan: Plan | None = None) -> None:
-        """Find the topics, create missing targets, open every outbound. Raises ConfigError or ClusterError.
+        """Carry out the plan, or a new one if it is None: create missing targets, and open every outbound.
 
-        If this was not called before `run`, `run` calls it when the clusters are connected, and retries transient failures.
+        Raises ConfigError or ClusterError. If this was not called before `run`, `run` calls it when the clusters are connected,
+        and retries transient failures.
         """
         await self._endpoints.open(plan, self._drain_deadline)
         self._initial_partitions = self._endpoints.source_partition_names
 
     async def run(self) -> None:
-        """Consume and deliver until `stop` or an error, then drain and leave the group. The error is in `error`, not raised."""
+        """Consume and deliver until `stop` or a failure that is not transient; that failure is in `error`, not raised."""
         retention_check: asyncio.Task[None] | None = None
         try:
             while not self._stop_requested.is_set():
@@ -161,13 +163,13 @@ class Route(RouteState):
         if opening_task.done() and not opening_task.cancelled():
             opening_task.result()
 
-    def _close_late_opening(self, opening_task: "asyncio.Task[None]") -> None:
-        """Close endpoints that were opened after the route was stopped: another route may need the same producer names."""
-        if not opening_task.cancelled() and opening_task.exception() is None and self._stop_requested.is_set():
+    def _close_late_opening(self, task: "asyncio.Task[None]") -> None:
+        """Close endpoints that the task opened after the route was stopped: another route may need the same producer names."""
+        if not task.cancelled() and task.exception() is None and self._stop_requested.is_set():
             spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_connected(self) -> None:
-        """Wait for the clusters and call `prepare`; soon after a late connection, every failure counts as transient."""
+        """Wait for the clusters and call `prepare`; until `settled_at`, every failure counts as transient."""
         settled_at = await self._wait_connected()  # before this time, a failure may be due to servers that still start
         try:
             await self.prepare()
@@ -221,7 +223,7 @@ class Route(RouteState):
             membership.refresh_requested.clear()
             try:
                 if await self._endpoints.refresh():
-                    log.info("route %s: topics were added, removed or grown, so the route is opened again", self.name)
+                    log.info("route %s: its topics or their partitions changed, so the route is opened again", self.name)
                     new_endpoints = self._make_endpoints()
                     await new_endpoints.open(close_deadline=self._drain_deadline)
                     self._next_endpoints = new_endpoints
@@ -264,7 +266,7 @@ class Route(RouteState):
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source
-        limits = {"count": delivery.rate, "size": delivery.rate_bytes}  # by attribute of `Batch`, per second
+        limits = {"count": delivery.rate, "size": delivery.rate_bytes}  # per second; the keys are attributes of `Batch`
         return LaneSettings(
             budget=self.budget,
             counters=self.counters,
@@ -276,6 +278,7 @@ class Route(RouteState):
         )
 
     def _record_position(self, batch: Batch, is_assigned: bool) -> None:
+        """Record the position after a stored batch. It may be lower than before (a seek) only if the lane `is_assigned` still."""
         assert self._checkpoints is not None  # noqa: S101 - only called with checkpoints
         self._checkpoints.record(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_assigned)
 

@@ -33,8 +33,8 @@ class LoopGuard:
         """Return the messages that may be written; the same share if that is all of them.
 
         Messages that no gateway wrote have no origin. With `needs_messages`, the messages are decoded later anyway: each is
-        checked, which takes 20 ns. Otherwise the received bytes are searched for the name of the origin property, without
-        decoding.
+        checked, which takes 20 ns. Otherwise messages that are not decoded yet are decoded and checked only if the received bytes
+        contain the name of the origin property.
         """
         if not (needs_messages or share.is_edited or share.batch.is_decoded or share.batch.may_contain(_ORIGIN)):
             return share

@@ -15,7 +15,7 @@ _FIRST_EVENT_MS = 1_750_000_000_000
 
 
 def ordinary_messages(partition: int, count: int) -> Iterator[Message]:
-    """Yield the partition's messages: text, JSON, binary, empty and null payloads, with every field a message can have."""
+    """Yield the partition's messages: text, JSON, binary, empty and null payloads, with all kinds of keys and attributes."""
     generator = random.Random(SEED + partition)  # noqa: S311 - repeatable on purpose
     for number in range(count):
         yield _MAKERS[number % len(_MAKERS)](partition, number, generator)

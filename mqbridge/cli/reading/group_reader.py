@@ -21,7 +21,7 @@ from mqbridge.net.tasks import cancel, spawn
 SILENCE_S = 1.0
 """Time without a batch after which the reader checks whether a lane is caught up."""
 MORE_LANES_S = 3.0
-"""Time limit for more lanes after all assigned lanes have been read to their end: other members may have the other partitions."""
+"""How long the reader waits for a further lane once all assigned ones are read to their end; others may have the rest."""
 NOTE_AFTER_S = 3.0
 """If the first lane is not assigned within this time, a note says so."""
 FIRST_LANE_S = 60.0
@@ -106,7 +106,7 @@ class GroupReader:
         return True
 
     def _timeout_s(self) -> float | None:
-        """Return the time limit for the next lane; None while assigned lanes are still being read."""
+        """Return the time limit for the next lane; None without `stop_at_end`, and while an assigned lane is not at its end."""
         if not self._spec.stop_at_end or not self._lanes.keys() <= self._at_end:
             return None
         return MORE_LANES_S if self._any_assigned else FIRST_LANE_S
@@ -121,7 +121,7 @@ class GroupReader:
                 self._spawn(f"read {lane.partition}", self._read_lane, lane)
 
     async def _read_lane(self, lane: InboundLane) -> None:
-        """Read a lane until it is revoked, or its partition or the reader is finished; seek first if there is a begin."""
+        """Seek if the spec requires it, then read the lane until it is revoked or complete, or the reader has finished."""
         name = lane.partition.name
         try:
             begin = self._spec.committed.get(name)

@@ -22,7 +22,7 @@ def held_bytes(rows: list[Row]) -> int:
 
 
 def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-    """Return whole rows, from the one that contains `offset` on, and the partition's tail.
+    """Return whole rows, from the one that contains `offset` on, and the partition's tail: the offset after its last message.
 
     The limits do not apply to the first row, so that a large row can be read.
 
@@ -34,7 +34,7 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
         if offset < first:
             raise GapError(
                 f"offsets {offset} to {first - 1} were dropped by the log's retention before they were read; seek to {first}",
-                (first,),
+                resume=(first,),
             )
         if offset > tail:
             raise GapError(
@@ -47,7 +47,7 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
 
 
 def _read_valid_rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
-    """Return the rows from the one that contains `offset` up to the limits or a damaged row. Raises GapError if there is none."""
+    """Return rows from the one with `offset` on, up to the limits or a damaged row. Raises GapError if there is no valid row."""
     cursor = connection.execute(
         "SELECT base, count, bytes, crc, records FROM batch WHERE partition = ?1 AND base >="
         " (SELECT max(base) FROM batch WHERE partition = ?1 AND base <= ?2) ORDER BY base",
@@ -66,7 +66,7 @@ def _read_valid_rows(connection: sqlite3.Connection, partition: int, offset: int
         expected = base + count
     if not rows:
         problem = f"the batch that contains offset {offset} is damaged (CRC32C) or missing; seek past it to continue"
-        raise GapError(problem, (_next_row_offset(connection, partition, offset),))
+        raise GapError(problem, resume=(_next_row_offset(connection, partition, offset),))
     return rows
 
 
