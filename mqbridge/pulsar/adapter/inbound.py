@@ -25,7 +25,7 @@ from mqbridge.pulsar.client.base_client import BaseClient
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.flow_permits import ReceiveBudget
 from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.wire.codes import is_missing
+from mqbridge.pulsar.wire.codes import is_topic_missing
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class PulsarInbound:
         try:
             consumer = await self._client.consumer(self._topics.partition_topic_name(partition), subscription, self._budget)
         except ClusterError as error:
-            if not is_missing(error):
+            if not is_topic_missing(error):
                 raise
             log.info("partition %s is listed but does not exist yet, subscribing at a later check: %s", partition, error)
             return
@@ -139,7 +139,7 @@ class PulsarInbound:
                 await consumer.wait_deactivated(deactivations)
                 lane.revoke()
         except ClusterError as error:
-            if is_missing(error):
+            if is_topic_missing(error):
                 await self._drop(partition, consumer)
             elif not consumer.closed:
                 self._new_lanes.put_nowait(error)

@@ -19,7 +19,7 @@ from mqbridge.message import Batch, Partition, Position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, deliverable_mask, keep_messages, make_batch, masks_by_entry
 from mqbridge.pulsar.adapter.end_check import EndCheck
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.wire.codes import is_missing
+from mqbridge.pulsar.wire.codes import is_topic_missing
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
@@ -77,7 +77,7 @@ class PulsarLane:
         loop = self._loop
         self._release_charge()
         while True:
-            if self.revoked.is_set() or is_missing(self._consumer.end_error):
+            if self.revoked.is_set() or is_topic_missing(self._consumer.end_error):
                 raise LaneRevoked(f"partition {self.partition} was revoked, released or deleted")
             if loop.time() < self._resume_at:
                 await self._consumer.wait_change(min(IDLE_CHECK_S, self._resume_at - loop.time()))

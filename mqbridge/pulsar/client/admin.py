@@ -33,10 +33,10 @@ class TopicStats(NamedTuple):
 
 
 class Admin(AdminSubscriptions):
-    """Admin calls to one cluster. Every call raises ClusterError; if it is a ServerRefused, its `code` is the HTTP status.
+    """Admin calls to one cluster. Every call may raise ClusterError; the `code` of a ServerRefused is the HTTP status.
 
-    `url` contains one address or several, see `parse_admin_url`. `timeout_s` is the deadline of one call. With `is_guess`, errors
-    mention that the address was guessed.
+    `url` contains one address or several, see `parse_admin_url`. `timeout_s` limits one call, with all
+    addresses that it tries. With `is_guess`, errors mention that the address was guessed.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Admin(AdminSubscriptions):
     async def call(self, method: str, path: str, body: Any = None, *, idempotent: bool = False) -> Any:
         """Make any call below /admin/v2; return the parsed response, None if it is empty.
 
-        `idempotent` is True for a call that may be executed twice, which always holds for GET. `body` is sent as JSON.
+        `idempotent` (always True for GET): if the connection fails during the call, the next address is tried, so the call may be
+        executed twice. `body` is sent as JSON.
         """
         return await self._http.call(method, path, body, idempotent=idempotent)
 
@@ -163,7 +164,10 @@ class Admin(AdminSubscriptions):
         await self.call("POST", f"{path_of(topic)}/{policy}", value, idempotent=True)
 
     async def applied_policy(self, topic: TopicName, policy: str) -> Any:
-        """Return the policy that an existing topic applies: its own, else that of its namespace, else the broker's default."""
+        """Return the policy that an existing topic applies: its own, else its namespace's, else the broker's.
+
+        None if there is none.
+        """
         return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
 
     async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
@@ -191,7 +195,7 @@ class Admin(AdminSubscriptions):
     async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
         """Return the id of a partition's first entry that was published at this time or later (milliseconds since the epoch).
 
-        If there is no such entry, the result may lie outside of the topic.
+        If there is no such entry, the result may be before the first or after the last entry of the partition.
         """
         response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
         return int(response["ledgerId"]), int(response["entryId"])

@@ -64,14 +64,14 @@ class BrokerRegistration:
         self.connection: Connection | None = None
         """Connection to the broker where the producer or consumer is registered; None while it is not registered."""
         self.ended = False
-        """True if the producer or consumer must not be registered again."""
+        """True if the producer or consumer must not be registered again; it sets this itself when it ends."""
         self._lookup, self._registrable = lookup, registrable
         self._what, self._topic, self._key = what, topic, key
         self._table, self._close_command, self._timeout_s = table, close_command, request_timeout_s
         self._registering_at: Connection | None = None
         """Connection of a registration in progress."""
         self._to_close: Connection | None = None
-        """Connection of an earlier registration, which must be closed at its broker before the next one begins."""
+        """Connection to the broker at which an earlier registration must be closed before the next one begins."""
         self._assignment: CloseCommand | None = None
         """The broker's close command that names the topic's next owner; None if there is none."""
         self._proxied = False
@@ -116,8 +116,9 @@ class BrokerRegistration:
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.INFO),
-                    "topic %s: cannot connect to the assigned broker, looking up the owner instead: %s",
+                    "topic %s: cannot connect to the assigned broker %s, looking up the owner instead: %s",
                     self._topic,
+                    " or ".join(filter(None, urls)),
                     error,
                 )
         owner = await self._lookup.owner(self._topic, self._migrated_to)
@@ -236,7 +237,7 @@ class BrokerRegistration:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "topic %s: the broker did not confirm the close of the %s: %s",
+                "topic %s: the broker did not confirm the close of the %s, and may keep it until the connection ends: %s",
                 self._topic,
                 self._what,
                 error,

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from mqbridge.pulsar.wire.ids import EntryId
 
 MAX_HELD_ENTRIES = 50_000
-"""Maximum number of held entries; beyond it the oldest is released. The value is the broker's default limit of unacknowledged
-messages per consumer (maxUnackedMessagesPerConsumer)."""
+"""Maximum number of held entries; beyond it the oldest counts as released. The value is the broker's default limit of
+unacknowledged messages per consumer (maxUnackedMessagesPerConsumer)."""
 MAX_RELEASED_ENTRIES = 1_000
 """Maximum number of released entries; beyond it the oldest masks are dropped."""
 

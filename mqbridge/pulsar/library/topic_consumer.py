@@ -164,7 +164,7 @@ class TopicConsumer:
 
         Then it is no failure: the topic was deleted, and the watch will report if it is created again.
         """
-        return self._watch is not None and codes.is_missing(error)
+        return self._watch is not None and codes.is_topic_missing(error)
 
     async def _drop_topic(self, topic: str) -> None:
         """Close the consumers of a deleted topic; their queued entries are dropped."""

@@ -1,5 +1,8 @@
 """Error codes of brokers: their meaning, and for each kind of request what the client does about them (a `Failure`).
 
+RETRY: the same request may succeed later. REFRESH: it may succeed after a new lookup of the topic's owner. REFUSED: it never
+succeeds, but others may. FATAL: no request succeeds until a person changes something. The columns of the table:
+
 failure      for all other requests: first opening of a producer or a consumer, lookups, seeks, receipts of acknowledgements
 sending      for SEND_ERROR: REFUSED fails this entry, FATAL ends the producer; with RETRY the producer is opened again and
              repeats all entries without a receipt
@@ -36,7 +39,7 @@ TABLE = (
     ),
     Code(5, "ConsumerBusy", _FATAL, _RETRY, _RETRY, "the subscription is in use, or in use with another subscription type"),
     Code(6, "ServiceNotReady", _REFRESH, _RETRY, _REFRESH, "the topic is not loaded at this broker"),
-    Code(7, "ProducerBlockedQuotaExceededError", _RETRY, _RETRY, _RETRY, "the backlog quota is exhausted, producers wait"),
+    Code(7, "ProducerBlockedQuotaExceededError", _RETRY, _RETRY, _RETRY, "the backlog quota is full: producers must wait"),
     Code(8, "ProducerBlockedQuotaExceededException", _RETRY, _RETRY, _RETRY, "the backlog quota is exhausted"),
     Code(9, "ChecksumError", _REFUSED, _REFUSED, _REFUSED, "the entry does not match its checksum"),
     Code(10, "UnsupportedVersionError", _FATAL, _RETRY, _FATAL, "the broker does not support this feature"),
@@ -73,7 +76,7 @@ _UNDECIDED = "Exception occurred while trying to authorize"
 unreachable. A later request may succeed."""
 
 
-def is_missing(error: Exception | None) -> bool:
+def is_topic_missing(error: Exception | None) -> bool:
     """Return True if the error says that the topic does not exist."""
     return isinstance(error, ServerRefused) and error.code == TOPIC_NOT_FOUND
 
