@@ -22,12 +22,12 @@ BATCH_BYTES = 1 << 20
 
 
 class RocketMQAuth(Options):
-    """Credentials that sign every request: of an account of access control 1.0 (4.x), or of a user of 2.0 (from 5.3 on)."""
+    """Credentials that sign every request: those of an account (access control 1.0, 4.x) or of a user (2.0, from 5.3 on)."""
 
     access_key: Secret = Field(
-        description="The account's access key, which is the user's name, and may be shown.", json_schema_extra={IS_SHOWN: True}
+        description="The access key of an account, or the name of a user; logs may show it.", json_schema_extra={IS_SHOWN: True}
     )
-    secret_key: Secret = Field(description="Its secret key, which is the user's password; it is never sent.")
+    secret_key: Secret = Field(description="The secret key of the account, or the password of the user; it is never sent.")
     security_token: Secret | None = Field(
         default=None, description="The security token that a token service issues together with temporary keys."
     )
@@ -130,7 +130,12 @@ class RocketMQOutboundOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    producer_group: str = Field(default="mqbridge", min_length=1, max_length=120, description="The producer group.")
+    producer_group: str = Field(
+        default="mqbridge",
+        min_length=1,
+        max_length=120,
+        description="The producer group under which the gateway registers at the Brokers.",
+    )
     batch_messages: int = Field(default=2000, ge=1, le=100_000, description="Maximum number of messages per send.")
     batch_bytes: Size = Field(
         default=BATCH_BYTES, ge=1, le=4 << 20, description="Maximum bytes per send; a larger message is sent alone."

@@ -21,7 +21,7 @@ _QUEUE_OFFSET_AT = 20
 _BORN_AT = 40
 """Index of the born timestamp (8 bytes, ms) in a record."""
 RECORD_BYTES = 350
-"""Memory of a decoded record in addition to its bytes. Measured: 352 to 385, with bodies of 0 to 1000 bytes."""
+"""Approximate memory of a decoded record in addition to its bytes (measured: 352 to 385, with bodies of 0 to 1000 bytes)."""
 
 
 class PulledRecords:
@@ -113,7 +113,7 @@ class PulledRecords:
 
     @property
     def first_record(self) -> int:
-        """The offset of the first message in `records`; without messages, `first` or the offset of the first record in `body`."""
+        """The offset of the first message in `records`; without messages, the larger one of `first` and `first_stored`."""
         return self._first_record if self.tags and self.count else max(self.first, self.first_stored)
 
     @property
@@ -123,7 +123,7 @@ class PulledRecords:
 
     @property
     def published_ms(self) -> int | None:
-        """Born timestamp of the first record in `body`, ms since the epoch; None if `body` is empty or the timestamp is 0."""
+        """When the first record in `body` was sent (born timestamp, ms since the epoch); None if `body` is empty or it is 0."""
         return int.from_bytes(self.body[_BORN_AT : _BORN_AT + 8], signed=True) or None
 
     def until(self, end: int) -> "PulledRecords":

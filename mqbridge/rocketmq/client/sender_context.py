@@ -8,20 +8,26 @@ from mqbridge.rocketmq.client.send_request import SendRequest
 
 
 class SenderContext(Protocol):
-    """The part of `QueueProducer` that its send queues use; its docstring explains the settings."""
+    """The part of `QueueProducer` that its send queues use."""
 
     client: BaseClient
     in_flight_per_queue: int
+    """Maximum number of requests to one queue without a response."""
     max_elapsed_s: float | None
+    """Maximum outage of a queue, after which all its waiting sends fail; None: they are retried for ever."""
     fail_behind: bool
+    """Whether a send that fails for another reason than REFUSED also fails all later sends to its queue."""
     closing: bool
     """True once the producer accepts no sends any more; failed sends are not repeated then."""
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
-        """Return the topic's route; see `QueueProducer.route`. `missing`: a broker reports that the topic does not exist."""
+        """Return the topic's route. Raises ClusterError if it is unknown: FATAL if a broker reports the topic as `missing`."""
 
     def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
-        """Send a movable request to another healthy queue, not at the broker `avoid` (None: any); return False without one."""
+        """Send a request that is not bound to its queue to another one, whose sends do not fail at present.
+
+        The queue is not at the broker `avoid` (None: at any broker). Return False if there is no such queue.
+        """
 
     def on_queue_empty(self) -> None:
         """Tell the producer that a send queue has no pending sends."""

@@ -1,4 +1,7 @@
-"""Wakes tasks that wait for a partition's state to change."""
+"""Wakes tasks that wait for a partition's state to change.
+
+A get is a request for stored messages, and a pack is the content of its response.
+"""
 
 import asyncio
 import contextlib
@@ -39,7 +42,7 @@ class PartitionSignals:
     async def raise_on_revocation(self) -> AsyncIterator[None]:
         """Cancel the body of the `with` statement if the partition is revoked or released meanwhile; raise LaneRevoked."""
         if self._state.is_over:
-            self._state.raise_if_stopped()
+            self._state.raise_if_stopped()  # raises LaneRevoked, the stop reason of a partition that is over
         try:
             async with asyncio.timeout(None) as timeout:
                 self._revocation_timeouts.add(timeout)
@@ -49,7 +52,7 @@ class PartitionSignals:
                     self._revocation_timeouts.discard(timeout)
         except TimeoutError:
             self._state.raise_if_stopped()
-            raise
+            raise  # a timeout inside the body
 
     async def sleep_unless_revoked(self, seconds: float) -> None:
         """Sleep for `seconds`; if the partition is revoked or released meanwhile, raise LaneRevoked at once."""

@@ -32,9 +32,9 @@ class PlainRequests:
         self._requests: dict[int, RequestFields] = {}
         self.failures: list[tuple[int, str]] = []
         for index, message in enumerate(messages):
-            stamp = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
+            origin = message.origin if origin_prefix is None else origin_prefix + format_position(message.position)
             try:
-                self._requests[index] = encode(message, stamp, zone)
+                self._requests[index] = encode(message, origin, zone)
             except MappingError as error:
                 self.failures.append((index, str(error)))
 
@@ -45,7 +45,10 @@ class PlainRequests:
 
 
 def encode_share(messages: Sequence[Message], origin_prefix: str | None, zone: tzinfo = UTC) -> Requests:
-    """Encode messages as requests. An origin is `origin_prefix` and the message's position; with None messages keep their own."""
+    """Encode messages as requests. `zone` is the time zone of `$msgTime$`, the event time in a request.
+
+    An origin is `origin_prefix` and the message's position; if the prefix is None, messages keep their own origins.
+    """
     if compiled is not None:
         requests: Requests | None = compiled.tubemq_encode(messages, origin_prefix, msg_times_of(zone), msg_time_texts_of(zone))
         if requests is not None:  # None if the compiled module does not support one of the messages

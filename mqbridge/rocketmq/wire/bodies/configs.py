@@ -1,4 +1,7 @@
-"""Configurations of topics and consumer groups, and the registration of a broker at a NameServer."""
+"""Configurations of topics and consumer groups, and the registration of a broker at a NameServer.
+
+`_write_only_members` returns the members that peers expect, but mqbridge does not read.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +13,10 @@ from mqbridge.rocketmq.wire.bodies.routes import Perm
 
 @dataclass(frozen=True, slots=True)
 class DataVersion(Body):
-    """The version of a table of configurations: request and response body of QUERY_DATA_VERSION. `timestamp` is in ms."""
+    """The version of a table of configurations: request and response body of QUERY_DATA_VERSION.
+
+    `timestamp` is in ms. `state_version` (5.x) is the epoch of the master that changed the table; 0 without a controller.
+    """
 
     counter: int = 0
     timestamp: int = 0
@@ -21,8 +27,8 @@ class DataVersion(Body):
 class TopicConfig(Body):
     """Response to GET_TOPIC_CONFIG: the configuration of a topic at one broker.
 
-    `perm` consists of bits of Perm. `attributes` (5.x) are pairs such as `message.type: FIFO`. The members for the queue mapping
-    of static topics (5.x) are ignored.
+    `perm` consists of bits of Perm. `attributes` (5.x) are pairs such as `message.type: FIFO`. `order` marks a topic
+    whose queue list is fixed at the NameServers. The members for the queue mapping of static topics (5.x) are ignored.
     """
 
     name: str = member("topicName")
@@ -98,7 +104,8 @@ class RegisteredTopics(TopicConfigs):
 class Registration(Body):
     """REGISTER_BROKER, not compressed: the topics of a broker.
 
-    A NameServer accepts changed topics only with a new version, and refuses a first registration that has exactly one topic.
+    A NameServer accepts changed topics only with a new version. It refuses exactly one topic from a broker that it does not
+    know, because it takes the topic for an update.
     """
 
     topics: RegisteredTopics = member("topicConfigSerializeWrapper")

@@ -1,4 +1,7 @@
-"""Headers about the offsets of a queue, and about the offsets that groups committed in it."""
+"""Headers about the offsets of a queue, and about the offsets that groups committed in it.
+
+`bname` is the name of the broker, which proxies need and brokers ignore.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +12,7 @@ from mqbridge.rocketmq.wire.headers.base import Header
 class QueueHeader(Header):
     """A queue, for GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME.
 
-    Only GET_MAX_OFFSET uses `committed`. If it is True or None, only messages that consumers can read already count.
+    Only GET_MAX_OFFSET uses `committed`: False also counts stored messages that consumers cannot read yet; None means True.
     """
 
     topic: str
