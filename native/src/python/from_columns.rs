@@ -14,13 +14,13 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages_of_columns, module)?)
 }
 
-/// The error for a row that only the plain code can read or reject: with a text that is not UTF-8, a number that does not fit
-/// into a `Row`, or an invalid blob of properties.
+/// The error for a row that only the plain Python code can read or reject: with a text that is not UTF-8, a number that does not
+/// fit into a `Row`, or an invalid blob of properties.
 struct Unsupported;
 
 type Read<T> = Result<T, Unsupported>;
 
-/// Returns the messages of `count` rows; None if only the plain code can read or reject a row.
+/// Returns the messages of `count` rows; None if only the plain Python code can read or reject a row.
 ///
 /// `columns` contains the columns that exist, by name. A column of texts or byte strings is (first row, validity or None,
 /// offsets, data); one of numbers, times (ms since the epoch) or flags is (first row, validity, values); one of lists is (first
@@ -160,6 +160,7 @@ impl<T> List<T> {
 enum Properties {
     /// The items are names and values.
     Maps(List<(Texts, Texts)>),
+    /// Each value is a blob, which contains all properties of a message.
     Blobs(Texts),
 }
 
@@ -305,6 +306,9 @@ fn read_list<T>(column: &Bound<'_, PyAny>, read: impl FnOnce(&Bound<'_, PyAny>) 
 // --- properties as one binary value, see mqbridge/spark/property_blob.py ------------------------------------------------
 
 /// Appends the pairs of a blob to the store's.
+///
+/// A blob consists of its kind, the names, the lengths of the values, and the values. NARROW blobs have one byte per length, WIDE
+/// ones four.
 fn read_blob(store: &mut Store, blob: Slice) -> Read<()> {
     let data = store.bytes(blob);
     let is_wide = match data.first() {

@@ -56,7 +56,7 @@ impl Messages {
 impl Messages {
     /// Makes a sequence of the messages of a Python sequence: `MessageView` or `Message` objects.
     ///
-    /// Returns None if a message has a value that only the plain code can write.
+    /// Returns None if a message has a value that only the plain Python code can write.
     #[staticmethod]
     pub fn of(messages: &Bound<'_, PyAny>) -> PyResult<Option<Messages>> {
         Ok(extract::collect(messages)?.map(|(stores, locations)| Messages { stores, locations }))
@@ -80,7 +80,7 @@ impl Messages {
         Ok(self.view(at as usize).into_pyobject(py)?.into_any())
     }
 
-    /// Returns the messages at these indexes.
+    /// `pick` for Python.
     fn part(&self, indexes: Vec<usize>) -> PyResult<Messages> {
         self.pick(indexes.into_iter())
     }
@@ -91,10 +91,10 @@ impl Messages {
         (1..self.len()).find(|index| self.get(*index).position().numbers() <= self.get(*index - 1).position().numbers())
     }
 
-    /// Returns the indexes of the messages that are not looped, so may be written to the target; None if that is all of them.
+    /// Returns the indexes of the messages that may be written to the target; None if no message is looped.
     ///
-    /// See `LoopGuard` in `mqbridge/routing/loops.py`: a message is looped if its origin begins with one of `target_prefixes`, or
-    /// if it passed through `max_hops` gateways.
+    /// See `LoopGuard` in `mqbridge/routing/loops.py`: a message with an origin is looped if the origin begins with one of
+    /// `target_prefixes`, or if the message passed through `max_hops` gateways. Messages that no gateway wrote have no origin.
     fn outside_of_loops(&self, target_prefixes: Vec<String>, max_hops: i64) -> Option<Vec<usize>> {
         let is_looped = |message: &Message| {
             message.origin().is_some_and(|origin| {
@@ -126,7 +126,7 @@ impl Messages {
         Ok(types)
     }
 
-    /// Returns the indexes of the messages with a defect.
+    /// Returns the indexes of the messages with a defect: those that could not be decoded.
     fn damaged(&self) -> Vec<usize> {
         (0..self.len()).filter(|index| self.get(*index).defect().is_some()).collect()
     }

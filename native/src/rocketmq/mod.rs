@@ -17,7 +17,8 @@ pub const VALUE_END: u8 = 2;
 /// The body written for a missing or empty payload, because brokers refuse an empty body.
 pub const PLACEHOLDER: &[u8] = b"\0";
 
-// Names of properties, see `mqbridge/rocketmq/mapping/table.py`.
+// Names of properties that keep what other fields cannot hold: an empty payload, the order of the properties, the flag of a
+// record, and that its sharding key equals its first index key. See `mqbridge/rocketmq/mapping/table.py`.
 pub const EMPTY: &[u8] = b"mqbridge.empty";
 pub const ORDER: &[u8] = b"mqbridge.order";
 pub const FLAG: &[u8] = b"mqbridge.rocketmq.flag";
