@@ -19,11 +19,11 @@ from mqbridge.secret import SECRET_FORMAT
 Schema = Mapping[str, Any]
 
 
-def explain(document: Document, error: ValidationError, schema: Schema, under: KeyPath = ()) -> list[ConfigError]:
+def explain(document: Document, error: ValidationError, schema: Schema, base_path: KeyPath = ()) -> list[ConfigError]:
     """Convert a ValidationError to one error per path and message.
 
-    `under` is the path of the validated value in the file, and `schema` is the JSON Schema of that value. Below, `loc` is a path
-    of pydantic, which begins at the validated value.
+    `base_path` is the path of the validated value in the file, and `schema` is the JSON Schema of that value. Below, `loc` is a
+    path of pydantic, which begins at the validated value.
     """
     problems: dict[tuple[KeyPath, str], ConfigError] = {}
     details = error.errors(include_url=False)
@@ -31,18 +31,18 @@ def explain(document: Document, error: ValidationError, schema: Schema, under: K
         loc = detail["loc"]
         if detail["type"] == "too_short" and any(other["loc"][: len(loc)] == loc != other["loc"] for other in details):
             continue  # pydantic does not count invalid items, which have errors of their own: the list is not too short
-        path = _path_in_file(document, under, loc, missing=detail["type"] == "missing")
+        path = _path_in_file(document, base_path, loc, missing=detail["type"] == "missing")
         problem, hint = _describe_error(detail, schema, loc)
         problems.setdefault((path, problem), document.error(path, problem, hint))
     return list(problems.values())
 
 
-def _path_in_file(document: Document, under: KeyPath, loc: KeyPath, *, missing: bool) -> KeyPath:
-    """Return the path in the file: `under`, and the parts of `loc` that are in the file; also the last part if `missing`.
+def _path_in_file(document: Document, base_path: KeyPath, loc: KeyPath, *, missing: bool) -> KeyPath:
+    """Return the path in the file: `base_path`, and the parts of `loc` that are in the file; also the last part if `missing`.
 
     If the document was not read from a file, so that it has no lines, every part is kept.
     """
-    path = under
+    path = base_path
     for index, part in enumerate(loc):
         is_last = index == len(loc) - 1
         if not document.lines or (*path, part) in document.lines or (is_last and missing):
@@ -68,7 +68,7 @@ def _describe_error(detail: ErrorDetails, schema: Schema, loc: KeyPath) -> tuple
     context = detail.get("ctx", {})
     if error_type in {"enum", "literal_error"}:
         hint = nearest(given, _split_choices(context["expected"]))
-        # The problem lists all choices: the hint must not repeat them.
+        # The hint is `Did you mean ...?`, or lists all choices if none is similar; the problem lists them already.
         return f"{given!r} is not one of {context['expected']}", hint if hint.startswith("Did") else ""
     if error_type == "string_type":
         is_plain = isinstance(given, (bool, int, float, date))

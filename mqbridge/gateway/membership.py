@@ -1,8 +1,9 @@
 """A route's membership in its group, from joining to leaving, with one delivery per assigned partition.
 
-A partition with a gap stops, and the others continue. It is not released: the group would assign it to this member again, and it
-would stop again. A partition without a target partition (by the route's partition rule) waits until there is one: it is shown as
-stopped, and `refresh_requested` triggers a check of the targets. Any other failure ends the membership.
+The source hands over each assignment of a partition as a lane, the stream of its batches. A partition with a gap (the source no
+longer holds messages that were never read) stops, and the others continue. It is not released: the group would assign it to this
+member again, and it would stop again. A partition without a target partition (by the route's partition rule) waits until there is
+one: it is shown as stopped, and `refresh_requested` triggers a check of the targets. Any other failure ends the membership.
 """
 
 import asyncio
@@ -40,7 +41,11 @@ DRAIN_FRACTION = 0.8
 
 
 class GroupMembership:
-    """One membership. Call `run` once; its state stays readable afterwards. `on_failure` is called with each failure."""
+    """One membership. Call `run` once; its state stays readable afterwards.
+
+    `on_failure` is called with each failure after the join. `initial_partitions` are the names of the partitions, by topic, that
+    existed when the route first joined the group: the configured start position applies only to them.
+    """
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class GroupMembership:
         self._ending = asyncio.Event()
         """Set when the membership begins to end: after `stop`, a failure, or the cancellation of `run`."""
         self._deadline: float | None = None
-        """Loop time by which the membership must have ended; None if `stop` has set none."""
+        """Loop time by which the membership must have ended; None until `stop` or the end of `run` sets it."""
         self._running_deliveries: set[LaneDelivery] = set()
         """The deliveries whose task has not ended, including those of partitions that wait, are stopped, or were revoked."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,11 +105,12 @@ class GroupMembership:
                 await self._ending.wait()
         finally:
             self._ending.set()
-            self._deadline = deadline = resolve_deadline(self._deadline)
+            self._deadline = deadline = resolve_deadline(self._deadline)  # None: CLOSE_S (30 s) from now
             now = self._loop.time()
             for delivery in self._running_deliveries:  # `_deliver` stops a lane that is assigned later
                 delivery.stop(now + (deadline - now) * DRAIN_FRACTION)
             await cancel_by_deadline(deadline, f"accepting partitions of route {self._config.name}", acceptor)
+            # Deliveries end by the deadline themselves; one that still runs GRACE_S later is cancelled.
             await wait_by_deadline(deadline + GRACE_S, f"the lanes of route {self._config.name}", *self._tasks)
             if inbound is not None:
                 await close_by_deadline(deadline, f"leaving the group of route {self._config.name}", inbound.close(deadline))
@@ -189,9 +195,10 @@ class GroupMembership:
             await self._run_while_assigned(lane, self._check_gap(partition, delivery))
             await self._run_while_assigned(lane, self._wait_for_target(partition, delivery))
             if self._ending.is_set():
-                delivery.stop(self._deadline)  # before it receives anything: there may still be no target partition
+                delivery.stop(self._deadline)  # so that `run` receives nothing: there may still be no target partition
             await delivery.run()
         except GapError as error:
+            # Without `resume` it is unknown where to continue, so the gap cannot be skipped.
             advice = "" if error.resume is None else ". Set `on_gap: continue` to continue without the lost messages"
             log.error("route %s: partition %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
             self._mark_stopped(delivery, f"{error}{advice}")
@@ -243,7 +250,7 @@ class GroupMembership:
     async def _check_gap(self, partition: Partition, delivery: LaneDelivery) -> None:
         """Check for a gap before the first batch. Raises GapError if the route does not skip gaps.
 
-        To skip it, no seek is needed: the source continues after the gap, or reports it again when the lane receives.
+        To skip it, no seek is needed: the source continues after the gap, or reports it again to `LaneDelivery`, which seeks.
         """
         try:
             await self._gap_check.check(partition)

@@ -19,7 +19,10 @@ LocatedMessage = tuple[Partition, Message]
 
 
 class MessageSelection:
-    """Collects up to `count` messages of each partition, the oldest or with `newest` the newest, and selects `count` of them."""
+    """Collects up to `count` messages of each partition, and selects `count` of all: the newest with `newest`, else the oldest.
+
+    With `newest`, any number of messages may be added; the older ones are dropped. Otherwise add at most `count` per partition.
+    """
 
     def __init__(self, count: int, *, newest: bool) -> None:
         self._count, self._newest = count, newest
@@ -36,22 +39,27 @@ class MessageSelection:
             if len(candidates) > self._count:
                 self._bytes -= len(candidates.popleft()[1].payload or b"")
         if self._bytes > MAX_HELD_BYTES:
-            raise ClusterError(f"the messages have more than {MAX_HELD_BYTES >> 20} MiB; ask for fewer, or use -p", Failure.FATAL)
+            raise ClusterError(
+                f"the messages of {partition.topic!r} have more than {MAX_HELD_BYTES >> 20} MiB: ask for fewer with -n or -c, "
+                "or for one partition with -p",
+                Failure.FATAL,
+            )
 
     def select(self) -> list[LocatedMessage]:
         """Return the topic's `count` newest or oldest messages, the newest last. Messages of a partition stay in their order."""
         times = {id(message): _time(message) for candidates in self._by_partition.values() for _, message in candidates}
         all_have_times = None not in times.values()
         ranked: list[tuple[int, int, int, LocatedMessage]] = []
-        # Walk each partition from its newest or oldest message. Within a partition the sort key, `max_age`, never falls, so that
-        # the sort keeps the order of the partition even where its times are out of order. Without times, `rank` is the age.
+        # Walk each partition from its newest or oldest message, and rank that one first. The distance grows with the age if the
+        # newest are wanted, otherwise with the time; without times it is `rank`. The sort key is the greatest distance so far. It
+        # never falls, so the sort keeps the order of a partition even where its times are out of order.
         for index, candidates in enumerate(self._by_partition.values()):
-            max_age: int | None = None
+            max_distance: int | None = None
             for rank, located in enumerate(reversed(candidates) if self._newest else candidates):
                 time = times[id(located[1])] if all_have_times else None
-                age = rank if time is None else -time if self._newest else time
-                max_age = age if max_age is None else max(max_age, age)
-                ranked.append((max_age, rank, index, located))
+                distance = rank if time is None else -time if self._newest else time
+                max_distance = distance if max_distance is None else max(max_distance, distance)
+                ranked.append((max_distance, rank, index, located))
         ranked.sort(key=lambda entry: entry[:3])
         selected = [located for *_, located in ranked[: self._count]]
         return selected[::-1] if self._newest else selected
@@ -63,7 +71,10 @@ def _time(message: Message) -> int | None:
 
 
 def print_message(partition: Partition, message: Message, limit: int) -> None:
-    """Print a message: partition, position, time, its fields, and the beginning of its payload (`limit`: see `payload_lines`)."""
+    """Print a message: partition, position, time, its fields, and the beginning of its payload.
+
+    At most `limit` bytes of a binary payload are printed, or `limit` characters of a text.
+    """
     from rich.text import Text
 
     console = stdout_console()

@@ -15,8 +15,9 @@ batch that begins is the one after the last committed batch. Transitions:
 The file belongs to one query. If Spark's own files are deleted, Spark makes a query with another id, whose batch ids begin at 0
 again. Then the file is ignored.
 
-An operator who restores an older version of Spark's checkpoint must delete the folder `mqbridge` in it, or batches with known ids
-are skipped. Without the folder, all targets are searched for the messages of a batch; only batch 0, the first one, counts as new.
+An operator who restores an older version of Spark's checkpoint must delete the folder `mqbridge` in it, or batches that the
+file counts as committed are skipped. Without the folder, all targets are searched for the messages of a batch; only batch 0, the
+first one, counts as new.
 """
 
 import logging
@@ -58,7 +59,7 @@ class Progress:
     begun: int = -1
     """Id of the last batch that has begun."""
     runs: int = 0
-    """How often a batch has begun; a repeated batch counts each time."""
+    """How often a batch has begun; a repeated batch counts each time. It orders the attempts at a task (see `attempt_fence`)."""
     ends: TopicEnds = field(default_factory=dict)
     """End positions of the target partitions when the last batch was committed; before that, when the first batch began."""
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -67,19 +68,19 @@ class Progress:
     """Spark's id of the query; empty if unknown."""
 
     def of_query(self, query: str) -> "Progress":
-        """Return this state for the query with this id. If the state belongs to another query, return an empty state."""
+        """Return this state for the query with this id (empty: unknown). The state of another query is emptied, except `runs`."""
         if not query or query == self.query:
             return self
         if not self.query:
             return replace(self, query=query)
         log.warning("ignoring the sink's progress: it belongs to query %s, not to this query %s", self.query, query)
-        # `runs` still counts up: claims of the other query may remain, and later attempts must have a higher number.
+        # Keep `runs`: files of the other query's attempts may remain, and a task stops if it finds an attempt of a later run.
         return Progress(runs=self.runs, query=query)
 
     def begin(self, find_ends: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
         """Begin the batch after the last committed one, and return the next state and the stage of the batch.
 
-        `find_ends` returns the current ends of the targets. It is called for the first batch only.
+        `find_ends` returns the current ends of the targets. It is called for the first batch of this state only.
         """
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
@@ -166,6 +167,9 @@ def save_progress(files: CheckpointFiles, progress: Progress) -> None:
 
 
 def read_totals(checkpoint: str) -> dict[str, int]:
-    """Return the totals of the query with this checkpoint; empty before its first commit. Raises OSError, ValueError."""
+    """Return the totals of the query with this checkpoint; empty before its first commit, or if pyarrow cannot access it.
+
+    Raises OSError, ValueError.
+    """
     files = open_checkpoint_files(checkpoint)
     return {} if files is None else dict(load_progress(files).totals)

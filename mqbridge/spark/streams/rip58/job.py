@@ -1,4 +1,4 @@
-"""Runs a topology: one streaming query per output, each with its own checkpoint."""
+"""Runs a topology (the operators and outputs of a job): one streaming query per output, each with its own checkpoint."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -48,13 +48,13 @@ class StreamConfig:
     ALLOW_LATENESS_MILLISECOND = "allowLatenessMillisecond"
     """Milliseconds by which the watermark is behind the highest time. Default: 2000."""
     IDLE_TIME_TO_FIRE_WINDOW = "idleTimeToFireWindow"
-    """Milliseconds without input after which heartbeats advance the watermark. Default: 2000; 0 disables heartbeats."""
+    """Milliseconds without input after which the watermark advances, so that windows close. Default: 2000; 0: it does not."""
     SKIP_DATA_ERROR = "skip_data_error"
     """Whether a record is skipped and logged when one of its functions fails (true, the default), or fails the query (false)."""
     CONSUME_FROM_WHERE = "consume_from_where"
     """CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_LAST_OFFSET. It applies to the first start only.
 
-    Default: the value of the source option startingOffsets, which also takes precedence.
+    The source option startingOffsets takes precedence; without both, the default of that option applies.
     """
     CHECKPOINT_LOCATION = "checkpointLocation"
     """A permanent folder, on a file system that all executors reach. Required."""
@@ -158,6 +158,7 @@ class StreamJob:
         idle = Time.milliseconds(float(self._settings[StreamConfig.IDLE_TIME_TO_FIRE_WINDOW]))
         lateness = Time.milliseconds(float(self._settings[StreamConfig.ALLOW_LATENESS_MILLISECOND]))
         is_bounded = self._settings[StreamConfig.TRIGGER] == "availableNow"
+        # A bounded query reads heartbeats too: on a restart, a checkpoint must find the same sources.
         heartbeats = heartbeats_for(spark, checkpoint) if idle.ms else None
         context = Context(
             spark=spark,
@@ -180,7 +181,7 @@ class StreamJob:
         if output.kind == "print":
             return rows.writeStream.outputMode(mode).foreachBatch(self._print)
         if output.kind == "foreach":
-            return rows.writeStream.outputMode(mode).format("noop")  # the pass that creates the rows calls the function
+            return rows.writeStream.outputMode(mode).format("noop")  # the function is called while the rows are created
         options = {name: value for name, value in self._options.items() if name in CLUSTER_OPTIONS} | dict(output.options)
         return self._write(_to_messages(rows, output.kind), output.topic, options, mode).outputMode(mode)
 
@@ -211,7 +212,7 @@ def write_topic(rows: DataFrame, topic: str, options: Mapping[str, str], mode: s
 def _to_messages(rows: DataFrame, kind: str) -> DataFrame:
     """Return the rows of an output of this kind with the columns that the sink expects.
 
-    A dead letter has the reason of the failure in the property `error`.
+    The job writes all keys as text. A dead letter has the reason of the failure in the property `error`.
     """
     if kind == "deadLetters":
         reason = F.create_map(F.lit("error"), F.col("error")).alias("properties")

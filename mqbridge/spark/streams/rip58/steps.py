@@ -1,4 +1,7 @@
-"""The steps of a pass (see `python_stage`): the operators map, flatMap, filter, foreach, selectTimestamp and keyBy of RIP-58."""
+"""The operators of RIP-58 that need no other element: map, flatMap, filter, foreach, selectTimestamp and keyBy.
+
+Each is a function from an element (key, value, time in microseconds since 1970) to the elements that replace it.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
