@@ -1,4 +1,4 @@
-"""Outbound to one topic, with a producer per partition, which is opened by the first send to it or by `resume`."""
+"""Outbound to one topic. Each partition has a producer, which the first send to the partition, or `resume`, opens."""
 
 import asyncio
 import base64
@@ -40,8 +40,8 @@ ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
 class PulsarOutbound:
     """Sends to one topic. `resume` reads the topic through `cluster`; `targets` are the topic's partitions by index.
 
-    `warn_undeduplicated` gets the topic's name, and logs a warning if the topic does not deduplicate. It is called when the
-    broker has no sequence id of a named sender.
+    `warn_undeduplicated` gets the topic's name, and logs a warning if the topic does not deduplicate; None: no warning. `resume`
+    calls it if the broker has no sequence id of a named sender for some partition.
     """
 
     formats = () if native.compiled is not None else (FORMAT,)
@@ -67,7 +67,7 @@ class PulsarOutbound:
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
         self._client, self._spec, self._options = client, spec, options
         self._topic_names = [topics.partition_topic_name(partition) for partition in targets]
-        # If the broker refuses an entry, all of its messages fail, so only a single message may make an entry beyond the limit.
+        # A refused entry fails all of its messages. So no entry of several messages may exceed the size that brokers accept.
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, EntryProducer] = {}
         self._hash = _JAVA_HASHES.__getitem__ if options.key_hash == "java" else murmur3_32
@@ -87,34 +87,34 @@ class PulsarOutbound:
             if self._sender_sequence is None:
                 entries, failures = self._encode(share)
             else:
-                entries, failures, sequence_ids = self._encode_numbered(self._sender_sequence, partition, share)
+                entries, failures, sequence_ids = self._encode_with_sequence_ids(self._sender_sequence, partition, share)
         except ClusterError as error:
             return _failed_future(share, error)
         producer = self._producers.get(partition) or self._open_producer(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
         share.held_bytes = sum(len(entry.payload) for entry in entries)
-        for entry, (first, last) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
-            sent = producer.send(
-                entry.metadata, entry.payload, entry.count, first, highest_sequence_id=last, owner=receipt.future
+        for entry, (first_id, last_id) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
+            response = producer.send(
+                entry.metadata, entry.payload, entry.count, first_id, highest_sequence_id=last_id, owner=receipt.future
             )
-            receipt.add_request(sent, entry.indexes, partial(_positions, entry))
+            receipt.add_request(response, entry.indexes, partial(_positions, entry))
         if self._sender_sequence is not None:
             receipt.future.add_done_callback(partial(self._sender_sequence.on_send_done, partition))
         return receipt.finish_adding()
 
     def _encode(self, share: Share) -> EncodeResult:
-        """Encode a share as entries. Without the compiled module, an unchanged batch of Pulsar entries is copied undecoded."""
+        """Encode a share as entries. An unchanged batch of Pulsar entries is copied undecoded, see `formats`."""
         batch, origin = share.batch, self._origin_of(share.batch.partition)
         if native.compiled is None and batch.format == FORMAT and share.indexes is None and not share.is_edited:
             return encode_entries(batch.data, origin, self._limits)
         return encode(share.messages, origin, self._limits)
 
-    def _encode_numbered(
+    def _encode_with_sequence_ids(
         self, sequence: SenderSequence, partition: int, share: Share
     ) -> tuple[*EncodeResult, Sequence[SequenceIds]]:
         """Encode the messages that are not stored yet; return entries, failures and the entries' sequence ids.
 
-        Raises ClusterError before it counts anything as sent.
+        Raises ClusterError if a message must not be sent now (see `SenderSequence`); then no message counts as sent.
         """
         source, messages = share.batch.partition, share.messages
         if not len(messages):
@@ -157,23 +157,23 @@ class PulsarOutbound:
         return producer
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the stored positions; without a sender's name, first take exclusive access to all partitions.
+        """Return the last stored source position by partition; without a sender's name, first take exclusive access to all.
 
         `since` limits how far the partitions are read back, see `Outbound.resume`.
 
         Exclusive access fences off for good every outbound that has taken it before. It is no protection against an outbound that
         never called `resume`: the broker closes its shared producers, but was seen to accept one of them that reconnected. When
-        that producer is closed, the broker forgets the exclusive producer.
+        that producer is closed, the broker forgets the exclusive access of this outbound.
         """
         if self._sender_sequence is not None:
-            return await self._resume_numbered(self._sender_sequence, source, since)
+            return await self._resume_from_sequence_ids(self._sender_sequence, source, since)
         if not self._fences:
             self._fences = True
             await self._close_producers()
         await self._open_all()
         return await self._read_last_stored(source, range(self.partitions), since)
 
-    async def _resume_numbered(
+    async def _resume_from_sequence_ids(
         self, sequence: SenderSequence, source: Partition, since: Mapping[int, Position] | None
     ) -> Mapping[int, Position]:
         """Derive the stored positions from the last sequence ids that the broker has for the sender's name.
@@ -198,7 +198,7 @@ class PulsarOutbound:
         await asyncio.gather(*(producer.close() for producer in producers.values()))
 
     async def _open_all(self) -> None:
-        """Open the producers of all partitions and wait for them. Raises ClusterError; RETRY after `OPEN_TIMEOUT_S`."""
+        """Open the producers of all partitions. Raises ClusterError; RequestTimeout if that takes longer than OPEN_TIMEOUT_S."""
         for partition in range(self.partitions):
             if partition not in self._producers:
                 self._open_producer(partition)

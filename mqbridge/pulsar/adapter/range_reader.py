@@ -17,7 +17,7 @@ EMPTY_PARTITION: Position = (-1, -1, 0)
 MAX_BATCH_BYTES = 1 << 20
 """A batch ends with the entry that reaches this payload size."""
 END_CHECK_INTERVAL_S = 1.0
-"""Interval between checks for the end of the topic while a range is incomplete and no entry arrives, in seconds."""
+"""How often to check whether the topic has ended before the range, while no entry arrives."""
 
 
 async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
@@ -54,15 +54,15 @@ class RangeReader:
         self._client, self._partition, self._topic, self._timeout_s = client, partition, topic, timeout_s
         self._begin, self._end = with_batch_index(begin), None if end is None else with_batch_index(end)
         self._deferred_entry: Entry | None = None
-        """An entry that was taken from the consumer, but begins the next batch. It is a chunked message whose first chunks lie
-        before the start of reading, so it must be completed first."""
+        """An entry that was taken from the consumer, but begins the next batch: a chunked message without its first chunks, which
+        lie before the entry at which the consumer started. `_complete_message` must read it again first."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Yield the batches of the range."""
         ledger, entry, _ = self._begin
         consumer = await self._client.reader(self._topic, EARLIEST if ledger < 0 else (ledger, max(entry, 0)))
         try:
-            if self._end is not None:  # an end after the newest entry would not be reached
+            if self._end is not None:  # end at the present newest entry: a later end might never be reached
                 last = await consumer.last_id()
                 self._end = min(self._end, (last[0], last[1] + 1, 0))
             position = self._begin
@@ -86,30 +86,30 @@ class RangeReader:
         finally:
             await consumer.close()
 
-    def _collect(self, consumer: EntryConsumer, entry: Entry | None, following: Position) -> tuple[Batch | None, Position]:
+    def _collect(self, consumer: EntryConsumer, entry: Entry | None, position: Position) -> tuple[Batch | None, Position]:
         """Collect this entry and the queued ones into a batch, as far as they are in the range.
 
-        Return the batch, None without a message in the range, and the position where reading continues. `following` is that
-        position so far. It never decreases: a chunked message whose last chunks are missing may arrive after later entries.
+        Return the batch, None without a message in the range, and the position where reading continues. `position` is where it
+        continued so far. It never decreases: a chunked message whose last chunks are missing may arrive after later entries.
         """
         entries: list[Entry] = []
         size = 0
         while entry is not None:
-            following = max(following, (entry.ledger, entry.entry + 1, 0))
+            position = max(position, (entry.ledger, entry.entry + 1, 0))
             is_within, is_last = self._restrict(entry)
             if is_within:
                 entries.append(entry)
                 size += entry.size
             if is_last:
                 assert self._end is not None  # noqa: S101 - without an end no entry is the last
-                following = self._end
+                position = self._end
             if is_last or size >= MAX_BATCH_BYTES or len(entries) >= MAX_ENTRIES:
                 break
             entry = consumer.take()
             if entry is not None and entry.chunks_before:
                 self._deferred_entry = entry
                 break
-        return (make_batch(self._partition, entries, following=following) if entries else None), following
+        return (make_batch(self._partition, entries, following=position) if entries else None), position
 
     def _restrict(self, entry: Entry) -> tuple[bool, bool]:
         """Leave out the messages of the entry that are outside of the range.
@@ -133,10 +133,10 @@ class RangeReader:
         return keep_messages(entry, begin, end), is_last
 
     async def _complete_message(self, entry: Entry) -> Entry:
-        """Read a chunked message whose first chunks lie before the start of reading again, with a reader that starts earlier.
+        """Read a chunked message again with a reader that starts early enough to receive its first chunks too.
 
-        Without chunks of other messages between its own, the message begins at `nearest_start`. With them it begins earlier,
-        perhaps in an earlier ledger. Returns the given entry, which has a defect, if the chunks are missing.
+        The message begins at `nearest_start`, or earlier, perhaps in an earlier ledger, if chunks of other messages lie between
+        its own. Returns the given entry, which has a defect, if the chunks are missing.
         """
         ledger, first = entry.first_chunk or entry.id
         nearest_start = (ledger, first - entry.chunks_before)

@@ -76,7 +76,7 @@ class Lookup:
     async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
         """Connect to the broker that serves this topic (a partition, or an unpartitioned topic).
 
-        If the topic was migrated to another cluster, `service` are the service addresses of that cluster.
+        If the topic was migrated to another cluster, `service` are the service addresses of that cluster; (): ask this cluster.
         """
         connection, address = await (self._pool.connect_first(service) if service else self._pool.service())
         authoritative = False  # after a redirect: the flag of the redirecting broker, to be sent to the next one
@@ -132,7 +132,7 @@ class Lookup:
     async def partitions(self, topic: str, *, create: bool) -> int | None:
         """Return the number of partitions: 0 for an unpartitioned topic, None if the topic (or namespace) does not exist.
 
-        With `create` the request may create the topic, where the broker allows that.
+        With `create`, a broker that creates topics automatically creates a missing topic.
         """
         connection, _ = await self._pool.service()
         response: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
@@ -149,7 +149,7 @@ class Lookup:
             raise self._refusal_error(response.error, response.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
-        """Return the persistent topics of a namespace that match the pattern; a broker may ignore the pattern.
+        """Return the persistent topics of a namespace that match the regular expression; a broker may ignore `pattern`.
 
         `known_hash` is the hash of an earlier list: the result contains no names if the list is still the same. None: always
         names.

@@ -21,7 +21,7 @@ class Reader:
         return self._consumer.closed
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Wait at most `timeout` seconds (None: for ever) for the next message. Raises the same errors as `Consumer.receive`."""
+        """Wait at most `timeout` seconds (None: for ever) for the next message. Raises as `Consumer.receive` does."""
         return await self._consumer.receive(timeout)
 
     async def has_more(self) -> bool:

@@ -22,7 +22,7 @@ class Limits:
 class EncodedEntry:
     """An uncompressed entry to send: the producer adds its name, sequence id and publish time.
 
-    `indexes` are the indexes of its messages in the sequence given to `encode`, plus `start`.
+    `indexes` are the indexes of its messages in the sequence given to `encode`, plus the parameter `start` of `encode`.
     """
 
     __slots__ = ("count", "indexes", "metadata", "payload")
@@ -36,9 +36,10 @@ EncodeResult = tuple[list[EncodedEntry], list[MessageFailure]]
 
 
 class CopiedMessage:
-    """A message of a batch that is copied without decoding it. `prefix` is its encoded metadata with the size prefix.
+    """A message that `passthrough` copies from a consumed entry without decoding it.
 
-    It takes the place of a `Message` in `encode_plain`, and has none of the fields that are set to None here.
+    `prefix` is its encoded metadata with the size prefix. It takes the place of a `Message` in `encode_plain`, and has none of
+    the fields that are set to None here.
     """
 
     __slots__ = ("key", "payload", "prefix")
@@ -76,7 +77,7 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
     entries: list[EncodedEntry] = []
     failures: list[MessageFailure] = []
     parts: list[bytes] = []  # payload of the current batch: metadata (with its size) and payload of each message
-    first = size = 0  # of the current batch: index of its first message, and its size in bytes
+    first = size = 0  # index of the current batch's first message, and the batch's size in bytes
     for index, message in enumerate(messages):
         if message.defect is None and message.deliver_at is None:
             prefix = message.prefix if isinstance(message, CopiedMessage) else encode_single(message, origin)

@@ -1,6 +1,6 @@
 """Splits and joins the payload of a batch entry. For each message it contains: uint32 size, SingleMessageMetadata, payload.
 
-The size is that of the metadata. This code makes one protobuf object per message; `single_metadata` encodes without one.
+The size is that of the metadata. This code makes a protobuf object per message; to encode faster, use `single_metadata`.
 """
 
 import struct
@@ -20,13 +20,13 @@ def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata,
 
 
 def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
-    """Do the same as `split_batch` as a generator; it may raise the error after it has yielded some messages."""
-    parse, size_at = SingleMessageMetadata.FromString, _SIZE.unpack_from
+    """Yield the messages that `split_batch` returns. May raise RemoteProtocolError after it has yielded some of them."""
+    parse, unpack_size = SingleMessageMetadata.FromString, _SIZE.unpack_from
     at = index = 0
     size = len(payload)
     while index < count and at + 4 <= size:
-        begin = at + 4  # `begin` and `end` are those of the metadata
-        end = begin + size_at(payload, at)[0]
+        begin = at + 4  # the metadata is payload[begin:end]
+        end = begin + unpack_size(payload, at)[0]
         if end > size:
             break
         try:

@@ -1,6 +1,7 @@
-"""Encodes a client's commands, except SEND, schema commands and topic lists; in the order in which a connection uses them.
+"""Encodes a client's commands, in the order in which a connection uses them.
 
-Each function returns the whole frame. There are no functions for responses: `parse_frame` returns them as protobuf objects.
+SEND, schema commands and topic lists are in `frame`, `schemas` and `topic_lists`. Each function returns the whole frame. There
+are no functions for responses: `parse_frame` returns them as protobuf objects.
 """
 
 from collections.abc import Iterable
@@ -102,7 +103,7 @@ def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdDa
 def redeliver(consumer_id: int, message_ids: Iterable[pb.MessageIdData], epoch: int | None) -> bytes:
     """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it requests all unacknowledged messages of the consumer.
 
-    The broker sends `epoch` back with the entries that follow; None leaves it unchanged.
+    `epoch` is the consumer's new epoch, which the broker sends back with the entries that follow; None leaves it unchanged.
     """
     command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=epoch)
     command_type = BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES

@@ -13,8 +13,8 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 
 MAX_UNCOMPRESSED_BYTES = 64 << 20
-"""Payloads that announce a larger size are refused before memory is allocated. By default clients limit batches to 128 KiB and
-brokers accept 5 MiB."""
+"""An entry whose metadata announces a larger payload is refused before memory is allocated. By default clients limit batches to
+128 KiB and brokers accept 5 MiB."""
 
 CodecName = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 """Codec names as the configuration spells them."""
