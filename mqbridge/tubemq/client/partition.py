@@ -1,8 +1,8 @@
 """One partition that a consumer holds: registered at its Broker, read pack by pack, released.
 
-The Broker stores a confirmed offset, and the offset at which the last pack ended. A get with the flag lastPackConsumed confirms
-the previous pack; a get without it receives that pack again. So only one pack at a time is delivered and not yet settled, that is
-neither confirmed nor rejected. It is confirmed as a whole, normally by the next get.
+The Broker stores the offset up to which the group has confirmed, and the offset at which the last pack ended. A get with the flag
+lastPackConsumed confirms the last pack; a get without it receives that pack again. So only one pack at a time is delivered and
+not yet settled, that is neither confirmed nor rejected. It is confirmed as a whole, normally by the next get.
 
 A request is abandoned if its response was lost or late, or its caller was cancelled. It may reach the Broker at any later time
 and move the group's position there. A later confirmation could then skip a pack that was never received. So the partition is
@@ -55,7 +55,7 @@ class PartitionContext(RegistrationContext, Protocol):
     """What a held partition needs from its consumer."""
 
     budget: ReadBudget
-    """Limits the bytes of the gets in flight and, with `counts_packs`, of the packs that the reader has not released."""
+    """Limits the bytes of the gets in flight. If it counts packs too, a pack counts until `release_pack_bytes` is called."""
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
         """Return the connection to the partition's Broker."""
@@ -67,8 +67,8 @@ class PartitionContext(RegistrationContext, Protocol):
 class HeldPartition:
     """A partition that this consumer holds, from its assignment until `fetch` raises LaneRevoked.
 
-    The first registration has the member's own client id, or with `fresh_id` a fresh one, because earlier requests with the
-    member's own id were abandoned.
+    The first registration uses the member's own client id. With `fresh_id` it uses a new one: pass that if earlier requests with
+    the member's own id were abandoned.
     """
 
     def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
@@ -124,7 +124,7 @@ class HeldPartition:
 
     @property
     def max_offset(self) -> int:
-        """The end of the store's index, from the Broker's last response."""
+        """The offset after the newest message in the partition's store, as of the Broker's last response."""
         return self.state.max_offset
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -172,6 +172,8 @@ class HeldPartition:
         async with self._request_lock:
             if not self.state.may_get() and not await self._registration.renew():
                 return None
+            # A reader that is slow or far behind commits before the get: the response contains the end of the last pack, and a
+            # next pack that begins later reveals that the Broker has deleted messages in between.
             if self.state.pack_state is CONFIRMED and self._reader.needs_pack_end:
                 await self._commits.commit(consumed=True)
         # The state changes only when the get is sent: if this call is cancelled before that, a confirmed pack stays confirmed.
@@ -190,7 +192,7 @@ class HeldPartition:
         return pack
 
     def release_pack_bytes(self) -> None:
-        """Return the bytes of the delivered packs to the read budget: the reader counts them elsewhere, or needs them no longer.
+        """Return the bytes of the delivered packs to the read budget: the caller counts them elsewhere, or needs them no longer.
 
         Does nothing if the budget does not count packs (see `ReadBudget`).
         """
@@ -222,15 +224,15 @@ class HeldPartition:
             self._signals.update()
 
     def _on_refusal(self, error: ServerRefused) -> None:
-        """Handle a refused get or commit: register again before the next get, give up the partition, or delay the next get."""
+        """Handle a refused get or commit: register again before the next get, lose the partition, or delay the next get."""
         if self.state.is_over:  # the next `fetch` raises LaneRevoked
             return
         if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # Brokers refuse a get with NO_NODE, a commit with UNAUTHORIZED
             log.info("%s: the Broker no longer knows this registration, registering again", self)
             self.state.on_registration_forgotten(self.state.generation)
             return
-        has_given_up = self._pacing.count_token_refusal(error.code)
-        if has_given_up or error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED):
+        has_too_many_token_refusals = self._pacing.count_token_refusal(error.code)
+        if has_too_many_token_refusals or error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED):
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
         delay = self._pacing.on_refusal(error.code)
@@ -241,10 +243,10 @@ class HeldPartition:
     async def commit(self, *, consumed: bool) -> int:
         """Confirm the last pack at the Broker now, or without `consumed` have it delivered again.
 
-        Returns the offset of the next pack. Raises ClusterError. A failed commit may be repeated. If `fetch` is called after a
-        failed commit, it returns the delivered pack again unless `confirm` was called, even if the Broker has carried out the
-        commit. While the result of the last get is unknown, nothing is confirmed: this would skip messages that were never
-        received.
+        Returns the offset of the next pack. Raises ClusterError or ProtocolError. A failed commit may be repeated. If `fetch`
+        is called after a failed commit, it returns the delivered pack again unless `confirm` was called, even if the Broker has
+        carried out the commit. While the result of the last get is unknown, nothing is confirmed: this would skip messages that
+        were never received.
         """
         async with self._request_lock:
             is_known = self.state.pack_state is not UNKNOWN
@@ -260,7 +262,7 @@ class HeldPartition:
                 await self._commits.commit(consumed=True)
 
     def needs_late_commit(self, now: float) -> bool:
-        """Return True if no get has reported a confirmation in time, so that it needs a commit, and no request is in flight."""
+        """Return True if a pack confirmed COMMIT_AFTER_S before `now` (loop time) is unreported, and no request is in flight."""
         return self._commits.needs_commit(now) and not self._request_lock.locked()
 
     async def commit_late(self, now: float) -> None:
@@ -282,8 +284,8 @@ class HeldPartition:
     async def register(self, read_status: int, offset: int | None = None) -> RegisterResponseB2C:
         """Register at the Broker, at `offset` unless it is None. The response's currOffset is the start offset.
 
-        `read_status` is a `StartOffset` (see `held_partitions`). Raises ClusterError, which is a ServerRefused with code 410 if
-        another consumer holds the partition.
+        `read_status` is a `StartOffset` (see `held_partitions`). Raises ClusterError; if another consumer holds the partition, it
+        is a ServerRefused with the code PARTITION_OCCUPIED.
         """
         return await self._registration.register(read_status, offset)
 
@@ -310,7 +312,7 @@ class HeldPartition:
             return start
 
     def on_heartbeat_failure(self, code: int, generation: int) -> None:
-        """Handle a Broker's response to a heartbeat that reports our registration as missing; `generation` is the heartbeat's."""
+        """Handle a heartbeat response which says that the registration of this generation is gone; `code` tells why."""
         if generation != self.state.generation or self.state.abandoned is not AbandonedRequests.NONE:
             return  # the report is about a client id that is no longer used, or that the next registration replaces
         if code == codes.DUPLICATE_PARTITION:
