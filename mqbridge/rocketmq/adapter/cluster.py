@@ -80,7 +80,7 @@ class RocketMQ:
             raise
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the client; at the deadline (loop time; None: CLOSE_S from now), stop waiting for responses."""
+        """Close the shared client; at the deadline (loop time; None: CLOSE_S from now), abandon requests without a response."""
         self.connectivity.close()
         client, self._shared_client = self._shared_client, None
         if client is not None:
@@ -184,8 +184,9 @@ class RocketMQ:
             subscriptions=_subscriptions(spec),
             model=MessageModel.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
-            # `start_of` returns EARLIEST for a queue that was added to the topic later, even if `spec.start` is LATEST.
-            came_later=lambda queue: spec.start_of(queue.topic, f"{queue.broker}:{queue.id}") is Start.EARLIEST,
+            # `start_of` returns EARLIEST for a queue that was added to the topic later, even if `spec.start` is LATEST. If
+            # `spec.start` is EARLIEST, every queue is read from its beginning anyway.
+            came_later=lambda queue: spec.start_of(queue.topic, partition_name(queue)) is Start.EARLIEST,
             orderly=options.orderly,
             retries=options.retries,
             strategy=STRATEGIES[options.strategy],
@@ -222,7 +223,7 @@ class RocketMQ:
             options.producer_group,
             spec.topic,
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
-            max_elapsed_s=spec.resend_s,
+            max_elapsed_s=spec.resend_s,  # a repeated send may be stored twice, so the spec can forbid repeats
             max_message_bytes=max_message_bytes,
             fail_behind=spec.ordered,  # messages after a failed one must not be stored before its retry
         )
@@ -244,7 +245,7 @@ class RocketMQ:
     async def _delay_levels(self, route: TopicRoute) -> Sequence[int]:
         """Return the delays (ms) of the first Broker that supports only delay levels; () if all delay until any time.
 
-        The levels of a Broker are cached. If the query of a Broker fails, the next call queries it again.
+        The levels of a Broker are cached. A Broker whose query fails counts as one without levels, until a later call repeats it.
         """
         for address in route.masters():
             if address not in self._delay_levels_by_broker:
@@ -254,7 +255,9 @@ class RocketMQ:
                     raise
                 except ClusterError as error:
                     log.warning(
-                        "assuming that Broker %s supports delays of any length, because the query of its delay levels failed: %s",
+                        "cluster %s: assuming that Broker %s supports delays of any length until the next outbound is opened, "
+                        "because the query of its delay levels failed: %s",
+                        self.name,
                         address,
                         error,
                     )

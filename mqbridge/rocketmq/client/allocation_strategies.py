@@ -28,7 +28,7 @@ def queue_order(queue: Queue) -> tuple[bytes, bytes, int]:
 
 
 def divide(strategy: Strategy, me: str, queues: Iterable[Queue], members: Collection[str]) -> list[Queue]:
-    """Return our queues of a topic; none if we are not among the members. `me` is our client id, `members` are client ids."""
+    """Return the queues of a topic that go to the client id `me`; none if it is not among the client ids `members`."""
     if me not in members:
         return []
     return strategy(me, sorted(set(queues), key=queue_order), sorted(set(members), key=java_order))

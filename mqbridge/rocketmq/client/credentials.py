@@ -30,8 +30,8 @@ class Keys:
     def sign(self, command: Command) -> None:
         """Sign a request, whose fields and body must be final.
 
-        A query by unique key has a field that is not part of the signature at 4.x brokers, and at 5.3 brokers only if the client
-        announces a version up to 4.9.3. So the request announces 4.9.3.
+        The signature leaves out the field that marks a query by unique key. 4.x brokers do the same, 5.3 brokers only if the
+        request's version is at most 4.9.3. So such a request gets the version 4.9.3.
         """
         if UNIQUE_KEY_QUERY in command.ext:
             command.version = UNSIGNED_QUERY_VERSION
@@ -60,8 +60,8 @@ class Credentials:
     async def read(self, *, instead_of: Keys | None = None) -> None:
         """Read the keys. `instead_of` are keys that a broker refused: read only if they are still the current ones.
 
-        Refused keys that did not change are not read again within RENEW_PAUSE_S. Raises ClusterError (FATAL) if a key cannot be
-        read and has no earlier value.
+        Refused keys that did not change are not read again within RENEW_PAUSE_S. A key that cannot be read keeps its last value.
+        Raises ClusterError (FATAL) if it has none.
         """
         loop = asyncio.get_running_loop()
         if self._lock is None or self._lock[0] is not loop:  # a cluster may be used in several event loops, one after the other

@@ -17,13 +17,13 @@ COMMIT_INTERVAL_S = 5.0
 
 
 class HeldQueues(dict[Queue, AssignedQueue]):
-    """The AssignedQueue of each queue assigned to us. `locks` is None unless the group is orderly."""
+    """The AssignedQueue of each queue assigned to us. `locks` is None unless the group is orderly, see `needs_locks`."""
 
     def __init__(self, store: OffsetStore, locks: QueueLocks | None) -> None:
         super().__init__()
         self._store, self._locks = store, locks
         self.unused_locks: set[Queue] = set()
-        """Queues without an AssignedQueue whose lock we requested and may hold. `unlock_unused` releases these locks."""
+        """Queues whose lock we requested and may hold, but without an AssignedQueue yet. `unlock_unused` releases these locks."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -96,9 +96,9 @@ class HeldQueues(dict[Queue, AssignedQueue]):
             await self.commit()
 
     async def commit(self) -> None:
-        """Send offsets acknowledged since the last commit to the store, without waiting for responses of brokers.
+        """Save the offsets acknowledged since the last commit, without waiting for responses of brokers.
 
-        An offset that could not be sent is sent again by the next call.
+        An offset that could not be saved is saved by the next call.
         """
         offsets = {queue: offset for queue, assigned in self.items() if (offset := assigned.unreported()) is not None}
         for queue, offset in offsets.items():

@@ -7,7 +7,7 @@ from mqbridge.rocketmq.client.subscription import Subscription, everything, sql9
 
 
 def make_subscriptions(topics: str | Sequence[str], msg_types: Sequence[str], sql: str | None) -> tuple[Subscription, ...]:
-    """Return one subscription per topic, all with the same filter.
+    """Return one subscription per topic, all with the same filter; without `msg_types` (tags) and `sql`, they match everything.
 
     Raises ConfigError if both `msg_types` and `sql` are given, or if `msg_types` is a string; LocalProtocolError for an invalid
     filter.

@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-/// Bytes of a message in a batch without its body and its properties.
+/// Bytes of a message in a batch without its body and its properties: the prefix, and the length of the properties (2 bytes).
 pub const OVERHEAD_BYTES: usize = 22;
 /// Bytes of the fields before the body.
 const PREFIX_BYTES: usize = 20;
 
-/// A message of a batch. `flag` is a number of the application, `properties` the range of its property string in the string of
-/// all.
+/// A message of a batch. `flag` is a number of the application. `properties` is where its property string lies in one string that
+/// contains those of all elements.
 pub struct Element<'a> {
     pub flag: i32,
     pub body: &'a [u8],
@@ -27,9 +27,9 @@ impl Element<'_> {
 pub struct Batch {
     /// Range of its messages in the list of all elements.
     pub elements: Range<usize>,
-    /// Index of its first message in the sequence that is encoded.
+    /// Index of its first message in the encoded sequence, which also contains messages that are in no batch.
     pub first_index: usize,
-    /// Born timestamp (ms) of its request.
+    /// Born timestamp (ms since the epoch) of its request: the event time of the first message, or the time of sending.
     pub born: i64,
     /// Size of the encoded batch in bytes.
     pub size: usize,
@@ -43,7 +43,7 @@ pub struct BatchBuilder {
     max_messages: i64,
     /// Index of the current batch's first message in the list of all elements.
     start: usize,
-    /// Index of the same message in the sequence that is encoded.
+    /// Index of the same message in the encoded sequence.
     first_index: usize,
     born: i64,
     size: usize,
