@@ -17,7 +17,7 @@ class ReceiptAggregator:
     """Makes the receipt of `count` messages from the responses to their requests; a FATAL failure fails the whole send.
 
     Add each request with `add_request`, then call `finish_adding` once. `failures` are those of messages that are in no request,
-    for example because they cannot be encoded. `loop` is the running loop; a caller that has it saves a system call.
+    for example because they cannot be encoded. `loop` is the running loop: passing it saves a look-up.
     """
 
     __slots__ = ("_count", "_failures", "_fatal", "_stored", "_unfinished", "future")
@@ -36,7 +36,7 @@ class ReceiptAggregator:
         """The last FATAL error; `future` fails with it after the last response."""
 
     def add_request(self, response: "asyncio.Future[Any]", indexes: Sequence[int], positions_of: PositionsOf) -> None:
-        """Add a request that contains the messages at `indexes` of the share; `response` is its future."""
+        """Add a request that contains the messages of the send at `indexes`; `response` is its future."""
         self._unfinished += 1
         response.add_done_callback(partial(self._on_response, indexes, positions_of))
 
@@ -78,7 +78,7 @@ def _positions(count: int, stored: Sequence[tuple[Sequence[int], PositionsOf, An
 
 
 def closed_outbound_future(target: str) -> "asyncio.Future[Receipt]":
-    """Return a failed future, for a send to a closed outbound; `target` names the topic in the error."""
+    """Return a failed future, for a send to a closed outbound; the error contains `target`, the topic, as it is."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     future.set_exception(ClusterError(f"the outbound into {target} is closed", Failure.FATAL))
     return future

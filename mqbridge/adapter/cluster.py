@@ -48,7 +48,10 @@ class Cluster(Protocol):
         """
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every connection. The caller closes all inbounds and outbounds first."""
+        """Close every connection. The caller closes all inbounds and outbounds first.
+
+        At `deadline` (event loop time; None: a default of the system) this stops waiting for responses.
+        """
 
     async def topics(self) -> list[str]:
         """Return the names of all topics that our credentials may list (only with `Capabilities.list_topics`)."""
@@ -63,7 +66,7 @@ class Cluster(Protocol):
         """Raise the errors that `create` would raise and that can be found without changing the cluster."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and next position by partition name."""
+        """Return the first position still held, and the position of the next message, by partition name."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the position from which the group would resume, by partition name.
@@ -75,17 +78,18 @@ class Cluster(Protocol):
     def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the batches of one partition from `begin` up to, not including, `end`, without joining a group.
 
-        Neither moves nor creates a group. Both limits are exact, also inside a storage unit such as a Pulsar entry or a TubeMQ
-        pack, and so is each batch's `next`. Without `end`, continues with new messages as they arrive. Ends early, without an
-        error, if the partition ends before `end`. Close the generator (`aclose`) if you stop before its end. Raises
+        No group is created, and none is moved. `begin` and `end` are exact, also inside a storage unit such as a Pulsar entry
+        or a TubeMQ pack, and so is each batch's `next`. Without `end`, continues with new messages as they arrive. Ends early,
+        without an error, if the partition ends before `end`. Close the generator (`aclose`) if you stop before its end. Raises
         ClusterError, and GapError if data in the range was lost.
         """
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Return the range from `begin` up to, not including, `end` as ranges of countable units; empty for an empty range.
+        """Return the range from `begin` up to, not including, `end` as ranges of units; empty for an empty range.
 
-        If the range is split where units begin, `read` of all parts yields exactly the messages of the whole range. The first
-        unit range begins at `begin`, or later if there is nothing in between, neither a message nor a gap. Raises ClusterError.
+        A unit is the smallest amount that the system counts, see `UnitRange`. If the range is split where units begin, `read`
+        of all parts yields exactly the messages of the whole range. The first unit range begins at `begin`, or later if there
+        is nothing in between, neither a message nor a gap. Raises ClusterError.
         """
 
     async def inbound(self, spec: InboundSpec) -> Inbound:

@@ -7,7 +7,7 @@ from mqbridge.errors import ConfigError
 
 
 class ConfigErrors(ConfigError):
-    """Every problem of one configuration, in the order of its lines; `errors` lists them separately."""
+    """Every problem of one configuration, in the order of the file's lines; `errors` lists them separately."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         self.errors = list(errors)
@@ -15,7 +15,7 @@ class ConfigErrors(ConfigError):
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return a hint: `Did you mean …?` with the nearest known word, or all known words if none is near; "" if there are none."""
+    """Return a hint for an unknown `word`: `Did you mean …?`, or the known words if none is near; "" if no word is known."""
     names = sorted(known)
     if not names:
         return ""

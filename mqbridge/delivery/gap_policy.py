@@ -25,8 +25,8 @@ class GapPolicy:
         resume = gap.resume
         if not self._settings.skip_gaps or resume is None:
             raise gap
-        # The checkpoint may show a gap when the partition is assigned, and the source may report the same gap again: count it
-        # once.
+        # Count a gap once, even if it is found twice: by comparison with the checkpoint when the partition is assigned, and then
+        # by the source.
         if resume != self._skipped_to:
             self._skipped_to = resume
             self._settings.counters.gaps += 1

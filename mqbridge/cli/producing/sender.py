@@ -15,11 +15,11 @@ IN_FLIGHT_BYTES = 16 << 20
 MESSAGE_COST_BYTES = 200
 """Approximate memory of a message without its payload."""
 CHUNK_MESSAGES = 500
-"""Maximum number of messages in one chunk. Messages without a key go to one partition per chunk."""
+"""Maximum number of messages in one chunk. Those without a key go to one partition, those of the next chunk to the next one."""
 PACE_S = 0.05
-"""With a rate limit, a chunk has the messages of this time."""
+"""With a rate limit, a chunk has the messages that may be sent in this time."""
 CALLBACKS_TIMEOUT_S = 1.0
-"""Time limit for the callbacks of the last receipts. They run right after the outbound is closed: this is a safeguard."""
+"""How long `Sender.close` waits for the receipts after the outbound is closed. They should have arrived by then."""
 MAX_REASONS = 5
 """Maximum length of `Sender.refusal_reasons`."""
 
@@ -98,7 +98,7 @@ class Sender:
         """Count the stored and refused messages of a send of `count` messages, and free its `size` bytes of the budget."""
         self._in_flight.discard(future)
         self._budget.release(size)
-        if future.cancelled():
+        if future.cancelled():  # nobody knows whether its messages were stored: count them as neither
             return
         if (error := future.exception()) is not None:
             self._error = self._error or error
@@ -107,7 +107,7 @@ class Sender:
         self.refused += len(receipt.failures)
         self.stored += count - len(receipt.failures)
         self.refusal_reasons += [failure.reason for failure in receipt.failures][: MAX_REASONS - len(self.refusal_reasons)]
-        if receipt.highest_position:
+        if receipt.highest_position:  # () if no message was stored, or if the cluster does not tell positions
             self.positions[partition] = receipt.highest_position
 
     async def finish(self) -> None:

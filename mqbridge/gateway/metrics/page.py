@@ -60,12 +60,12 @@ responds. A lost connection that is made again at once is not an outage. A serve
 ## Lag
 
 Every {MEASURE_INTERVAL_S:g} s the gateway asks the source cluster for the group's backlog, in the cluster's own unit: messages
-(RocketMQ, log), entries, each of which may hold many messages (Pulsar, with `admin_url`), messages of the partition's store,
-which several partitions share (TubeMQ, with `admin_url`). It is the lag of the group, whichever instance asks: with several
-instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is measured also while the route is stopped.
-If the source does not report it, `/routes` has the reason under `lag.problem`. A route has at most {MAX_PARTITION_SERIES}
-series by partition (those with the greatest lag) and {MAX_TARGET_SERIES} by target (those that have waited longest); its totals
-have all of them.
+(systems `rocketmq` and `log`); entries, each of which may hold many messages (`pulsar`, with `admin_url`); or messages of the
+store that the partition shares with others (`tubemq`, with `admin_url`). It is the lag of the group, whichever instance asks:
+with several instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is measured also while the route
+is stopped. If the source does not report it, `/routes` has the reason under `lag.problem`. A route has at most
+{MAX_PARTITION_SERIES} series by partition (those with the greatest lag) and {MAX_TARGET_SERIES} by target (those that have
+waited longest); its totals include all of them.
 
 ## Every metric
 

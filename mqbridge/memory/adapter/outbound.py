@@ -24,7 +24,7 @@ from mqbridge.net.tasks import cancel, spawn
 class _Send:
     """A queued `send`; `deadline` is a loop time, None without a limit.
 
-    The messages of an unedited share are decoded only when they are stored.
+    The messages of an unedited share are decoded only when they are stored; until then it holds no memory besides the batch.
     """
 
     __slots__ = ("_messages", "_share", "count", "deadline", "future", "origin_prefix", "partition")
@@ -59,6 +59,7 @@ class MemoryOutbound:
     """An outbound that writes to one topic."""
 
     formats = ()
+    """No batch is sent without decoding it."""
 
     def __init__(self, broker: Broker, config: MemoryConfig, spec: OutboundSpec, connectivity: Connectivity) -> None:
         self._connectivity = connectivity
@@ -76,7 +77,7 @@ class MemoryOutbound:
 
     @property
     def partitions(self) -> int:
-        """Number of partitions, now or (without `growing_outbound`) when the outbound was opened."""
+        """Number of partitions now, or with the option `growing_outbound: false`, when the outbound was opened."""
         return len(self._partitions)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -112,7 +113,7 @@ class MemoryOutbound:
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last source position of each partition, by index, from the origins of the stored messages."""
+        """Return the last position of `source` stored in each partition, by index, from the origins of the stored messages."""
         last_positions: dict[int, Position] = {}
         for number, stored in enumerate(self._partitions):
             (begin,) = (since or {}).get(number, (stored.first,))
@@ -123,7 +124,7 @@ class MemoryOutbound:
         return last_positions
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait until the deadline for the sends in flight, then fail the others."""
+        """Wait for the sends in flight until the deadline (loop time; None: CLOSE_S from now), then fail the rest with FATAL."""
         self._closed = True
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=seconds_until(deadline))
@@ -162,7 +163,7 @@ class MemoryOutbound:
             self._send_receipt(send.future, send.failed_receipt("an earlier send could not be stored"))
 
     async def _wait_storable(self, send: _Send) -> bool:
-        """Wait while the broker is disconnected or has transient faults; return False if the deadline passed."""
+        """Wait while the broker is disconnected or has transient faults, unless the send has ended; False after its deadline."""
         backoff = Backoff(initial_s=0.001, max_s=0.05)
         while not send.future.done() and (self._broker.faults.transient or not self._broker.connected.is_set()):
             if send.deadline is not None and asyncio.get_running_loop().time() >= send.deadline:
@@ -173,7 +174,10 @@ class MemoryOutbound:
         return True
 
     def _store(self, partition: StoredPartition, messages: Sequence[Message], origin_prefix: str | None) -> Receipt:
-        """Store the messages that are not refused, and return the receipt of all."""
+        """Store the messages that are not refused; return the receipt of all messages, refused ones included.
+
+        With an `origin_prefix`, each stored message gets a new origin and counts one more hop.
+        """
         positions: list[Position] = [()] * len(messages)
         failures: list[MessageFailure] = []
         accepted: list[Message] = []

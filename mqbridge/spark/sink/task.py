@@ -19,12 +19,12 @@ from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_STREAMS = 64
-"""Limit of the open transfers of one task. Before it opens another one, the task finishes the least recently used transfer."""
+"""Maximum number of open transfers of one task. To open another one, the task first finishes the least recently used one."""
 
 Gate = Callable[[], Awaitable[None]]
-"""Awaited before each batch is sent. Raises if this task must stop sending."""
+"""Awaited before each batch is sent. Raises if this task must stop sending, because a later attempt has replaced it."""
 Watch = Callable[[], Coroutine[Any, Any, None]]
-"""Runs concurrently with the transfers, and raises if this task must stop sending.
+"""Runs concurrently with the transfers, and raises for the same reason.
 
 The gate alone is not enough: a batch that has passed it may wait long for its target, and may be sent again.
 """
@@ -36,7 +36,7 @@ class TaskResult:
 
     counts: Counts = field(default_factory=Counts)
     streams: set[tuple[str, str | None]] = field(default_factory=set)
-    """The streams that the task wrote: source partition as text (as in the column `source`), and topic as in `Stream`."""
+    """The streams that the task wrote: source partition as text (as in the column `source`), and `Stream.topic`."""
 
 
 class _BatchQueue:
@@ -71,7 +71,7 @@ class _BatchQueue:
                 self._budget.release(batch.held_bytes)
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Yield the batches until the end. Awaits the gate before each batch."""
+        """Yield the batches until the end. Awaits the gate before each batch, and once more before the end."""
         while True:
             while not self._batches:
                 self._not_empty.clear()
@@ -86,7 +86,7 @@ class _BatchQueue:
 class TaskWriter:
     """Writes the rows of one task: call `write` for the rows, then `finish`; or `abort` at any time.
 
-    job     name of the job, the same in every attempt
+    job     name of the job, the same in every attempt; part of the producer names for deduplication
     replay  where messages of the task may be stored already; None: none is stored
     gate    None: every batch may be sent
     watch   None: nothing stops the task from outside
@@ -163,7 +163,7 @@ class TaskWriter:
             raise self._error
 
     async def _finish_least_recent(self) -> None:
-        """Wait until the least recently used transfer has stored everything, and add its counts."""
+        """Wait until the least recently used transfer has stored everything, and add its counts. Raises the first error."""
         stream = next(iter(self._transfers))
         queue, task = self._transfers[stream]
         queue.end()
@@ -197,7 +197,10 @@ class TaskWriter:
             queue.close()
 
     async def _create_topics(self, topic: str) -> None:
-        """Create the target topic and the dead-letter topic if they are missing and the option createTopics is given."""
+        """With the option createTopics, create the target topic and the dead-letter topic if they are missing.
+
+        An empty `topic` means that the rows name none: the transfer refuses them.
+        """
         partitions = self._settings.create_partitions
         if partitions is None or not topic or topic in self._created_topics:
             return
