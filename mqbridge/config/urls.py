@@ -18,8 +18,9 @@ def split_url(
     """Split a URL into the part before `?` and its parameters, as nested data for the model.
 
     Valid names are the model's fields except `excluded`, and the keys of `short_names`, whose values are fields. A name with dots
-    is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`. Raises ValueError for a
-    duplicate parameter, and for an unknown one (with the nearest known name).
+    is a path into groups of options: `tls.authorities=FILE`, `auth.token.file=FILE`; the model checks the names after the first.
+    Raises ValueError for an unknown parameter (with the nearest known name), for one that is given twice, and for one that is
+    given both as a value and as a group.
     """
     base, _, query = url.partition("?")
     names = {name: name for name in model.model_fields.keys() - set(excluded)} | dict(short_names or {})
@@ -36,11 +37,16 @@ def split_url(
 def _put(parameters: dict[str, Any], path: list[str], value: str, name: str) -> None:
     """Store a value under its path of nested groups; `name` is the parameter in errors. Raises ValueError for a conflict."""
     *groups, last = path
-    for group in groups:
+    for depth, group in enumerate(groups, 1):
         inner = parameters.setdefault(group, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"{name!r} and {name.rpartition('.')[0]!r} cannot be given together")  # noqa: TRY004 - a wrong URL, not a type
+            value_name = ".".join(name.split(".")[:depth])
+            raise ValueError(f"{name!r} and {value_name!r} cannot be given together")  # noqa: TRY004 - a wrong URL, not a type
         parameters = inner
     if last in parameters:
+        if isinstance(parameters[last], dict):
+            raise ValueError(
+                f"{name!r} and options below it, such as '{name}.{next(iter(parameters[last]))}', cannot be given together"
+            )
         raise ValueError(f"the parameter {name!r} is given twice")
     parameters[last] = value

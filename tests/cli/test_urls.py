@@ -42,6 +42,8 @@ def test_parameters_are_the_settings_of_the_configuration() -> None:
         ("log:///x.db?admin=http://b", "there is no parameter 'admin'. Known: busy_timeout, "),
         ("pulsar://a?service_url=pulsar://b", "there is no parameter 'service_url'"),
         ("tubemq://a?admin=http://b&admin_url=http://c", "the parameter 'admin_url' is given twice"),
+        ("pulsar://a?auth=x&auth.token.file=y", "'auth.token.file' and 'auth' cannot be given together"),
+        ("pulsar://a?auth.token=x&auth=y", "'auth' and options below it, such as 'auth.token', cannot be given together"),
         ("pulsar://a?keep_alive=soon", "keep_alive"),
         ("pulsar://a:6650?tls=true", "tls is given, but service_url is without TLS: write pulsar+ssl://a:6650"),
         ("pulsar+ssl://a:6651?tls=false", "tls is off, but service_url begins with pulsar+ssl://"),
