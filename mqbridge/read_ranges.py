@@ -1,6 +1,6 @@
 """Plans the ranges of partitions to read, for synchronous callers.
 
-They divide the ranges among processes, and each process reads its ranges with `Cluster.read`.
+The callers divide the ranges among processes, and each process reads its ranges with `Cluster.read`.
 """
 
 import asyncio

@@ -65,18 +65,19 @@ class BackgroundLoop:
         """Keyed by the pickled ClusterRef, least recently used first."""
         threading.Thread(target=self._loop.run_forever, name="mqbridge", daemon=True).start()
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None, operation: str = "an operation") -> T:
         """Run the coroutine on the loop, wait for it, and return its result.
 
-        Raises what the coroutine raises. After `timeout_s` (None: never) the coroutine is cancelled and RequestTimeout is raised.
+        Raises what the coroutine raises. After `timeout_s` (None: never) the coroutine is cancelled, and RequestTimeout is
+        raised with the name of the `operation`.
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout_s)
         except TimeoutError:
-            if future.done():
+            if future.done():  # the coroutine itself raised TimeoutError
                 raise
-            raise RequestTimeout(f"no result within {timeout_s:g} s") from None
+            raise RequestTimeout(f"{operation} did not end within {timeout_s:g} s") from None
         finally:
             future.cancel()  # has an effect only after a timeout, or if this thread is interrupted
 

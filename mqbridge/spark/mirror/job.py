@@ -1,7 +1,6 @@
 """Runs a mirror: the routes of a configuration as queries of one Spark application, from planning to the last batch."""
 
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -93,7 +92,7 @@ class Mirror:
         folder = CheckpointFolder(settings.checkpoint)
         with ExitStack() as stack:
             stack.callback(folder.release)
-            folder.claim(config, routes, self.stop)
+            folder.claim(config, routes, self.stop)  # calls `stop` if another mirror takes over the folder
             stack.callback(_close_clusters)
             temp_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mqbridge-mirror-")))
             self._temp_folder = temp_folder
@@ -103,7 +102,7 @@ class Mirror:
             ]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.route_progress))
-            background_loop().run(self._prepare(routes, refs), PREPARE_TIMEOUT_S)
+            background_loop().run(self._prepare(routes, refs), PREPARE_TIMEOUT_S, "planning the routes and creating topics")
             spark = stack.enter_context(_session(settings))
             stack.callback(self._kill_queries)
             self._on_started()
@@ -137,7 +136,7 @@ class Mirror:
 
     def _start_queries(self, spark: "SparkSession", config: Path) -> None:
         """Start the query of each route, each in its own scheduler pool, so that the routes share the executors equally."""
-        tasks = spark.sparkContext.defaultParallelism  # usually the number of cores
+        tasks = spark.sparkContext.defaultParallelism  # per batch; usually the number of cores
         for query in self._queries:
             if self._is_stopping:  # `stop` was called while the earlier queries were starting
                 query.progress.is_done = True
@@ -146,7 +145,7 @@ class Mirror:
             query.start(spark, config, tasks)
 
     def _kill_queries(self) -> None:
-        """Stop all queries at once: the session may outlive the mirror, and no query may run without the lock of the folder."""
+        """Stop all queries at once: the session may outlive the mirror, and no query may run without the lease on the folder."""
         for query in self._queries:
             query.kill()
 
@@ -168,11 +167,15 @@ class Mirror:
                 time.sleep(UPDATE_INTERVAL_S)
 
     def _count_backlogs(self, refs: Mapping[str, ClusterRef]) -> None:
-        """Count the backlog of each running route. A failure is only logged: the next count tries again."""
+        """Count the backlog of each running route that has reported the positions that it reached.
+
+        A failure is only logged: the next count tries again.
+        """
         for query in self._queries:
             if query.reached and not query.progress.is_done:
                 try:
-                    background_loop().run(self._count_backlog(query, refs[query.route.source.cluster]), BACKLOG_TIMEOUT_S)
+                    ref = refs[query.route.source.cluster]
+                    background_loop().run(self._count_backlog(query, ref), BACKLOG_TIMEOUT_S, "the count")
                 except MqbridgeError as error:
                     log.debug("cannot count the backlog of route %s: %s", query.route.name, error)
                 except Exception:  # a bug of an adapter must not end the mirror
@@ -200,7 +203,7 @@ def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
 def _close_clusters() -> None:
     """Close the cluster connections of the background loop, because the process and its loop may outlive the mirror."""
     with suppress(MqbridgeError):
-        background_loop().run(background_loop().close_idle(max_idle=0), CLOSE_TIMEOUT_S)
+        background_loop().run(background_loop().close_idle(max_idle=0), CLOSE_TIMEOUT_S, "closing the clusters")
 
 
 def _stop_file(folder: Path, route: Route) -> StopFile:
@@ -215,5 +218,4 @@ def _copy_config(file: Path, folder: Path) -> Path:
     copy = folder / file.name
     shutil.copyfile(file, copy)
     copy.chmod(0o600)
-    os.utime(copy)
     return copy

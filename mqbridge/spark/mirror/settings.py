@@ -28,13 +28,13 @@ class MirrorSettings:
     routes: tuple[str, ...] = ()
     """Names of the routes to mirror; empty for all."""
     through: Through = "pump"
-    """`pump`: tasks move the messages of ranges. `rows`: messages pass through Spark as rows."""
+    """`pump`: tasks copy messages from cluster to cluster, Spark sees only ranges. `rows`: Spark passes messages as rows."""
     follow: bool = True
     """Continue with new messages. False: stop at the positions where the source ended when the mirror started."""
     start: Start | int | None = None
     """Where a route without checkpoint begins: earliest, latest, or a time in ms since 1970. None: the route's own `start`."""
     batch_bytes: int = DEFAULT_BATCH_BYTES
-    """Limit of the bytes that one batch reads, see the option maxBytesPerTrigger."""
+    """Limit of the bytes that one batch of a route reads."""
     master: str | None = None
     """The URL of the Spark master. None: the master of `spark-submit`, else all cores of this machine."""
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def select_routes(config: Config, names: tuple[str, ...]) -> list[Route]:
     for route in selected:
         if not route.delivery.stamp_origin:
             raise ConfigError(
-                f"route {route.name!r}: a mirror needs the origins of stored messages, and `stamp_origin` is off",
+                f"route {route.name!r}: a mirror finds stored messages by their origins, but `stamp_origin` is off",
                 hint="Remove delivery.stamp_origin: false, or use `mqbridge run`",
             )
     return selected

@@ -144,7 +144,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if (files := _open_files(settings)) is None:
             return
         topics = written_topics(settings.spec, counts)
-        ends = background_loop().run(find_topic_ends(settings.spec, topics, background_loop().cluster), DRIVER_TIMEOUT_S)
+        find_ends = find_topic_ends(settings.spec, topics, background_loop().cluster)
+        ends = background_loop().run(find_ends, DRIVER_TIMEOUT_S, "reading the ends of the target topics")
         save_progress(files, _load(files).commit(batchId, ends, _totals(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -204,7 +205,8 @@ def _load(files: CheckpointFiles) -> Progress:
 def _find_fixed_ends(settings: SinkSettings) -> TopicEnds:
     """Return the current ends of the topics whose names do not depend on the rows. Raises RequestTimeout."""
     spec = settings.spec
-    return background_loop().run(find_topic_ends(spec, fixed_topics(spec), background_loop().cluster), DRIVER_TIMEOUT_S)
+    find_ends = find_topic_ends(spec, fixed_topics(spec), background_loop().cluster)
+    return background_loop().run(find_ends, DRIVER_TIMEOUT_S, "reading the ends of the target topics")
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:

@@ -28,8 +28,6 @@ Connect = Callable[[], AbstractAsyncContextManager[Cluster]]
 MERGED_BATCH_BYTES = 1 << 20
 """Small batches are merged while the memory that they use together (`Batch.held_bytes`) is at most this.
 
-A task holds only the few merged batches that the background loop prefetches.
-
 Measured CPU time to read and build a row of 1 KB: 3.2 us with 1 MiB, 3.7 us with 512 KiB or 2 MiB, 4.3 us with 4 MiB. A batch of
 4 MiB fits into no CPU cache, and the kernel allocates fresh pages for it every time.
 """
@@ -40,6 +38,7 @@ def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBa
     if settings.reads_ranges:  # mode=ranges: one row that describes the range, whose messages the sink reads itself
         yield build_ranges([range_row(settings, task)])
         return
+    # is_part: other tasks of the batch read other ranges of the same partition
     builder = RowBuilder(binary_properties=settings.binary_properties, is_part=task.is_part)
     for batch in background_loop().iterate(_task_batches(settings, task)):
         yield from builder.build_slices(batch)
@@ -69,7 +68,7 @@ class ReadRules(Protocol):
 
     @property
     def retry_s(self) -> float:
-        """Option `retryTimeout`: how many seconds a read is retried without receiving a batch."""
+        """Option `retryTimeout`: how many seconds to retry while no batch arrives; then the read fails."""
 
 
 class RangeReader:
@@ -80,7 +79,7 @@ class RangeReader:
         self._position = task.begin
         """Where the next read begins: all messages before it were returned or are lost."""
         self._missing_since: float | None = None
-        """Loop time since when the partition is missing; None if it was not missing at the last attempt."""
+        """Loop time of the first attempt that found the partition missing; None if the last attempt did not."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Read all batches in order. Raises GapError, ClusterError.
@@ -110,7 +109,7 @@ class RangeReader:
                 self._skip_gap(gap)
             except ClusterError as error:
                 if error.failure is Failure.FATAL and await self._may_be_missing():
-                    if self._record_missing():
+                    if self._is_missing_too_long():
                         self._skip_gap(GapError(f"the partition does not exist any more: {error}"))
                         continue
                     error = ClusterError(str(error))  # not FATAL: the partition may return, so the read is retried
@@ -170,8 +169,11 @@ class RangeReader:
         except ClusterError as error:
             return error.failure is not Failure.FATAL
 
-    def _record_missing(self) -> bool:
-        """Record that the partition is missing now. Return whether it has been missing so long that it counts as deleted."""
+    def _is_missing_too_long(self) -> bool:
+        """Return whether the partition, missing now, counts as deleted: after DELETED_TIMEOUT_S, or `retry_s` if less.
+
+        Sets `_missing_since` if the partition was not missing before.
+        """
         now = asyncio.get_running_loop().time()
         self._missing_since = now if self._missing_since is None else self._missing_since
         return now - self._missing_since >= min(DELETED_TIMEOUT_S, self._rules.retry_s)

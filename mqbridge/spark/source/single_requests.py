@@ -1,4 +1,8 @@
-"""Single requests to a connected cluster, without retries: topics, bounds, positions by time, density samples, gaps."""
+"""Single requests to a connected cluster, without retries: topics, bounds, positions by time, samples, gaps.
+
+A sample measures density: the messages per unit and the bytes per message. A unit is the smallest part of a partition that the
+system counts, for example a message or a Pulsar entry.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -12,7 +16,7 @@ from mqbridge.spark.source.offsets import PartitionKey
 from mqbridge.spark.source.settings import TopicSelection
 
 MAX_SAMPLE_ROWS = 256
-"""A sample ends after the batch with which it has this many messages or more."""
+"""A sample ends with the first batch that brings it to this number of messages."""
 
 
 async def matching_topics(cluster: Cluster, selection: TopicSelection) -> tuple[str, ...]:
@@ -50,7 +54,8 @@ async def positions_at_time(cluster: Cluster, topic: str, time_ms: int) -> Mappi
     """
     if cluster.operations is None:
         raise ConfigError(
-            f"cluster {cluster.name!r} cannot find positions by time", hint="Configure its admin_url, or use offsets"
+            f"cluster {cluster.name!r} cannot find positions by time",
+            hint="Configure its admin_url, or use startingOffsets and endingOffsets",
         )
     return await cluster.operations.position_at(topic, time_ms)
 
@@ -58,7 +63,10 @@ async def positions_at_time(cluster: Cluster, topic: str, time_ms: int) -> Mappi
 async def sample_density(
     cluster: Cluster, key: PartitionKey, begin: Position, until: Position, unit_ranges: Sequence[UnitRange]
 ) -> Density | None:
-    """Read the first messages between two positions, and return their density; None without messages. Raises ClusterError."""
+    """Read the first messages between two positions, and return their density; None without messages or with a gap.
+
+    `unit_ranges` are the units between the positions. Raises ClusterError.
+    """
     rows = size = 0
     sampled_from = sampled_until = begin
     try:
@@ -86,7 +94,10 @@ def _units_before(unit_range: UnitRange, position: Position) -> int:
 
 
 async def has_gap(cluster: Cluster, key: PartitionKey, begin: Position, end: Position) -> bool:
-    """Return whether messages from `begin` on are lost; `end` is the first stored position. Raises ClusterError."""
+    """Return whether messages between `begin` and `end`, the first stored position, were lost. Raises ClusterError.
+
+    If not, there was no message between them, and the cluster reads on without a GapError.
+    """
     try:
         async with aclosing(cluster.read(*key, begin, end)) as batches:
             async for _ in batches:
