@@ -1,6 +1,7 @@
-"""The sends of a lane that have no receipt yet, in order per target partition.
+"""The sends of a lane (one source partition) that have no receipt yet, in order per target partition.
 
-They include dead letters, which the lane awaits and withdraws like all other sends.
+Each sends a share: the messages of a batch for one target partition. Dead letters are included, because the lane awaits and
+withdraws them like all other sends.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ class Sends:
 
     def __init__(self) -> None:
         self.all_ended = asyncio.Event()
-        """Set when the last send in flight has ended, cleared by the next send."""
+        """Set when the last send in flight has ended, cleared by the next send. Not set before the first: check `len`."""
         self._in_flight: dict[tuple[Outbound, int], deque[asyncio.Future[Receipt]]] = {}
         """By outbound and target partition, the futures of the receipts of its sends, oldest first."""
         self._count = 0
@@ -50,11 +51,11 @@ class Sends:
         Includes a send that has just failed: its callback, which stops the lane, runs only in the next loop iteration.
         """
         futures = self._in_flight.get((outbound, partition))
-        # If the outbound is ordered, receipts arrive in order: sends that have ended precede those that have not.
+        # An ordered outbound sets receipts in order, so no failed send follows one in flight. With others, sends may overtake.
         return futures is not None and any(map(_has_failed, takewhile(asyncio.Future.done, futures)))
 
     def withdraw(self) -> None:
-        """Withdraw every send that is not on the wire."""
+        """Cancel every send that is not on the wire: its receipt then reports its messages as failures to retry."""
         by_outbound: dict[Outbound, list[asyncio.Future[Receipt]]] = {}
         for (outbound, _), futures in self._in_flight.items():
             by_outbound.setdefault(outbound, []).extend(futures)

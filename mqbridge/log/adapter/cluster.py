@@ -75,13 +75,16 @@ class LogCluster:
         return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self.existing_partitions(topic)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the group's committed offsets; an acknowledgement appears here after at most ACK_FLUSH_S."""
+        """Return the group's committed offsets; an acknowledgement appears here within 0.1 s (ACK_FLUSH_S)."""
         await self.existing_partitions(topic)
         offsets = await self.store.read(topics.committed, topic, group)
         return {str(number): (offset,) for number, offset in offsets.items()}
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages after the last one."""
+        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages after the last one.
+
+        Raises ClusterError, and GapError if messages of the range were dropped or are damaged.
+        """
         row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
         if row is None:
             raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
@@ -94,13 +97,13 @@ class LogCluster:
                 wake.clear()
                 rows, tail = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
                 if rows:
-                    base, count, _ = rows[-1]
+                    base, count, _ = rows[-1]  # the offset of its first message, and the number of its messages
                     next_offset = base + count if end_offset is None else min(end_offset, base + count)
                     yield make_batch(source, rows, offset, next_offset)
                     offset = next_offset
                 elif end_offset is not None:
                     return  # the range ends beyond the last message
-                elif self.store.tails.get(row.id, 0) <= tail:  # nothing was appended while the rows were read
+                elif self.store.tails.get(row.id, 0) <= tail:  # the next offset has not grown since the read
                     await wake.wait()
         finally:
             self.store.unwatch(row.id, wake)

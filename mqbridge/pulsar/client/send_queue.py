@@ -1,7 +1,8 @@
 """Send queue of one producer: numbers and encodes entries, sends them within the connection's window, and matches receipts.
 
-The order never changes: entries move from `_queue` to `_in_flight`, and receipts arrive in the order of sending. When the
-registration at the broker ends, entries in flight return to the front of the queue, with the same bytes and sequence ids.
+The window limits the bytes in flight on a connection. The order never changes: entries move from `_queue` to `_in_flight`, and
+receipts arrive in the order of sending. When the registration at the broker ends, entries in flight return to the front of the
+queue, with the same bytes and sequence ids.
 
 An entry expires if it has no receipt in time. An entry that expires in the queue is removed and never sent. If an entry expires
 in flight, nobody knows whether the broker will store it, and it is not sent again. It moves to `_abandoned`, whose entries are
@@ -38,7 +39,7 @@ class SendQueue:
         self.next_sequence = 0
         """Sequence id of the next entry for which the caller sets none."""
         self.last_stored_sequence = -1
-        """Highest sequence id with a receipt, or that the broker reported as stored at the first registration."""
+        """Highest sequence id with a receipt, or that the broker reported as stored at the first registration; -1: none."""
         self.duplicates = 0
         """Number of entries that the broker had already stored."""
         self.idle = asyncio.Event()
@@ -69,7 +70,7 @@ class SendQueue:
     def attach(self, connection: Connection) -> None:
         """Send over this connection from now on. Queued entries that are already encoded are counted as retries."""
         self._connection = connection
-        if connection.endpoint.link is not None:
+        if connection.endpoint.link is not None:  # it counts retries for the metrics
             connection.endpoint.link.count_retries(sum(bool(entry.prefix) for entry in self._queue))
         self.send_queued()
 
@@ -97,9 +98,10 @@ class SendQueue:
         connection, queue = self._connection, self._queue
         while queue and connection is not None and connection.endpoint.alive:
             entry = queue[0]
-            if entry.chunked is not None and entry.has_failed_chunk:  # without that chunk this one is useless
+            if entry.chunked is not None and entry.has_failed_chunk:  # its message cannot be stored any more
                 queue.popleft()
                 continue
+            # An entry with a prefix is encoded already.
             if not entry.prefix and not self._prepare(connection.max_message_size):
                 continue
             if not connection.window.reserve(entry.size, self.send_queued):
@@ -135,7 +137,7 @@ class SendQueue:
 
     def _assign_sequence_ids(self, entry: PendingEntry) -> None:
         """Set the sequence ids of an entry, and the metadata that is the same for all entries of the producer."""
-        if entry.sequence < 0:
+        if entry.sequence < 0:  # the caller set none
             entry.sequence = self.next_sequence
         if entry.highest < 0:
             entry.highest = entry.sequence + entry.count - 1
@@ -169,7 +171,7 @@ class SendQueue:
                 f"out-of-order receipt for topic {self._topic}: sequence id {sequence}, expected {expected}"
             )
         ledger, entry = receipt.message_id.ledgerId, receipt.message_id.entryId
-        if ledger == entry == UNSIGNED_NONE:
+        if ledger == entry == UNSIGNED_NONE:  # the broker had already stored the entry
             self.duplicates += 1
             ledger = entry = -1
         stored = self._pop_oldest()
@@ -179,9 +181,9 @@ class SendQueue:
         return True
 
     def is_own_sequence(self, sequence: int) -> bool:
-        """Return True if the broker's last sequence id can be from this producer; call it while detached.
+        """Return True if the broker's last sequence id can be from this producer.
 
-        False means that another producer has sent with the same name.
+        False means that another producer has sent with the same name. Call it while detached: no entry is in flight then.
         """
         if sequence <= self.last_stored_sequence or sequence in self._unknown_outcomes:
             return True
@@ -198,8 +200,8 @@ class SendQueue:
     def refuse(self, sequence: int, error: ClusterError) -> None:
         """Fail one entry that the broker refused; `sequence` is the entry's first or highest sequence id.
 
-        Do nothing if the entry is no longer pending. Raises RemoteProtocolError if `sequence` was never sent: the entry that the
-        broker really refused would never get a receipt.
+        Do nothing if the entry is no longer pending. Raises RemoteProtocolError if `sequence` is higher than those in flight: it
+        was never sent, and the entry in flight that the broker really refused would never get a receipt.
         """
         for entries in (self._abandoned, self._in_flight):
             for entry in entries:
@@ -247,7 +249,7 @@ class SendQueue:
         return len(self) < before
 
     def withdraw(self, owners: Collection[object]) -> None:
-        """Stop sending the entries of these owners: queued ones fail now, those in flight fail when the connection ends."""
+        """Stop sending the entries of these owners: queued ones fail now, others if the connection ends before the receipt."""
         remaining: deque[PendingEntry] = deque()
         for entry in self._queue:
             if entry.owner in owners:

@@ -91,7 +91,7 @@ class PulsarClient(ClusterClient):
                                broker generates a name)
         access                 which other producers the topic may have, see `Access`
         compression            compression codec of every entry
-        schema                 schema that is registered with the topic, or checked against the topic's schema (None: none)
+        schema                 schema that is registered with the topic, or checked against the topic's schema (None: no schema)
         chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit);
                                without `chunking` such a message is REFUSED
         initial_subscription   subscription that is created together with a new topic, so it receives the first messages
@@ -156,7 +156,7 @@ class PulsarClient(ClusterClient):
                                  `topic`), which selects existing and future topics of `namespace`
         group                    name of the subscription
         start, start_ago_s       where a new subscription begins: at "earliest" or "latest"; or, if `start_ago_s` is set, with
-                                 the messages published since this number of seconds ago
+                                 the messages published in the last `start_ago_s` seconds
         mode                     subscription type, see `Mode`; by default one consumer per partition receives in order
         consumer_name            name that the topic's statistics show
         priority                 consumers with a lower number receive messages first (shared), or become active first (failover)
@@ -167,7 +167,7 @@ class PulsarClient(ClusterClient):
         read_compacted           receive only the newest message of each key of a compacted topic; only exclusive and failover
         key_ranges               key_shared: ranges of key hashes (0 to 65535, both ends included) of this consumer (empty: the
                                  broker assigns them)
-        schema                   schema that is checked against the topic's schema
+        schema                   schema that is checked against the topic's schema (None: no check)
         subscription_properties  properties that the broker stores with a new subscription
         chunk_limits             limits of chunked messages that wait for their remaining chunks; see `ChunkLimits`
         stall_check_s            exclusive and failover: after this time without a message, ask the broker if it has any, and if
@@ -253,8 +253,9 @@ class PulsarClient(ClusterClient):
     ) -> Opening[EntryProducer]:
         """Open a producer of encoded entries to one partition (`orders-partition-0`) or an unpartitioned topic.
 
-        Raises ClusterError. It is faster for applications that make batches themselves. Its `send` takes metadata and payload,
-        and returns a future; it never waits, so the caller must limit the pending bytes. The arguments are those of `producer`.
+        Raises ClusterError. An entry is the unit that the broker stores: one message, or a batch of them. This is faster for
+        applications that make batches themselves. `send` of the producer takes metadata and payload of an entry, and returns a
+        future; it never waits, so the caller must limit the pending bytes. The arguments are those of `producer`.
         """
         settings = ProducerSettings(
             name=name,
@@ -307,8 +308,8 @@ class PulsarClient(ClusterClient):
     ) -> Opening[TopicConsumer]:
         """Subscribe like `consumer`, but receive entries, each with the consumer of its partition, which acknowledges it.
 
-        It is faster for applications that process batches of messages: `mapping.stored.decode_entries` decodes the entries. The
-        arguments are those of `consumer`. Raises ClusterError.
+        It is faster for applications that process batches of messages: `mqbridge.pulsar.mapping.stored.decode_entries` decodes
+        the entries. The arguments are those of `consumer`. Raises ClusterError.
         """
         names = _topic_names(topics)
         subscription = Subscription(
@@ -335,7 +336,7 @@ class PulsarClient(ClusterClient):
     async def _subscribe(
         self, topics: Topics, names: TopicNames, namespace: str, subscription: Subscription, refresh_s: float
     ) -> TopicConsumer:
-        """Open a consumer of entries. `names` are those of `topics` (none for a pattern), `namespace` is that of a pattern."""
+        """Open a consumer of entries. `names` is empty if `topics` is a pattern; only then `namespace` is used."""
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
             return await open_pattern_consumer(self._base, namespace, pattern, subscription, refresh_s=refresh_s)

@@ -1,7 +1,8 @@
 """Consumer by POP (brokers from 5.0 on): brokers choose the messages, and each message is acknowledged by itself.
 
 Consumers are not assigned queues: any number of consumers of a group share a topic, and a slow one delays no other. Messages are
-not in order. `pop` has the requests and explains POP.
+not in order. A pop is a request for messages: the broker returns each one with a receipt, by which it is acknowledged, and hides
+it from other consumers for the time `invisible_s`.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.2, 10.0
 class PopConsumer:
     """Receives the messages of one topic; opened by `RocketMQClient.pop_consumer`.
 
-    A message that is not acknowledged within `invisible_s` is redelivered to any consumer of the group. `brokers` are the names
-    of the brokers that have queues of the topic; each is popped by a task of its own.
+    A message that is not acknowledged within the `invisible_s` of `pop_consumer` is redelivered to any consumer of the group.
+    `brokers` are the names of the brokers that have queues of the topic; each is popped by a task of its own.
     """
 
     def __init__(self, popper: Popper, topic: str, brokers: list[str]) -> None:
@@ -44,6 +45,7 @@ class PopConsumer:
         self._pending_receipts: list[Receipt] = []
         """Receipts of acknowledged messages that are not sent to the brokers yet."""
         self._ack_task: asyncio.Task[None] | None = None
+        """Sends the pending receipts; None while there are none."""
         self._ack_error: MqbridgeError | None = None
         """The last error of an acknowledgement that `flush` has not raised yet."""
         self._closed = False
@@ -86,7 +88,7 @@ class PopConsumer:
 
         Returns False, and does nothing, if the message is acknowledged already, or the consumer is closed.
         """
-        receipt: Receipt | None = message.handle
+        receipt: Receipt | None = message.handle  # None: acknowledged already
         if receipt is None or self._closed:
             return False
         message.handle = None  # marks the message as acknowledged
@@ -117,7 +119,7 @@ class PopConsumer:
             raise error
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send pending acknowledgements, within `timeout` seconds. Messages without an acknowledgement are redelivered."""
+        """Stop receiving, and send pending acknowledgements within `timeout` seconds; all other messages are redelivered."""
         if self._closed:
             return
         self._closed = True
@@ -134,7 +136,7 @@ class PopConsumer:
         await self.close()
 
     async def _poll(self, broker: str) -> None:
-        """Pop from one broker in a loop, but only while no message is buffered: the timeout of buffered messages is running."""
+        """Pop from one broker in a loop, but only while no message is buffered: one that waits too long is redelivered."""
         backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         while True:
             while self._buffered:
@@ -168,7 +170,7 @@ class PopConsumer:
                 except (ClusterError, ProtocolError) as error:
                     self._ack_error = error
                     log.warning(
-                        "acknowledging %d messages of topic %s failed (%s); brokers will redeliver messages",
+                        "acknowledging %d messages of topic %s failed (%s); brokers redeliver those that are not acknowledged",
                         len(receipts),
                         self._topic,
                         error,

@@ -52,8 +52,9 @@ def decode_record(record: Record) -> Message:
     position = (record.queue_offset,)
     if record.defect is not None:
         return Message(record.body, publish_time=record.store_timestamp, position=position, defect=record.defect)
+    # Brokers refuse an empty body. If PLACEHOLDER stands for a missing or empty payload, `fields` contains that payload.
     properties, fields, from_gateway = read_block(record.properties, flag=record.flag, blank=record.body == PLACEHOLDER)
-    if not from_gateway:  # a gateway writes the event time as a property if there is one
+    if not from_gateway:  # a record of a gateway has the event time in a property, or has none
         fields.setdefault("event_time", record.born_timestamp)
     return Message(
         fields.pop("payload", record.body),

@@ -22,7 +22,7 @@ SendCallback = Callable[[SendResult | MqbridgeError], None]
 
 
 class SenderClosed(ConnectionLost):
-    """The sender was closed before the message was stored."""
+    """The sender was closed before the message had a response; an earlier attempt to send it may have stored it."""
 
 
 class Withdrawn(ClusterError):
@@ -30,7 +30,7 @@ class Withdrawn(ClusterError):
 
 
 def failure_of(error: MqbridgeError) -> Failure:
-    """Return the failure class of a message's error, which says whether a retry helps."""
+    """Return what helps against a message's error: REFUSED if a message cannot be encoded, RETRY for a wrong response."""
     if isinstance(error, ClusterError):
         return error.failure
     return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY
