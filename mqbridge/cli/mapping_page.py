@@ -29,12 +29,15 @@ _FIELD_ORDER = (
 
 
 def generate_tables() -> str:
-    """Return the text between the marks: an overview of all fields, and a table for each system."""
+    """Return the text between the marks: an overview of all fields, and a table for each system.
+
+    The fate of a field is how a write to that system treats it: native, carried, recomputed or dropped.
+    """
     tables = [adapter.table for _, adapter in sorted(load_adapters().items()) if _is_published(adapter)]
     lines = ["## Fields of the message", "", *_overview(tables)]
     for table in tables:
         lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]
-        lines += [_line((_code(row.native), row.field or "", row.fate.value, row.why)) for row in table.rules]
+        lines += [_line((_code(rule.native), rule.field or "", rule.fate.value, rule.why)) for rule in table.rules]
     return "\n".join(lines)
 
 
@@ -52,12 +55,12 @@ def _overview(tables: list[FieldTable]) -> Iterator[str]:
         yield _line((field, *(_cell(table.rules_of(field)) for table in tables)))
 
 
-def _cell(rows: list[FieldRule]) -> str:
+def _cell(rules: list[FieldRule]) -> str:
     """Return the names of the native fields and properties that store a message field; if none do, names with their fate."""
-    written = [row for row in rows if row.fate not in {RECOMPUTED, DROPPED}]
+    written = [rule for rule in rules if rule.fate not in {RECOMPUTED, DROPPED}]
     if written:
-        return ", ".join(dict.fromkeys(_code(row.native) for row in written))
-    return "; ".join(dict.fromkeys(f"{_code(row.native)} {row.fate.value}".strip() for row in rows))
+        return ", ".join(dict.fromkeys(_code(rule.native) for rule in written))
+    return "; ".join(dict.fromkeys(f"{_code(rule.native)} {rule.fate.value}".strip() for rule in rules))
 
 
 def _code(name: str) -> str:
@@ -70,8 +73,8 @@ def _line(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def page(text: str) -> str:
-    """Return the text of the page with new tables between its marks."""
+def update_page(text: str) -> str:
+    """Return this text of the page with new tables between its marks."""
     before, _, after_begin = text.partition(BEGIN)
     _, _, after = after_begin.partition(END)
     return f"{before}{BEGIN}\n\n{generate_tables()}\n\n{END}{after}"
@@ -79,7 +82,7 @@ def page(text: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Check or write the page; return the exit code."""
-    return check_or_write("mqbridge.cli.mapping_page", PAGE, page(PAGE.read_text(encoding="utf-8")), arguments)
+    return check_or_write("mqbridge.cli.mapping_page", PAGE, update_page(PAGE.read_text(encoding="utf-8")), arguments)
 
 
 if __name__ == "__main__":

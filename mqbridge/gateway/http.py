@@ -2,9 +2,10 @@
 
 /metrics        Prometheus text
 /health/live    200 while the process answers
-/health/ready   200 while every route runs and every cluster can be reached, 503 with the reasons otherwise
+/health/ready   200 while every route runs, every cluster can be reached and every target sends receipts; else 503 with reasons
 /routes         every route: its totals, its lag, and the problem that blocks it
-/reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not
+/reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not,
+                409 if the gateway has no file, or is starting or stopping
 """
 
 import asyncio
@@ -72,7 +73,7 @@ class StatusServer:
             ) from error
 
     def unbind(self) -> None:
-        """Release the port."""
+        """Release the port when the gateway has stopped, or could not start."""
         if self._socket is not None:
             self._socket.close()
 
@@ -133,7 +134,7 @@ class StatusServer:
     async def _reload(self, _: Request) -> Response:
         reloader = self._gateway.reloader
         if reloader.path is None or not self._gateway.ready:
-            why = "the gateway is not running" if reloader.path else "the gateway was not started from a file"
+            why = "the gateway is starting or stopping" if reloader.path else "the gateway was not started from a file"
             return JSONResponse({"ok": False, "problems": [f"cannot reload: {why}"]}, status_code=409)
         result = await reloader.reload()
         return JSONResponse(result.as_dict(), status_code=422 if result.problems else 200)
@@ -142,7 +143,7 @@ class StatusServer:
         """Return the object for `/routes` about one route."""
         now = asyncio.get_running_loop().time()
         lag, unreachable = self._gateway.lag.of(route), unreachable_clusters(self._gateway.clusters, route)
-        waiting_s = {
+        waiting_s = {  # by target: time since its last receipt while sends are in flight
             label: max(progress.waiting_s(now) for progress in progresses) for label, progresses in route.progress.items()
         }
         blocked_by = route.retry_reason or next((f"cluster {name} {why}" for name, why in unreachable.items()), None)

@@ -23,7 +23,8 @@ class SelectedTopic:
 def select_topics(names_and_patterns: Iterable[str], existing: Iterable[str]) -> list[SelectedTopic]:
     """Return the topics that the names and patterns select from the `existing` topics, sorted, without duplicates.
 
-    Exact names are selected even if they do not exist.
+    Exact names are selected even if they do not exist. If several patterns match a topic, the first one gives its words; if the
+    topic is also an exact name, `topic` is its only word.
     """
     existing_names = sorted(existing)
     selected: dict[str, SelectedTopic] = {}

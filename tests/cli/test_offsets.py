@@ -171,7 +171,7 @@ def test_a_cluster_that_cannot_move_groups_reports_the_missing_setting(
         ((5,), (2,), (0,), (9,), "-3"),
         ((5,), (5,), (0,), (9,), "none"),
         ((7, 3, 0), (7, 0, 0), (7, 0, 0), (7, 5, 0), "back"),
-        ((7, 3, 0), (7, 5, 0), (7, 0, 0), (7, 5, 0), "forth"),
+        ((7, 3, 0), (7, 5, 0), (7, 0, 0), (7, 5, 0), "forward"),
         # In an empty partition, Pulsar reports position -1:-1 as the end, and a position in a real ledger for a subscription.
         ((11, 0, 0), (-1, -1, 0), (-1, -1, 0), (-1, -1, 0), "none"),
         (None, (0,), (0,), (9,), "new"),

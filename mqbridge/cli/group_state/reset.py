@@ -39,7 +39,7 @@ class ResetPlan:
 
     request: ResetRequest
     moves: tuple[tuple[str, Position | None, Position, Bounds | None], ...]
-    """For each partition: its name, the committed position before, the new position, and the bounds if they are known."""
+    """For each partition: its name, the committed position before or None, the new position, and the bounds if known."""
 
 
 async def reset(choice: "ClusterChoice", request: ResetRequest) -> ResetPlan:
@@ -88,7 +88,7 @@ def show(plan: ResetPlan, *, as_json: bool) -> None:
 
 
 def describe_change(before: Position | None, after: Position, bounds: Bounds | None) -> str:
-    """Describe a move: the number of messages if positions count them, else its direction.
+    """Describe a move: the number of messages if it is the difference of the positions, else the direction.
 
     A move within an empty partition changes nothing, even if the positions differ.
     """
@@ -98,4 +98,4 @@ def describe_change(before: Position | None, after: Position, bounds: Bounds | N
         return f"{count:+,}" if count else "none"
     if before == after or (bounds is not None and bounds.first == bounds.next <= min(before, after)):
         return "none"
-    return "forth" if after > before else "back"
+    return "forward" if after > before else "back"

@@ -17,8 +17,8 @@ type Collected = (Vec<Arc<Store>>, Vec<(u32, u32)>);
 
 /// Collects the stores of views, and copies `Message` objects to a new store, which is the first.
 ///
-/// Returns None if a message has a value that only the plain code can write: lone surrogates, a number beyond 64 bits, a wrong
-/// type.
+/// Returns None if a message has a value that only the plain Python code can write: lone surrogates, a number beyond 64 bits, a
+/// wrong type.
 pub fn collect(messages: &Bound<'_, PyAny>) -> PyResult<Option<Collected>> {
     let mut stores: Vec<Arc<Store>> = Vec::new();
     let mut locations = Vec::with_capacity(messages.len()?);
@@ -128,6 +128,7 @@ fn read_number(value: &Bound<'_, PyAny>) -> Option<i64> {
 /// Reads a position; None for one of more than three numbers.
 fn read_position(value: &Bound<'_, PyAny>) -> Option<Position> {
     let numbers = value.cast::<PyTuple>().ok()?;
+    // A fourth number shows that there are too many.
     let components: Vec<i64> = numbers.iter().take(4).map(|number| read_number(&number)).collect::<Option<_>>()?;
     (components.len() <= 3).then(|| Position::new(&components))
 }

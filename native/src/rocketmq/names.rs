@@ -33,6 +33,7 @@ impl PropertyKind {
     pub fn of(name: &[u8]) -> PropertyKind {
         match name.first() {
             Some(b'm') if name.starts_with(RESERVED_PREFIX) => PropertyKind::Reserved,
+            // All system names begin like this (1: 1ST_POP_TIME), so most user properties need no comparison.
             Some(b'A'..=b'Z' | b'_' | b'1') => system_kind(name),
             _ => PropertyKind::User,
         }
@@ -90,7 +91,7 @@ fn is_ignored(name: &[u8]) -> bool {
     }
 }
 
-/// Returns true if a user property with this name is written unescaped.
+/// Returns true if a user property with this name is written unescaped. UNIQ_KEY is: it is copied as a user property.
 pub fn is_plain(name: &[u8]) -> bool {
     match PropertyKind::of(name) {
         PropertyKind::User | PropertyKind::UniqKey => true,

@@ -15,9 +15,9 @@ pub const MIN_RECORD_BYTES: usize = 91;
 const FIXED_BYTES: usize = 88;
 /// Maximum number of messages in an inner batch: the broker's index counts them with a signed 16-bit number.
 const MAX_INNER_MESSAGES: usize = 0x7FFF;
-/// Limit, per response, of the size of all compressed bodies and inner batches after they were unpacked.
+/// Limit, per response, of the total size of the records on the slow path after their bodies were unpacked.
 pub const MAX_UNPACKED_BYTES: usize = 256 << 20;
-/// Bytes counted for each unpacked record in addition to its body.
+/// Memory that counts for each unpacked record in addition to its body: a message of an inner batch may have only 22 bytes.
 const OBJECT_BYTES: usize = 512;
 
 // Bits of the system flag, see `SysFlag` in record.py.
@@ -26,7 +26,7 @@ const BORN_IPV6: u32 = 16;
 const STORE_IPV6: u32 = 32;
 const INNER_BATCH_BITS: u32 = 64 | 128;
 const COMPRESSION: u32 = 0x700;
-/// A record with one of these bits needs more work than other records.
+/// Records with one of these bits count on the budget of unpacked bytes, and go through `unpack_body`.
 const SLOW_PATH: u32 = COMPRESSED | BORN_IPV6 | STORE_IPV6 | INNER_BATCH_BITS;
 
 /// Function that decompresses a body. Its arguments are the COMPRESSION bits of the system flag and the body. It returns the
@@ -35,7 +35,8 @@ pub type Decompress<'a> = dyn FnMut(u32, &[u8]) -> Result<std::result::Result<So
 
 /// The fields of a stored message that a `Message` is made from. Timestamps are in ms.
 ///
-/// The body is decompressed, unless there is a `defect` or the caller asked for compressed bodies: then it is as stored.
+/// The body is decompressed, unless the caller asked for compressed bodies. With a `defect`, it is as stored, or decompressed if
+/// the damage is inside of an inner batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     pub body: Slice,
@@ -71,8 +72,8 @@ pub fn decode_records(
     records: &mut Vec<Record>,
 ) -> Result<()> {
     let mut at = 0;
-    let mut last_topic = (0, 0); // where the last topic is: usually all records have the same, which is then checked once
-    let mut budget = MAX_UNPACKED_BYTES; // reduced by the bytes of each unpacked record
+    let mut last_topic = (0, 0); // start and end of the last topic: the same topic in the next record is not checked again
+    let mut budget = MAX_UNPACKED_BYTES; // reduced by each record on the slow path
     while at < store.source(source).len() {
         let ParsedRecord { mut record, end, crc_mismatch, is_utf8 } =
             parse_record(store.source(source), source, at, &mut last_topic)?;
@@ -150,6 +151,7 @@ fn parse_record(body: &[u8], source: u32, at: usize, last_topic: &mut (usize, us
         }
         *last_topic = (name_at, properties_at - 2);
     }
+    // A stored CRC of 0 means that none was computed.
     let computed_crc = if stored_crc == 0 { 0 } else { crc32fast::hash(&body[body_at..topic_at]) & CHECKSUM_MASK };
     Ok(ParsedRecord {
         record: Record {
