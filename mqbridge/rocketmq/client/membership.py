@@ -99,13 +99,15 @@ class Membership:
     async def _join_problem(self, topic: str) -> MqbridgeError | bool:
         """Query one broker of the topic for the members; return False if it lists us.
 
-        Returns True if it does not list us, or if the topic has no route now. Returns an error if a later query may succeed, and
-        raises other ClusterErrors.
+        Returns True if it does not list us. Returns an error if a later query may succeed, as after a missing route, and raises
+        other ClusterErrors.
         """
         client = self._brokers.client
         try:
             route = await client.routes.get(topic)
-            return route is None or client.client_id not in (await self._query_members(route) or ())
+            if route is None:
+                return ClusterError(f"no name server knows topic {topic} now")
+            return client.client_id not in (await self._query_members(route) or ())
         except (ConnectionLost, ProtocolError) as error:
             return error
         except ServerRefused as error:

@@ -21,7 +21,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import NS, hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.broker import NS, Link, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, first_stream, scene
 
 __all__ = ["scene"]
@@ -196,6 +196,21 @@ async def test_a_group_that_brokers_do_not_register_is_fatal(scene: Scene, monke
     with pytest.raises(ClusterError, match="autoCreateSubscriptionGroup") as caught:
         await scene.join()
     assert caught.value.failure is Failure.FATAL
+
+
+async def test_joining_while_the_topic_has_no_route_may_be_retried(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "JOIN_PAUSE_S", 0)
+
+    def lose_topic(link: Link, request: Command) -> None:
+        scene.cluster.topics.pop("T", None)
+        for client in scene.clients:
+            client.routes.invalidate("T")
+        link.answer(request)
+
+    scene.cluster.on[Code.HEART_BEAT] = lose_topic
+    with pytest.raises(ClusterError, match="no name server knows topic T") as caught:
+        await scene.join()
+    assert caught.value.failure is Failure.RETRY
 
 
 async def test_an_sql_filter_is_checked_before_the_first_heartbeat(scene: Scene) -> None:
