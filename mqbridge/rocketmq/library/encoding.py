@@ -49,8 +49,8 @@ class MessageEncoder:
         self._reserve_ids, self._unique_id, self._codec = reserve_ids, unique_id, codec
         self._max_message_bytes = max_message_bytes
         self.delay_levels: Sequence[int] | None = None
-        """Delays (ms) from level 1 on, of brokers before 5.0; () if brokers delay until any time. None until the producer, which
-        sets this, has queried the brokers."""
+        """Delays in ms, from level 1 on, of brokers before 5.0; () for later brokers, which deliver at any time. None until the
+        producer has queried them, before its first message with `deliver_at`; if the query fails, None counts as ()."""
 
     def encode(self, messages: Sequence[OutgoingMessage]) -> tuple[list[EncodedRequest], list[MessageFailure]]:
         """Encode messages for one queue, in order; return a failure for each message that RocketMQ cannot store."""
@@ -77,7 +77,7 @@ class MessageEncoder:
                         requests.append(request)
                     index += 1
                 continue
-            origin = None  # messages of an application get no origin stamp
+            origin = None  # messages of an application come from no source partition
             encoded, refused = encode([message.as_message() for message in part], origin, limits, now, self._reserve_ids)
             for request in encoded:
                 request.indexes = range(request.indexes.start + index, request.indexes.stop + index)
@@ -89,7 +89,7 @@ class MessageEncoder:
     def needs_single_send(self, message: OutgoingMessage) -> bool:
         """Return True if the message has a delay level or is compressed, so no batch can hold it.
 
-        False for a message with `deliver_at`: the mapping encodes it, uncompressed, and sends it alone if necessary.
+        False for a message with `deliver_at`, which never has a delay level: `encode` sends it alone if necessary, uncompressed.
         """
         is_compressed = (
             self._codec is not None and len(message.payload or b"") >= MIN_COMPRESSED_BYTES and message.deliver_at is None
@@ -101,8 +101,8 @@ class MessageEncoder:
     ) -> EncodedRequest:
         """Encode one message as a request of its own, compressed if large enough. Raises MappingError.
 
-        `system_properties` follow the message's own; the bits of `sys_flag` are set on the message. `unique_id` is its UNIQ_KEY;
-        None: the UNIQ_KEY among its properties, or else a new one.
+        `system_properties` follow the message's own; the bits of `sys_flag` are set on the message. `unique_id` is appended
+        as its UNIQ_KEY, which clients prefer to one among its properties; None: that one, or else a new one.
         """
         if message.delay_level and not 0 < message.delay_level <= MAX_LEVEL:
             raise MappingError(f"delay_level is {message.delay_level}; allowed are 0 (no delay) and the levels 1 to {MAX_LEVEL}")
@@ -115,10 +115,12 @@ class MessageEncoder:
             raise MappingError(oversize_reason(block))
         if unique_id is not None or props.find(block, Name.UNIQ_KEY) is None:
             block += props.encode([(Name.UNIQ_KEY, unique_id or self._unique_id())])
-        body, compression_bits = self._compress(message.payload or PLACEHOLDER)
+        body, compression_bits = self._compress(message.payload or PLACEHOLDER)  # brokers refuse an empty body
         if len(body) > self._max_message_bytes:
+            compressed = " when compressed" if compression_bits else ""
             raise MappingError(
-                f"its payload has {len(body)} bytes; brokers accept at most {self._max_message_bytes} (maxMessageSize)"
+                f"its payload has {len(body)} bytes{compressed}; "
+                f"brokers accept at most {self._max_message_bytes} (maxMessageSize)"
             )
         return EncodedRequest(
             body,
