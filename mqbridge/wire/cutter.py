@@ -9,8 +9,8 @@ from collections.abc import Callable
 Measure = Callable[[bytes, int], int]
 """A function that gets bytes and the offset at which a frame starts. It returns the number of bytes needed from that offset.
 
-This is the length of the frame, if the bytes contain enough of its header to tell. Else it is more than the bytes present: the
-number of bytes with which the function should be called again. So the frame is complete if that many bytes are present. Raises
+If the bytes contain enough of the header, this is the length of the frame. Otherwise it is the number of bytes with which the
+length can be found, always more than there are. So the frame is complete if that many bytes are present. Raises
 RemoteProtocolError for bytes that cannot be a frame, and for a frame that is too long.
 """
 
@@ -34,11 +34,14 @@ class FrameCutter:
 
     @property
     def buffered(self) -> int:
-        """Number of bytes of the incomplete frame."""
+        """Number of bytes received of the incomplete frame."""
         return self._buffered
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Add a chunk and return all frames that are complete now, including their headers."""
+        """Add a chunk and return all frames that are complete now, including their headers.
+
+        Raises the error of `measure`; frames of this chunk before the invalid one are lost, and the stream cannot continue.
+        """
         return [data[start:end] for data, start, end in self.feed_spans(chunk)]
 
     def feed_spans(self, chunk: bytes) -> list[FrameSpan]:

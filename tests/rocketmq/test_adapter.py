@@ -156,7 +156,8 @@ async def test_indexes_of_removed_queues_get_other_queues(ends: Ends) -> None:
 
 async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
     present, absent = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
-    outbound = RocketMQOutbound(None, None, OutboundSpec("t"), present + absent, max_message_bytes=100)  # type: ignore[arg-type]
+    cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="127.0.0.1:1"))
+    outbound = RocketMQOutbound(cluster, None, OutboundSpec("t"), present + absent, max_message_bytes=100)  # type: ignore[arg-type]
     outbound.on_route(route_of({"a": 2, "b": 0}, {"a"}))
     assert outbound._queues == present + absent
     outbound.on_route(route_of({"a": 1, "b": 2}, {"a", "b"}))

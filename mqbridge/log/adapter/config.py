@@ -1,4 +1,4 @@
-"""Options of inbounds and outbounds of a log: there are none."""
+"""Options of inbounds and outbounds of the embedded log. There are none, so any option in a configuration is an error."""
 
 from pydantic import BaseModel, ConfigDict
 

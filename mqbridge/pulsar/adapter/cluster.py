@@ -75,7 +75,7 @@ class Pulsar:
             await self._client.connect()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every connection; stop waiting for that at `deadline` (loop time; None: CLOSE_S seconds from now)."""
+        """Close every connection; stop waiting for that at `deadline` (loop time; None: in 30 s, `deadlines.CLOSE_S`)."""
         self.connectivity.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
@@ -86,7 +86,7 @@ class Pulsar:
 
     @property
     def expiries(self) -> Mapping[str, float]:
-        """Expiry times in s since the epoch: of certificates by name (see `Tls.expiries`), of credentials by the auth method."""
+        """Expiry times in s since the epoch. The keys are names of certificates (see `Tls.expiries`) and the auth method."""
         expiries = dict(self._tls.expiries) if self._tls is not None else {}
         if (expires_at := self.credentials_expire_at) is not None:
             expiries[self._auth.method] = expires_at
@@ -197,7 +197,7 @@ class Pulsar:
             finally:
                 await producer.close()
         if created is None or max(created, 1) < partitions:
-            problem = f"topic {topic} was auto-created with {created or 'no'} partitions instead of {partitions}"
+            problem = f"auto-creation left topic {topic} with {created or 'no'} partitions instead of {partitions}"
             raise ClusterError(
                 f"{problem}: set admin_url of cluster {self.name!r}, or create the topic with pulsar-admin", Failure.FATAL
             )
@@ -205,7 +205,7 @@ class Pulsar:
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return by partition name the positions of the oldest entry and after the newest; opens a reader on each partition."""
+        """Return by partition name where the oldest entry begins and the newest ends; opens a reader on each partition."""
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
         names = map(self._topics.partition_topic_name, partitions)
@@ -213,13 +213,13 @@ class Pulsar:
         return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return by partition name the position after all that the subscription acknowledged without a gap; needs `admin_url`."""
+        """Return by partition name the position before which the subscription acknowledged everything; needs `admin_url`."""
         return await self._operations.committed(topic, group)
 
     # --- data -------------------------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read the range with a reader: the broker stores no position; see `RangeReader`. Without `end` read for ever."""
+        """Read from `begin` to before `end`, or for ever without `end`. A reader is used, so the broker stores no position."""
         source = next((each for each in await self._topics.partitions(topic) if each.name == partition), None)
         if source is None:
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
@@ -230,7 +230,7 @@ class Pulsar:
                 yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Count the entries of the range by ledger.
+        """Return the range from `begin` to before `end` as one unit range per ledger. A unit is an entry.
 
         Without `admin_url` the sizes of closed ledgers are unknown: everything before the ledger of `end` is then one unit.
         """
@@ -255,7 +255,7 @@ class Pulsar:
                 await self._operations.check_subscription(topic, spec.group)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Make an outbound to an existing topic; its producers are opened later."""
+        """Make an outbound to an existing topic; its producers are opened by `resume` or the first send."""
         targets = await self._topics.partitions(spec.topic)
         return PulsarOutbound(
             self,

@@ -32,7 +32,8 @@ IDLE_CHECK_S = 1.0
 class Delivery:
     """Acknowledgement handle of a batch (`Batch.handle`).
 
-    generation      the consumer's generation at delivery; if that has changed since, the broker redelivers the batch
+    generation      the consumer's generation at delivery, a number that changes when its position is set back, as by a seek; if
+                    it has changed since, acknowledgements of the batch have no effect, because the broker redelivers it
     last_entry      on an ordered lane, acknowledging the batch acknowledges everything up to this entry
     unacknowledged  entries whose messages are not all acknowledged; empty on an ordered lane
     """
@@ -61,7 +62,7 @@ class PulsarLane:
         self._ordered = consumer.subscription.ordered
         self._end_check = EndCheck(partition, consumer)
         self._resume_at = 0.0
-        """Loop time at which an ordered lane continues after a rejection with a delay; in the past without one."""
+        """Loop time at which an ordered lane continues after a rejection with a delay; in the past if it need not wait."""
         self._seek_position: Position | None = None
         """Position inside an entry at which a seek begins; None once that entry was taken, or if an entry begins there."""
 
@@ -107,6 +108,7 @@ class PulsarLane:
         if self._consumer.end_error is not None:
             raise self._consumer.end_error
         pause = self._end_check.check()
+        # None: a request is in flight, which wakes this lane when it finds the end, or the end is reached.
         await self._consumer.wait_available(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:
@@ -150,12 +152,12 @@ class PulsarLane:
                     del delivery.unacknowledged[entry_id]
 
     def _acknowledge_messages(self, entry: Entry, mask: int) -> bool:
-        """Acknowledge the messages in this bit mask; return True if the whole entry is acknowledged now."""
-        delivered = deliverable_mask(entry)
-        if mask == delivered:
+        """Acknowledge the messages whose bits are 1 in this mask; return True if the whole entry is acknowledged now."""
+        delivered_mask = deliverable_mask(entry)
+        if mask == delivered_mask:
             self._consumer.acknowledge(entry.id)
             return True
-        acknowledged_before = full_mask(entry.count) & ~delivered
+        acknowledged_before = full_mask(entry.count) & ~delivered_mask
         return self._consumer.acknowledge_messages(entry.id, mask | acknowledged_before, entry.count)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
@@ -201,7 +203,8 @@ class PulsarLane:
     async def release(self, deadline: float | None = None) -> None:
         """Revoke the lane, and close the consumer, which sends the pending acknowledgements.
 
-        `deadline` is a loop time; None: wait for one request timeout.
+        `deadline` is a loop time; None: wait for one request timeout. Does nothing if the lane is revoked: the inbound then keeps
+        or closes the consumer.
         """
         if not self.revoked.is_set():
             self.revoke()

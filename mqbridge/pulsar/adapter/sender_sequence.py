@@ -1,4 +1,4 @@
-"""Sequence ids of a named sender, made from source positions, which ascend in each target partition.
+"""Sequence ids of producers with a configured name, made from source positions, which ascend in each target partition.
 
 A broker that deduplicates drops a whole entry if its first message was stored before, even if other messages of the entry were
 not. So no entry may mix stored and new messages: stored messages are left out before entries are made, and a send fails if its
@@ -67,14 +67,17 @@ class SenderSequence:
         self._source: Partition | None = None
         """The source for which the outbound was resumed; None before."""
         self._stored: dict[int, Position] = {}
-        """Target partition -> last stored position when the source was resumed."""
+        """Target partition -> last stored position when the outbound was resumed."""
         self._sent: dict[int, Position] = {}
         """Target partition -> last position sent after that."""
         self._interrupted: set[int] = set()
         """Target partitions with a failed send: only `Outbound.resume` finds out which messages are stored."""
 
     def check_source(self, source: Partition) -> None:
-        """Raise LocalProtocolError if the outbound was resumed for another source: positions of two sources have no order."""
+        """Check, before the outbound is resumed for `source`, that it was not resumed for another source.
+
+        Raises LocalProtocolError, because positions of two sources have no order.
+        """
         if self._source not in (None, source):
             raise LocalProtocolError(
                 f"sender {self.sender!r} may send only messages of partition {self._source} into topic {self._topic!r}, "
@@ -90,8 +93,8 @@ class SenderSequence:
     def check_first(self, partition: int, source: Partition, first: Position) -> None:
         """Check that a share may be sent whose first message without a defect has the position `first`.
 
-        Raises LocalProtocolError if the source was not resumed. Raises ClusterError after a failed send (RETRY), if the stored
-        position is that of another system (FATAL), and if `first` is not after the last sent position (FATAL).
+        Raises LocalProtocolError if the outbound was not resumed for `source`. Raises ClusterError after a failed send (RETRY),
+        if the stored position is one of another system (FATAL), and if `first` is not after the last position sent (FATAL).
         """
         if self._source != source:
             raise LocalProtocolError(
@@ -99,7 +102,8 @@ class SenderSequence:
             )
         if partition in self._interrupted:
             raise ClusterError(
-                f"the last send of sender {self.sender!r} into topic {self._topic!r} failed: call resume before the next send",
+                f"the last send of sender {self.sender!r} into partition {partition} (counted from 0) of topic {self._topic!r} "
+                "failed: call resume before the next send",
                 Failure.RETRY,
             )
         stored, sent = self._stored.get(partition), self._sent.get(partition)

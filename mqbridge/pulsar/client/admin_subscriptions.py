@@ -59,11 +59,11 @@ class AdminSubscriptions:
         await self._call("POST", f"{_path(topic, name)}/skip/{messages}")
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
-        """Skip all messages of the topic, as if they were acknowledged."""
+        """Skip all messages of a topic, partitioned or not, as if they were acknowledged."""
         await self._call("POST", f"{_path(topic, name)}/skip_all")
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> None:
-        """Skip all messages that were published more than `older_than_s` seconds ago, as if they were acknowledged."""
+        """Skip all messages of a topic, partitioned or not, that are older than `older_than_s` seconds (by publish time)."""
         await self._call("POST", f"{_path(topic, name)}/expireMessages/{older_than_s}")
 
 

@@ -1,4 +1,4 @@
-"""Claims of a JSON Web Token (JWT), read without verification: the brokers verify tokens. Other tokens have no claims."""
+"""Claims of a JSON Web Token (JWT). The brokers verify tokens; they are only read here. Other kinds of tokens have no claims."""
 
 import base64
 import json

@@ -42,7 +42,7 @@ def entry_id(data: MessageIdData) -> EntryId:
 
 
 def message_id(ledger: int, entry: int, ack_set: Iterable[int] = ()) -> MessageIdData:
-    """Return an entry id as a message id for the wire; `ack_set` are the words of a bit set."""
+    """Return an entry id as a message id for the wire; `ack_set` are the words of a bit set; empty means the whole entry."""
     return MessageIdData(ledgerId=ledger & _UINT64_MASK, entryId=entry & _UINT64_MASK, ack_set=ack_set)
 
 

@@ -34,7 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class RocketMQOutbound:
-    """Produces the messages of a route to one topic. The partition with index i is the i-th writable queue of the topic."""
+    """Produces the messages of a route to one topic. The partition with index i is the i-th writable queue of the topic.
+
+    `delay_levels` are the delays (ms), from level 1 on, of Brokers before 5.0; empty for later ones, which deliver at any time.
+    """
 
     formats = ()
     """No batch format is sent without decoding."""
@@ -75,11 +78,11 @@ class RocketMQOutbound:
         return len(self._queues)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the outbound is closed."""
+        """Call `callback` when `close` begins."""
         self._on_close.append(callback)
 
     def on_route(self, route: TopicRoute) -> None:
-        """Adopt the queues of the topic's new route.
+        """Adopt the queues of a new topic route, the list of Brokers and queues from the name server.
 
         If the topic has more writable queues than before, all are used. Otherwise the number of partitions stays the same: a
         queue of a Broker without a master keeps its index, because the master may return, and each index whose queue is no longer
@@ -96,7 +99,8 @@ class RocketMQOutbound:
             ]
             removed = {*old_queues} - {*remaining}
             log.warning(
-                "topic %s: using other queues instead of %s, which are no longer writable",
+                "cluster %s: topic %s: using other queues instead of %s, which are no longer writable",
+                self._cluster.name,
                 self._spec.topic,
                 ", ".join(map(queue_label, removed)),
             )
@@ -114,12 +118,12 @@ class RocketMQOutbound:
             share.messages, origin, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
         )
         share.held_bytes = sum(len(request.body) + len(request.properties) for request in requests)
-        receipt = ReceiptAggregator(share.count, failures, self._loop)
-        queue = self._queue_of(partition, receipt.future)
+        aggregator = ReceiptAggregator(share.count, failures, self._loop)
+        queue = self._queue_of(partition, aggregator.future)
         results = [self._submit(queue, request) for request in requests]
         for request, result in zip(requests, results, strict=True):
-            receipt.add_request(result, request.indexes, partial(_positions, request))
-        future = receipt.finish_adding()
+            aggregator.add_request(result, request.indexes, partial(_positions, request))
+        future = aggregator.finish_adding()
         if not future.done():
             self._pending[future] = queue, results
             future.add_done_callback(self._pending.pop)
@@ -168,7 +172,7 @@ class RocketMQOutbound:
     async def close(self, deadline: float | None = None) -> None:
         """Wait for sends in flight until the deadline, then close; sends without a receipt then fail.
 
-        The deadline is a loop time; None: CLOSE_S from now.
+        The deadline is a loop time; None: in 30 s (`deadlines.CLOSE_S`).
         """
         if not self._closed:
             self._closed = True

@@ -70,7 +70,7 @@ class QueueRelease:
             if not task.done():
                 task.cancel()
                 log.warning(
-                    "%s was released at its deadline, before offset %d was committed, so messages may be delivered again",
+                    "%s: the deadline ended the release; unless offset %d was committed before, messages may be delivered again",
                     self._name,
                     self._state.acknowledged,
                 )
@@ -87,19 +87,19 @@ class QueueRelease:
 
     async def _commit_and_unlock(self) -> None:
         """Commit and unlock. If an administrator resets the offset in the meantime, repeat this, to commit the new offset."""
-        run = -1  # no run has this number, so the loop begins
-        while run != self._state.run:
-            run = self._state.run
+        committed_run = -1  # no run has this number, so the loop begins
+        while committed_run != self._state.run:  # a reset begins a new run
+            committed_run = self._state.run
             if self._state.state is State.RELEASING:
                 await self._commits.save()
-            await self._commits.cancel_pulls()  # without `save`, nothing has waited for them or ended them
+            await self._commits.cancel_pulls()  # `save` has ended them, but is not called if the lock was lost
             if self._state.state is State.RELEASING:  # not if the lock was lost meanwhile
                 await self._unlock()
 
     async def _settle(self) -> None:
         """With a lock, wait until all messages handed out are acknowledged, at most SETTLE_S or until `stop_settling`."""
         if self._state.locked_at is not None and not self._state.nothing_in_flight:
-            self._stop_settling.clear()
+            self._stop_settling.clear()  # calls before this wait must not end it
             with contextlib.suppress(TimeoutError):
                 # Not `wait_for`: before Python 3.12 it ignores a cancellation at the moment at which the wait ends.
                 async with asyncio.timeout(SETTLE_S):

@@ -83,7 +83,7 @@ def read_result(queue: Queue, response: Command, address: str) -> SendResult:
 
 
 def _parse_fast(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
-    """Return queue id, offset and message ids of a response in the usual spelling, else None: then decode the whole header."""
+    """Return queue id, offset and message ids of a response; None if a number has other characters than digits, or too many."""
     try:
         queue_id, offset, message_ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
     except KeyError:

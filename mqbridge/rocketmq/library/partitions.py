@@ -12,9 +12,10 @@ def partition_name(queue: Queue) -> str:
 
 
 def find_queue(topic: str, queues: Sequence[Queue], partition: str) -> Queue:
-    """Return the queue with this partition name. Raises ClusterError (FATAL) with up to ten existing names if there is none."""
+    """Return the queue with this partition name. Raises ClusterError (FATAL), which lists up to ten existing names."""
     for queue in queues:
         if partition_name(queue) == partition:
             return queue
     names = ", ".join(map(partition_name, queues[:10])) or "none"
-    raise ClusterError(f"topic {topic} has no queue {partition!r} now; its queues are: {names}", Failure.FATAL)
+    more = f" and {len(queues) - 10} more" if len(queues) > 10 else ""
+    raise ClusterError(f"topic {topic} has no queue {partition!r} now; its queues are: {names}{more}", Failure.FATAL)

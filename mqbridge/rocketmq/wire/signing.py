@@ -1,7 +1,7 @@
 """Signatures of requests, which are the same for the access control of 4.x and of 5.3 brokers.
 
-A signature is an HMAC-SHA1 over the values of all fields in `ext`, in the order of their names, and the body. It does not cover
-code, opaque, flag and remark. Signing is the last step before encoding; a request whose fields change must be signed again.
+A signature is an HMAC-SHA1 over the values of all header fields (`ext`), in the order of their names, and the body. It does not
+cover code, opaque, flag and remark. Signing is the last step before encoding; a request whose fields change must be signed again.
 """
 
 import base64
@@ -11,13 +11,11 @@ from collections.abc import Collection, Mapping
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of the field
-CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
-"""The fields that sign a request; a gateway must not forward them."""
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """A field that the signature does not cover at 4.x brokers.
 
-5.3 brokers leave it out only if the request announces UNSIGNED_QUERY_VERSION or less.
+5.3 brokers leave it out only if the request announces UNSIGNED_QUERY_VERSION or less, so every request with this field must.
 """
 UNSIGNED_QUERY_VERSION = 399
 """The version number of RocketMQ 4.9.3."""

@@ -1,7 +1,7 @@
 """Calls to one server over one TCP connection. Many calls may be pending at once; a serial number assigns a response to its call.
 
-A `ServerConnection` connects on the first request, and again after the connection was lost. A lost connection fails its pending
-calls; their callers retry. `post` passes the response directly to a callback: producers make one call per message, and a future
+`call` and `request` connect if there is no connection, also after it was lost. A lost connection fails its pending calls; their
+callers retry. `post` passes the response directly to a callback: producers make one call per message, and a future
 and an event loop iteration per call would double the cost.
 """
 
@@ -24,7 +24,8 @@ from mqbridge.tubemq.wire.frame import join_frame
 from mqbridge.tubemq.wire.rpc import parse, request_prefix
 
 REQUEST_TIMEOUT_S = 10.0
-"""How long a server may be silent; the Java clients' default. Requests contain it: a server drops requests that waited longer."""
+"""How long a server may send nothing while calls are pending; the Java clients' default. Each request contains it: the server
+drops a request that has waited longer."""
 CONNECT_TIMEOUT_S = 3.0
 """How long one attempt to connect may take, TLS handshake included."""
 
@@ -34,10 +35,10 @@ M = TypeVar("M", bound=Message)
 class ServerConnection:
     """The connection to one server. Call `connect` before `post`; `call` and `request` connect by themselves.
 
-    timeout_s     seconds for which the server may be silent before requests time out
+    timeout_s     seconds for which the server may send nothing before pending requests time out
     tls           None for a connection without TLS
     connectivity  records whether the server is reachable; None for a new object that only this connection uses
-    closed        True: the connection counts as closed from the start, and never connects
+    closed        True: the connection is closed from the start and never connects, because its pool was closed before
     """
 
     def __init__(
