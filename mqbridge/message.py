@@ -16,8 +16,8 @@ from mqbridge.native import pick
 Position = tuple[int, ...]
 """A position in a partition; positions compare as tuples.
 
-Its components are: TubeMQ (offset, number of messages between this offset and the message), Pulsar (ledger, entry, batch index),
-RocketMQ, log and memory (offset,).
+Its components are: TubeMQ (offset of a pack, number of messages between this offset and the message), Pulsar (ledger, entry,
+batch index), RocketMQ, log and memory (offset,).
 """
 
 Pair = tuple[str, str]
@@ -50,7 +50,7 @@ class Partition:
     """A partition of a topic of a cluster.
 
     `name` is the system's own name of the partition (TubeMQ `broker:partition`, RocketMQ `broker:queue`, Pulsar and log the
-    number). `index` is its index in the topic's sorted list of partitions.
+    number). `index` is its index in the topic's list of partitions, sorted by broker and number.
     """
 
     cluster: str
@@ -148,7 +148,7 @@ class Message:
         return copy
 
     def property(self, key: str) -> str | None:
-        """Return the first value of this property, None if there is none."""
+        """Return the first value of the property named `key`, None if there is none."""
         # If the first pair matches, this loop takes a quarter of the time of `next` over a generator.
         for name, value in self.properties:
             if name == key:
@@ -156,7 +156,7 @@ class Message:
         return None
 
     def property_values(self, key: str) -> list[str]:
-        """Return all values of this property."""
+        """Return all values of the property named `key`."""
         return [value for name, value in self.properties if name == key]
 
     def __repr__(self) -> str:
@@ -176,13 +176,13 @@ class Batch:
     format        the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
     data          the received bytes, in the form that the encoders of that format expect; None without such a form
     count         number of messages
-    size          total bytes of the messages, for rate limits and metrics
+    size          bytes of the payloads, on some systems with the properties; for rate limits and metrics
     held_bytes    bytes of memory that the batch uses, for budgets
     first         position of the first message
     next          position after the last message, from which a restart resumes
     handle        opaque value with which the inbound acknowledges the batch
-    published_ms  publish time of the first message (ms since the epoch); None if it is known only after decoding
-    dispatched_at loop time at which a lane began to send the batch, after waiting for rate limits and budget; 0.0 before
+    published_ms  publish time of the first message (ms since the epoch); None if unknown, or known only after decoding
+    dispatched_at loop time at which the gateway began to send the batch, after waiting for rate limits and budget; 0.0 before
     """
 
     __slots__ = (
@@ -284,7 +284,7 @@ class Share:
 
     count       number of messages
     is_edited   True if the share has edited messages: the outbound must then send `messages`, not `batch.data`
-    held_bytes  set by `Outbound.send`: bytes that the outbound holds until the receipt, besides the batch (decompressed bodies)
+    held_bytes  set by `Outbound.send`: bytes of the encoded messages, which the outbound holds until the receipt
     """
 
     __slots__ = ("_edited", "batch", "count", "held_bytes", "indexes", "is_edited")

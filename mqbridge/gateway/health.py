@@ -19,7 +19,7 @@ def connectivity_of(cluster: Cluster) -> Connectivity | None:
 
 
 def outage_of(cluster: Cluster) -> str | None:
-    """Return a text about the cluster's outage: how long it is unreachable, and why; None if there is none."""
+    """Return a text about the cluster's outage: how long it has been unreachable, and why; None without an outage."""
     connectivity = connectivity_of(cluster)
     if connectivity is None or (seconds := connectivity.unreachable_s) is None:
         return None
@@ -27,13 +27,16 @@ def outage_of(cluster: Cluster) -> str | None:
 
 
 def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[str, str]:
-    """Return a text about the outage of each unreachable cluster of the route, by cluster name."""
+    """Return a text about the outage of each unreachable cluster of the route, by cluster name; skips those not in `clusters`."""
     outages = {name: outage_of(clusters[name]) for name in route.config.clusters if name in clusters}
     return {name: reason for name, reason in outages.items() if reason is not None}
 
 
 def stuck_targets(route: Route, now: float) -> dict[str, str]:
-    """Return a text about each stuck target, by label: one with sends in flight and no receipt for STUCK_S."""
+    """Return a text about each stuck target, by target label: one with sends in flight and no receipt for STUCK_S.
+
+    `now` is a loop time. Targets of several source topics may share a label; the text is then about one of them.
+    """
     return {
         label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends} sends are in flight"
         for label, progresses in route.progress.items()
@@ -43,7 +46,10 @@ def stuck_targets(route: Route, now: float) -> dict[str, str]:
 
 
 def route_failures(route: Route) -> dict[str, str]:
-    """Return the reasons why the route or some of its partitions are not read, by `ROUTE` or `ROUTE PARTITION`."""
+    """Return the reasons why the route or some of its partitions are not read.
+
+    The keys are `ROUTE`, if the route has failed or waits to join its group again, and `ROUTE PARTITION` for stopped partitions.
+    """
     failure = route.error or route.retry_reason
     failures = {} if failure is None else {route.name: str(failure)}
     return failures | {f"{route.name} {partition}": why for partition, why in route.stopped.items()}

@@ -1,7 +1,7 @@
 """Finds the key of a message for `partitions.by: key`.
 
-The names are `key`, `ordering_key`, `keys` (the first index key) and `property:NAME`. With several names, a message's key is
-the value of the first name for which it has one.
+The option `partitions.key` names the fields that may hold the key: `key`, `ordering_key`, `keys` (the first index key) and
+`property:NAME`. A message's key is the value of the first of these that the message has.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from mqbridge.message import Message
 from mqbridge.native import is_native
 
 Picker = Callable[[Message], bytes | None]
-"""Function that returns the key of a message, or None if the message has no value for it."""
+"""Function that returns the key of a message, or None if the message has none."""
 
 
 class KeyPicker:
@@ -23,7 +23,7 @@ class KeyPicker:
 
     def keys(self, messages: Sequence[Message]) -> Sequence[bytes | None]:
         """Return the key of each message; None if a message has no value for any of the names."""
-        if not is_native(messages):
+        if not is_native(messages):  # Python objects, not messages of the compiled module
             return [self._picker(message) for message in messages]
         first_keys, *fallbacks = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
         keys: Sequence[bytes | None] = first_keys

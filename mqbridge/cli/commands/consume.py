@@ -149,7 +149,7 @@ def _parse_offset(offset: str | None, group: str | None) -> StartPosition | None
 
 
 async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "BaseModel", show: ShowMessages) -> int:
-    """Read with or without a group; return the number of messages shown. `options` are those of the system's group members."""
+    """Read with or without a group; return the number of messages shown. `options` are those of `-X`, for a group only."""
     async with choice.connected() as cluster:
         described = await cluster.describe(request.topic)
         if described is None:
@@ -168,7 +168,7 @@ async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "B
 async def _read_without_group(
     cluster: Cluster, request: ConsumeRequest, begin: Mapping[str, Position], bounds: Mapping[str, Bounds], show: ShowMessages
 ) -> int:
-    """Read from the positions `begin` by partition name; return the number of messages shown."""
+    """Read each partition from its position in `begin`, by partition name; return the number of messages shown."""
     ranges = {name: Range(position, bounds[name].next if request.exit_at_end else None) for name, position in begin.items()}
     shown = 0
     async with aclosing(read(cluster, request.topic, ranges, msg_types=request.msg_types)) as chunks:
@@ -190,13 +190,16 @@ async def _read_as_group(
     options: "BaseModel",
     show: ShowMessages,
 ) -> int:
-    """Read as a member of the group, from the positions `begin` or else the group's own; return the number of messages shown."""
+    """Read the partitions `names` as a member of the group; return the number of messages shown.
+
+    Reading starts at the positions in `begin`, by partition name; if it is empty, at the group's own positions.
+    """
     if begin and not cluster.capabilities.seek:
         raise ConfigError(
             f"cluster {cluster.name!r} cannot move a member of a group to a position",
             hint="Use -o stored, or read without a group",
         )
-    group = str(request.group)
+    group = str(request.group)  # never None here
     reader = GroupReader(
         GroupReadSpec(
             frozenset(names),
@@ -209,6 +212,7 @@ async def _read_as_group(
         ),
         show,
     )
+    # Where the group begins in partitions that have neither a position in `begin` nor a committed one.
     start = Start.LATEST if request.start is Start.LATEST else Start.EARLIEST
     inbound = await cluster.inbound(InboundSpec((request.topic,), group, start, request.msg_types, options=options))
     try:
@@ -218,7 +222,10 @@ async def _read_as_group(
 
 
 async def _committed(cluster: Cluster, topic: str, group: str, bounds: Mapping[str, Bounds]) -> dict[str, Position]:
-    """Return where the group resumes, by partition name: at its committed position, or else at the partition's first message."""
+    """Return where the group resumes, by partition name: at its committed position, or else at the partition's first message.
+
+    If the committed positions cannot be read, all partitions count as not committed; reading ends once the lanes are caught up.
+    """
     first = {name: partition.first for name, partition in bounds.items()}
     try:
         return first | dict(await cluster.committed(topic, group))

@@ -43,7 +43,10 @@ def mirror(
     route: Annotated[list[str] | None, typer.Option("--route", metavar="NAME", help="Only this route; may be repeated.")] = None,
     through: Annotated[
         Literal["pump", "rows"],
-        typer.Option("--through", help="`pump`: tasks move the messages themselves. `rows`: messages are rows of Spark."),
+        typer.Option(
+            "--through",
+            help="`pump`: tasks read and send messages directly. `rows`: messages pass through Spark as rows, which is slower.",
+        ),
     ] = "pump",
     follow: Annotated[
         bool,
@@ -92,7 +95,7 @@ def mirror(
     try:
         config = load(file)
     except ConfigError:
-        if wants_json_log(file):
+        if wants_json_log(file):  # so that the error is printed as JSON; the log of a valid configuration is set up below
             logs.configure("debug" if debug.get() else "warning", "json")
         raise
     from mqbridge.spark.prerequisites import check_prerequisites
@@ -115,7 +118,7 @@ def mirror(
         master=master,
         conf=dict(_parse_spark_settings(conf or ())),
         metrics=None if listen is None else _parse_address(listen),
-        quiet=not debug.get(),
+        quiet=not debug.get(),  # Spark itself logs only errors
     )
     started_at = time.monotonic()
     display = ProgressDisplay()
@@ -132,7 +135,7 @@ def mirror(
 
 
 def _parse_start(text: str) -> Start | int:
-    """Parse `--from`: an end of the topic, or a time in ms since the epoch. Raises ConfigError."""
+    """Parse `--from`: EARLIEST, LATEST, or a time in ms since the epoch. Raises ConfigError."""
     position = parse_start_position(text, "--from")
     if isinstance(position, Start):
         return position
@@ -236,7 +239,10 @@ ALWAYS_SHOWN_TOTALS = ("received", "stored", "dead")
 
 
 def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) -> None:
-    """Print one line per route on standard error, as `run` does; with `as_json` also JSON on standard output."""
+    """Print one line per route on standard error, as `run` does; with `as_json` also JSON on standard output.
+
+    `seconds` is the duration of the run.
+    """
     from mqbridge.spark.mirror.progress import COUNT_LABELS
 
     if as_json:

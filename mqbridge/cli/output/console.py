@@ -62,7 +62,7 @@ def print_json(value: Any, *, pretty: bool = True) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), title: str | None = None
 ) -> None:
-    """Print a table; the columns named in `right` are aligned right."""
+    """Print a table; columns in `right` are aligned right, None is an empty cell, integers get thousands separators."""
     from rich import box
     from rich.table import Table
 
@@ -76,7 +76,7 @@ def print_table(
 
 
 def print_note(text: str) -> None:
-    """Print a note for people on standard error; a log line if standard error is JSON."""
+    """Print a note for people on standard error; as a log line if the log is JSON."""
     if logs.is_json():
         logs.write(logging.INFO, text)
     else:

@@ -74,7 +74,7 @@ class MirrorCollector(Collector):
         description = "Backlog of the route in its source, sum of all partitions, in the source's own unit"
         family = GaugeMetricFamily("mqbridge_lag", description, labels=["route", "unit"])
         for route in routes:
-            if route.backlog is not None:
+            if route.backlog is not None:  # it has been measured
                 family.add_metric([route.name, route.backlog.unit], route.backlog.units)
         return family
 
@@ -89,7 +89,7 @@ def serve(host: str, port: int, routes: Callable[[], Iterable[RouteProgress]]) -
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", path="--metrics", hint="Choose another port"
+            f"cannot listen on {host}:{port}: {error.strerror or error}", path="--metrics", hint="Choose another host or port"
         ) from error
     log.info("metrics: http://%s:%d/metrics", host, server.server_port)
 

@@ -45,7 +45,7 @@ class TaskId(NamedTuple):
 
 
 class CheckpointClaimFiles:
-    """Stores claims in the checkpoint folder of a query. Each method may raise OSError."""
+    """Stores claims, empty files by which attempts at a task learn of each other, in a query's checkpoint. May raise OSError."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -78,7 +78,7 @@ async def run_while_latest(fence: AttemptFence | None, work: Coroutine[Any, Any,
 async def raise_when_superseded(fence: AttemptFence) -> NoReturn:
     """Raise ClusterError when this attempt must stop, and OSError if the claims cannot be read."""
     while True:
-        # `check` does nothing within an interval of the last check, which a sender may have made. With half an interval, the
-        # claims are still read every one and a half intervals at the latest; a repeated attempt waits for two.
+        # `check` reads the claims only if CHECK_INTERVAL_S has passed since the last check, which a sender may have made. With a
+        # pause of half that time, they are read at least every 1.5 intervals. A later attempt waits for 2 before it sends.
         await asyncio.sleep(CHECK_INTERVAL_S / 2)
         await fence.check()

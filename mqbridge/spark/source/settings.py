@@ -64,15 +64,21 @@ class SourceSettings:
     min_partitions: int | None
     max_task_rows: int | None
     metadata_s: float
+    """Interval between two requests for the bounds of partitions."""
     new_topics_s: float
+    """Interval between two searches for new topics that match the pattern."""
     fail_on_data_loss: bool
     retry_s: float
+    """How long requests to an unreachable cluster are retried."""
     binary_properties: bool
     reads_ranges: bool
+    """True: the rows are ranges of positions, from which the tasks of a mirror read; False: the rows are messages."""
     range_tasks: int | None = None
+    """Maximum number of tasks that share the ranges of a batch."""
     stop_file: str | None = None
+    """Path on the driver; no batch begins while this file exists."""
     target_route: ResolvedRoute | None = None
-    """With the option `makeTargets`: the route whose missing targets the planner creates for new topics and partitions."""
+    """With the option `makeTargets`: the route whose missing targets are created before new topics and partitions are read."""
 
     @property
     def may_split_ranges(self) -> bool:
