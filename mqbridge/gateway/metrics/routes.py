@@ -126,7 +126,7 @@ def times() -> Iterator[Family]:
         "mqbridge_delivery_seconds",
         "histogram",
         ROUTE,
-        "Time from receiving a batch until it and all batches before it are stored, once per batch",
+        "Time from sending a batch, after waits for rate limits and budget, until it and all before it are stored; once a batch",
         "It grows: the gateway or a target is slow.",
         of_routes(lambda route: route.counters.delivery),
     )
