@@ -1,4 +1,7 @@
-"""Releases a partition at its Broker; repeated requests to release it share one unregister request."""
+"""Releases a partition at its Broker; repeated requests to release it share one unregister request.
+
+A pack is the messages of one response; the Broker sends the next one when it is confirmed.
+"""
 
 import asyncio
 import logging
@@ -17,7 +20,14 @@ CONFIRM_WAIT_S = 3.0
 
 
 class PartitionRelease:
-    """Ends the use of a partition that is lost, revoked or released, then calls `on_end`."""
+    """Ends the use of a partition, then calls `on_end`.
+
+    lost      the Broker reports another owner or refuses us for good: there is nothing to unregister
+    revoked   the Master assigns the partition to another member: unregister after a short wait for the delivered pack
+    released  we give the partition up: unregister at once
+
+    In errors and logs, `calls` reads as the topic, partition and group.
+    """
 
     def __init__(
         self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, on_end: Callable[[], None]
@@ -37,7 +47,7 @@ class PartitionRelease:
         Repeated calls share one release. At `deadline` (event loop time; None: no limit) the call returns even if the Broker has
         not responded.
         """
-        self._state.revoke(self._released_error())
+        self._state.revoke(self._released_error())  # stops reading; `_unregister` then makes the release final
         self._signals.update()
         await self._release(deadline)
 
@@ -51,7 +61,7 @@ class PartitionRelease:
         except TimeoutError:
             text = "%s: the delivered pack was not confirmed within %g s of the revocation and will be delivered again"
             log.info(text, self._calls, CONFIRM_WAIT_S)
-        await self._release(None)
+        await self._release(None)  # no deadline: the unregister request has its own timeout
 
     async def _release(self, deadline: float | None) -> None:
         if self._release_task is None:
@@ -66,10 +76,11 @@ class PartitionRelease:
 
     async def _unregister(self) -> None:
         must_unregister = self._state.must_unregister
-        consumed = self._state.release(self._released_error())
+        must_confirm = self._state.release(self._released_error())
         self._signals.update()
         # If the request got no response, it may arrive later, and end our next registration or confirm a pack that we read then.
-        if must_unregister and not await self._calls.try_unregister(consumed=consumed):
+        # So the next registration uses a new client id, for which the old request has no effect.
+        if must_unregister and not await self._calls.try_unregister(consumed=must_confirm):
             self._state.on_registration_abandoned()
         self._on_end()
 

@@ -44,7 +44,7 @@ class SenderContext(ReconnectContext, Protocol):
     """Maximum requests in flight on one partition."""
     max_elapsed_s: float | None
     """How long a message is retried after its first failure; None for ever."""
-    closing: bool
+    closed: bool
     """True once the sender has stopped waiting for pending messages: failed messages are not retried any more."""
     counters: SendCounters
     connectivity: Connectivity
@@ -236,14 +236,14 @@ class PartitionSendQueue:
         return Withdrawn(f"a message for {where} was withdrawn before the Broker confirmed that it is stored")
 
     def _must_give_up(self, message: _Message) -> bool:
-        """Return True if a failed message must not be retried: `max_elapsed_s` has passed, or the sender is closing.
+        """Return True if a failed message must not be retried: `max_elapsed_s` has passed, or the sender is closed.
 
         Sets `failed_at` at the first failure.
         """
         now, limit = self._sender.loop.time(), self._sender.max_elapsed_s
         if message.failed_at is None:
             message.failed_at = now
-        return self._sender.closing or (limit is not None and now - message.failed_at >= limit)
+        return self._sender.closed or (limit is not None and now - message.failed_at >= limit)
 
     def _requeue_retries(self) -> None:
         """Move failed messages to the front of the waiting ones, in the order of submission, and reconnect.

@@ -47,7 +47,7 @@ class PartitionSender:
         self.routes = routes
         self.max_in_flight, self.ordered = max_in_flight, ordered
         self.max_elapsed_s = max_elapsed_s
-        self.closing = False
+        self.closed = False
         """True once `close` has stopped waiting for pending messages: new messages then fail, and none is retried."""
         self.is_withdrawn: Callable[[SendCallback], bool] = _is_never_withdrawn
         """Returns True if the caller has withdrawn the message that was submitted with this callback as `done`.
@@ -80,7 +80,7 @@ class PartitionSender:
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = PartitionSendQueue(self, partition)
-        if len(data) > MAX_MESSAGE_BYTES or self.closing:
+        if len(data) > MAX_MESSAGE_BYTES or self.closed:
             self.counters.failed += 1
             self.loop.call_soon(done, self._rejection_error(len(data)))
             return
@@ -98,10 +98,10 @@ class PartitionSender:
                 self._queues[name].withdraw()
 
     def _rejection_error(self, size: int) -> MqbridgeError:
-        if self.closing:
+        if self.closed:
             return SenderClosed(f"the sender to topic {self.topic} is closed")
-        limit = f"it has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed"
-        return codes.refusal_error(f"a message for topic {self.topic}", codes.OVER_MAX_LENGTH, limit)
+        problem = f"it has {size} bytes, at most {MAX_MESSAGE_BYTES} are allowed"
+        return codes.refusal_error(f"a message for topic {self.topic}", codes.OVER_MAX_LENGTH, problem)
 
     def send(
         self, partition: str, data: bytes, flag: int = 0, msg_type: str | None = None, msg_time: str | None = None
@@ -116,17 +116,12 @@ class PartitionSender:
         return future
 
     @property
-    def closed(self) -> bool:
-        """True once `close` has stopped waiting for pending messages; until then `submit` accepts more."""
-        return self.closing
-
-    @property
     def idle(self) -> bool:
         """True if no message waits, is in flight, or has to be retried."""
         return not self.queued_messages
 
     def on_settled(self, size: int) -> None:
-        """Record that a message is stored or has failed; wake callers of `room` and `flush`."""
+        """Record that a message is stored or has failed (called by its queue); wake callers of `room` and `flush`."""
         self.queued_messages -= 1
         self.queued_bytes -= size
         if self._room_waiters:
@@ -150,7 +145,7 @@ class PartitionSender:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
-        self.closing = True
+        self.closed = True
         for queue in self._queues.values():
             await queue.stop()
 
@@ -220,8 +215,8 @@ async def open_partition_sender(
     """Open a sender to a topic. Raises ServerRefused (FATAL), which names the topic, if the Master does not know the topic.
 
     ordered        True: each partition has only one request in flight, so that the order survives all failures, and if a message
-                   fails for good, all messages that wait behind it fail, too. False: at most MAX_UNORDERED_REQUESTS are
-                   in flight
+                   fails for good, all messages that wait behind it fail, too. False: each partition has
+                   at most MAX_UNORDERED_REQUESTS in flight
     in_flight      another number of requests in flight per partition; None for the number that `ordered` says. With more
                    than one, the order holds only while the Broker refuses no message; `counters.overtaken` counts violations
     max_elapsed_s  seconds for which a failed message is retried, from its first failure on; None for ever, 0.0 for no retry

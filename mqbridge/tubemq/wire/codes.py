@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import Failure, ServerRefused
 
+# Names of the codes that the client handles specially; CODES has all error codes.
 SUCCESS = 200
 NOT_READY = 201
 MOVED = 301
@@ -30,7 +31,7 @@ UNAVAILABLE = 503
 
 
 class Code(NamedTuple):
-    """An error code: its name in the protocol, its failure class, and its meaning in words for the log."""
+    """An error code: its name in the protocol, what helps against it (see `Failure`), and its meaning in words for the log."""
 
     name: str
     failure: Failure
@@ -41,7 +42,7 @@ _RETRY, _REFRESH, _REFUSED, _FATAL = Failure.RETRY, Failure.REFRESH, Failure.REF
 
 CODES = {
     201: Code("NOT_READY", _RETRY, "the server has just started"),
-    301: Code("MOVED", _RETRY, "the offset lies before what the Broker still holds"),
+    301: Code("MOVED", _RETRY, "the Broker has deleted the data at this offset"),
     400: Code("BAD_REQUEST", _REFUSED, "a field is missing or beyond its limit; for a send, the message is too large or empty"),
     401: Code("UNAUTHORIZED", _REFRESH, "the partition is not registered for this consumer"),
     403: Code("FORBIDDEN", _REFRESH, "the topic or partition does not exist on this Broker or is closed"),
@@ -54,10 +55,11 @@ CODES = {
     422: Code("PARTITION_UNSUBSCRIBABLE", _FATAL, "the partition is closed for consumers"),
     423: Code("PARTITION_UNPUBLISHABLE", _FATAL, "the partition is closed for producers"),
     424: Code("CLIENT_INCONSISTENT_CONSUMETYPE", _FATAL, "other members of the group consume in another mode"),
-    425: Code("CLIENT_INCONSISTENT_TOPICSET", _FATAL, "other members of the group subscribe to other topics: stop all first"),
-    426: Code("CLIENT_INCONSISTENT_FILTERSET", _FATAL, "other members of the group filter differently: stop all first"),
+    425: Code("CLIENT_INCONSISTENT_TOPICSET", _FATAL, "other members of the group have other topics: to change, stop them all"),
+    426: Code("CLIENT_INCONSISTENT_FILTERSET", _FATAL, "other members of the group filter differently: to change, stop them all"),
+    # A bound group (427 to 429) starts at offsets that its members list: see `client/bound_subscription.py`.
     427: Code("CLIENT_INCONSISTENT_SESSIONKEY", _FATAL, "the group is bound with another session key"),
-    428: Code("CLIENT_INCONSISTENT_SELECTBIG", _FATAL, "the group is bound with other parameters"),
+    428: Code("CLIENT_INCONSISTENT_SELECTBIG", _FATAL, "the group is bound with another select_big"),
     429: Code("CLIENT_INCONSISTENT_SOURCECOUNT", _FATAL, "the group is bound with another number of members"),
     430: Code("CLIENT_DUPLICATE_INDEXID", _FATAL, "another member of the group has this node id"),
     431: Code("TOPIC_NOT_DEPLOYED", _FATAL, "the Master knows no such topic"),
@@ -74,7 +76,7 @@ CODES = {
         "the group may not use these filters: have them listed by admin_mod_group_filtercond_info",
     ),
     500: Code("INTERNAL_SERVER_ERROR", _RETRY, "the server failed; its log says why"),
-    503: Code("SERVICE_UNAVAILABLE", _RETRY, "the Broker is starting, stopping or closed for this"),
+    503: Code("SERVICE_UNAVAILABLE", _RETRY, "the Broker is starting or stopping, or does not accept such requests now"),
     510: Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", _RETRY, "the server failed; its log says why"),
 }
 """Error codes by number, without 200 (success). 0, the default of the protobuf field, is an error, too: see UNKNOWN."""

@@ -41,6 +41,7 @@ MAX_TEXT_BYTES = 0x7FFF
 """Limit of an attribute text: readers in Java take its length as a signed int16."""
 
 _INT16, _INT32, _INT64 = Struct(">H"), Struct(">I"), Struct(">q")
+"""Lengths and counts are read as unsigned, so that a damaged one cannot be negative."""
 _V4_HEADER = Struct(">IBHHHIHII")
 """Total size, type, group id, stream id, flags, time (s since the epoch), number of messages, unique id, size of the messages."""
 _V4_SNAPPY = 1
@@ -66,7 +67,7 @@ class Packed(NamedTuple):
 
 
 class _Reader:
-    """A cursor that reads `data` from `offset` to `end`."""
+    """A cursor that reads `data`, a body or the messages of a group, from `offset` to `end`."""
 
     __slots__ = ("data", "end", "offset")
 
@@ -168,7 +169,7 @@ def _read_v3_items(messages: bytes, attributes: bytes) -> Iterator[Item]:
 def _decompress(data: bytes, max_bytes: int) -> bytes:
     try:
         if cramjam.snappy.decompress_raw_len(data) > max_bytes:
-            # `max_bytes` is what the groups before have left of the limit.
+            # `max_bytes` is less than the limit in the message: earlier groups of the body count too.
             raise RemoteProtocolError(f"a packed body unpacks to more than the limit of {MAX_UNPACKED_BYTES} bytes")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
