@@ -32,9 +32,9 @@ MAX_OFFSET = (1 << 63) - 1
 RESET = "OFFSET_RESET"
 """Remark of a MOVED response: an administrator has reset the group's offset."""
 REMOVING = "MESSAGE_WAS_REMOVING"
-"""Remark of a response without messages: the broker is deleting the messages at this offset."""
+"""Remark of a FILTERED response: the broker is deleting the messages at this offset."""
 FOUND_NULL = "OFFSET_FOUND_NULL"
-"""Remark of a response without messages: the queue's index cannot be read at this offset."""
+"""Remark of a NOTHING response: the queue's index cannot be read at this offset."""
 
 
 class PullResponse:
@@ -62,7 +62,7 @@ def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
     try:  # the usual spelling of the fields, without the cost of decoding the header
         offsets = int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
         if min(offsets) >= 0 and max(offsets) <= MAX_OFFSET and ext["suggestWhichBrokerId"].isdecimal():
-            return offsets
+            return offsets  # the header is valid: suggestWhichBrokerId is not used, but has to be a number
     except (KeyError, ValueError):
         pass
     # Raises an error that names the invalid field, or accepts names in other letter case, such as `nextbeginoffset`.
@@ -73,8 +73,8 @@ def read_offsets(ext: Mapping[str, str]) -> tuple[int, int, int]:
 class Puller:
     """Pulls one queue for one consumer.
 
-    For a group, brokers filter by the subscription in the heartbeats of its members, which has this `version`. A reader of given
-    queues (ASSIGNED) sends no heartbeats, so its pulls are "lite": they contain the subscription.
+    The members of a group send their subscription in heartbeats, and brokers filter by it; `version` is its version there. A
+    reader of given queues (ASSIGNED) sends no heartbeats. Its pulls are "lite": brokers filter by the subscription in the pull.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Puller:
         a response without valid offsets.
         """
         brokers, queue = self._brokers, self._queue
-        reader = brokers.cached_reader(queue.topic, queue.broker) or await brokers.reader(queue.topic, queue.broker)
-        address, is_master = reader
+        route = brokers.cached_reader(queue.topic, queue.broker) or await brokers.reader(queue.topic, queue.broker)
+        address, is_master = route
         flags = self._flags
         if hold:
             flags |= PullFlag.SUSPEND

@@ -37,7 +37,7 @@ DEFAULT_POLL_MS = 15_000
 RESPONSE_MARGIN_S = 15.0
 """Timeout of a pop's response, counted from the end of the time for which the broker may hold the pop."""
 CLOCK_TOLERANCE_MS = 500
-"""A broker refuses a pop that it receives later than this after the end of the poll time, by the broker's clock."""
+"""A broker refuses a pop whose poll time ended longer ago than this, by the broker's clock."""
 POLLING_FULL_PAUSE_S = 1.0
 """Pause after the response POLLING_FULL: the broker holds as many pops as it can."""
 ANY_QUEUE = -1
@@ -79,7 +79,9 @@ class Popper:
                 f"invalid pops of topic {subscription.topic}: start is {start.name} (allowed: EARLIEST, LATEST), "
                 f"max_msgs is {max_msgs} (allowed: 1 to {MAX_POP_MESSAGES})"
             )
-        self._client, self._brokers = client, Brokers(client)
+        self._client = client
+        self._brokers = Brokers(client)
+        """Finds the addresses of brokers by their names, and sends requests to them."""
         self._group, self._subscription = group, subscription
         self._start, self._orderly = start, orderly
         self._invisible_ms, self._poll_ms, self._max_msgs = invisible_ms, poll_ms, max_msgs
@@ -106,11 +108,12 @@ class Popper:
         self._check_version(address)
         sent_at = time.monotonic()
         response = await self._request(address, self._header(queue_id))
+        elapsed_ms = (time.monotonic() - sent_at) * 1000
         if response.code == Status.SUCCESS:
             return await self._decode(broker, response)
         # The broker compares its clock with the `born_time` of the request. If its clock is ahead, it reports the end of the poll
         # before it has waited: a response in less than half of the poll time is taken for this.
-        if response.code == Status.POLLING_TIMEOUT and (time.monotonic() - sent_at) * 2000 < self._poll_ms:
+        if response.code == Status.POLLING_TIMEOUT and elapsed_ms < self._poll_ms / 2:
             raise ServerRefused(
                 f"broker {address} reported at once that a pop of topic {topic} has timed out: its clock is ahead of ours by "
                 f"more than {self._poll_ms + CLOCK_TOLERANCE_MS} ms. Synchronize the clocks",
@@ -124,9 +127,9 @@ class Popper:
     def _check_version(self, address: str) -> None:
         version = self._client.broker_version(address)
         if version is not None and version < V5_0_0:  # None: the broker has not responded to a heartbeat yet
-            raise self._unsupported(address, f"its version number {version} is lower than that of 5.0.0, {V5_0_0}")
+            raise self._unsupported_error(address, f"its version number {version} is lower than that of 5.0.0, {V5_0_0}")
 
-    def _unsupported(self, address: str, reason: str) -> ServerRefused:
+    def _unsupported_error(self, address: str, reason: str) -> ServerRefused:
         problem = (
             f"broker {address} cannot pop topic {self._subscription.topic}: {reason}. Use `consumer` instead of `pop_consumer`"
         )
@@ -153,14 +156,14 @@ class Popper:
             return await self._brokers.request_at(address, topic, Code.POP_MESSAGE, ext, timeout=timeout, accept=_ACCEPTED_CODES)
         except ServerRefused as error:
             if error.code == Status.REQUEST_CODE_NOT_SUPPORTED:
-                raise self._unsupported(address, str(error)) from error
+                raise self._unsupported_error(address, str(error)) from error
             raise
 
     async def _decode(self, broker: str, response: Command) -> Popped:
         """Decode the messages of a response, and keep those with a subscribed tag.
 
-        Brokers compare only hashes of tags, so a response may contain other tags. These messages are acknowledged, as the Java
-        client does; otherwise the broker would deliver them again and again.
+        Brokers compare only hashes of tags, so a response may contain other tags. Like the Java client, this method acknowledges
+        messages with other tags; otherwise the broker would deliver them again and again.
         """
         header = PopResult.decode(response.ext)
         records = decode_records(response.body)
@@ -185,7 +188,7 @@ class Popper:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     async def acknowledge(self, receipts: Iterable[Receipt]) -> None:
-        """Acknowledge messages. Raises ClusterError if a request fails; the broker then redelivers its messages."""
+        """Acknowledge messages. Raises ClusterError if a request fails; the broker redelivers the messages of that request."""
         by_broker: dict[str, list[Receipt]] = {}
         for receipt in receipts:
             by_broker.setdefault(receipt.broker, []).append(receipt)
@@ -206,7 +209,7 @@ class Popper:
         await asyncio.gather(*(self._acknowledge_one(address, receipt) for receipt in receipts))
 
     async def _acknowledge_one(self, address: str, receipt: Receipt) -> None:
-        topic = popped_topic(self._group, self._subscription.topic, receipt.retry)
+        topic = popped_topic(self._group, self._subscription.topic, receipt.retry)  # a retry topic for redelivered messages
         ext = AckHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset).encode()
         await self._brokers.request_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
 
@@ -239,6 +242,6 @@ class Popper:
         response = await self._brokers.request_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)
         assignments = Assignments.decode(response.body).assignments
         if assignments is None:
-            problem = "the response contains no assignment for this client"
-            raise refusal_error(f"QUERY_ASSIGNMENT for {self._group} at {address}", Status.SYSTEM_ERROR, problem)
+            request = f"QUERY_ASSIGNMENT for group {self._group} and topic {self._subscription.topic} at {address}"
+            raise refusal_error(request, Status.SYSTEM_ERROR, "the response contains no assignment for this client")
         return list(assignments)

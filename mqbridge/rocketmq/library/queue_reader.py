@@ -45,10 +45,10 @@ class QueueReader:
 
     async def seek(self, offset: int) -> None:
         """Continue at this offset, and commit it."""
-        if self.assigned.rewind(offset):  # only this case needs a commit here: `AssignedQueue.seek` does not commit a rewind
+        if self.assigned.rewind(offset):  # True: the message at `offset` was delivered and not acknowledged
             self.assigned.commit(offset)
         else:
-            await self.assigned.seek(offset)
-        if self._last_pull is not None and not self._last_pull.is_current:
+            await self.assigned.seek(offset)  # commits the offset itself
+        if self._last_pull is not None and not self._last_pull.is_current:  # the queue continues elsewhere
             self._last_pull.exhaust()  # its other messages are not delivered: the task need not wait for them
         self._has_moved.set()

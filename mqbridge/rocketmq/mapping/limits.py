@@ -16,6 +16,8 @@ MAX_PROPERTIES_BYTES = MAX_BYTES - BROKER_BYTES
 class Limits:
     """Limits of a send request (`max_bytes`, `max_messages`), and the broker's limits of one message.
 
+    `max_bytes` limits the encoded messages of a request, `max_message_bytes` is the broker's maxMessageSize.
+
     `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels. It is empty for a broker that can
     deliver a message at any time; only then, `max_delay_ms` limits the delay, otherwise the longest level does.
     """
@@ -40,7 +42,7 @@ class Limits:
         return self.max_bytes, self.max_messages, self.max_message_bytes, self.max_delay_ms, self._levels
 
     def delay_property(self, deliver_at: int, now: int) -> Pair:
-        """Return the property that makes the broker delay a message until `deliver_at`; times are in ms.
+        """Return the property that makes the broker delay a message until `deliver_at`; both times are in ms since the epoch.
 
         With delay levels, the level is the shortest that is long enough. Raises ValueError if the delay is longer than the broker
         supports.
@@ -57,9 +59,9 @@ class Limits:
         return Name.DELAY, str(self._levels[index][1])
 
 
-def oversize_reason(block: bytes) -> str:
+def oversize_reason(properties: bytes) -> str:
     """Return the reason for refusing a property string of more than MAX_PROPERTIES_BYTES."""
     return (
-        f"it has {len(block)} bytes of properties, RocketMQ holds {MAX_BYTES} "
+        f"it has {len(properties)} bytes of properties, RocketMQ holds {MAX_BYTES} "
         f"and {BROKER_BYTES} of these are left to what the broker adds"
     )

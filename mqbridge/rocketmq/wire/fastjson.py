@@ -1,7 +1,7 @@
 """Parser for the JSON that Java's fastjson library writes: the keys of an object may be unquoted numbers, or objects.
 
 The parser returns every key as a string: a number as its digits, an object as its source text. So `{0:1}` has the same result as
-`{"0":1}`. An object whose keys are queues has the same result as with each queue in a string, which is how mqbridge writes it.
+`{"0":1}`. A key that is an object, such as a queue, has the same result as the quoted text of that object, which mqbridge writes.
 
 Nearly every body is standard JSON, which orjson parses; the parser in this file is the fallback for all others.
 """
@@ -101,14 +101,14 @@ def _expect(text: str, at: int, separator: str) -> int:
 
 
 # --- values of members ------------------------------------------------------------------------------------------------------
-# These functions check a parsed value and convert it as fastjson does: numbers and booleans may be quoted. Each raises TypeError,
-# ValueError or OverflowError for a value of another type.
+# The `as_` functions convert a parsed value as fastjson does: numbers and booleans may be quoted. They raise TypeError,
+# ValueError or OverflowError for a value of another type, except `as_loose_text` and `as_bool`, which accept every value.
 
 
 def decode_object(name: str, body: bytes, build: Callable[[dict[str, Any]], T]) -> T:
     """Parse a body that is an object, and return what `build` makes of it.
 
-    Raises RemoteProtocolError, also for what `build` raises; its text has `name`, the name of the body's class.
+    Raises RemoteProtocolError for any other body, and if `build` raises. `name`, the name of the body's class, is for the error.
     """
     members = loads(body)
     if not isinstance(members, dict):

@@ -14,7 +14,10 @@ SEPARATOR = "@"
 
 @dataclass(frozen=True, slots=True)
 class QueueStats(Body):
-    """The offsets in a queue, from `min_offset` to before `max_offset`; `updated` is the last message's store time in ms."""
+    """The offsets in a queue: `min_offset` up to, not including, `max_offset`.
+
+    `updated` is the store time of the last message (ms since the epoch); 0 if there is none.
+    """
 
     min_offset: int
     max_offset: int
@@ -33,7 +36,8 @@ class ConsumeOffsets(Body):
     """A group's progress in a queue.
 
     `broker_offset` is the queue's end, `consumer_offset` the committed offset, `pull_offset` the offset of the group's last pull.
-    All are those of the next message. `consumed_at` is the store time (ms) of the last consumed message.
+    Each is the offset of the next message to store, consume or pull. `consumed_at` is the store time of the last consumed
+    message, in ms since the epoch; 0 if it is not known.
     """
 
     broker_offset: int
@@ -44,7 +48,7 @@ class ConsumeOffsets(Body):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats(Body):
-    """Response to GET_CONSUME_STATS: a group's progress at one broker. `tps` is in messages per second."""
+    """Response to GET_CONSUME_STATS: a group's progress at one broker. `tps` is how many messages it consumes per second."""
 
     offsets: Mapping[Queue, ConsumeOffsets] = member("offsetTable")
     tps: float = member("consumeTps", 0.0)
@@ -58,7 +62,7 @@ def _write_group_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -
 
 
 def _read_group_offsets(table: Any) -> dict[tuple[str, str], Mapping[int, int]]:
-    """Read the table without the keys that contain no group, which brokers also write."""
+    """Read the table, and skip keys that are not TOPIC@GROUP: brokers write such keys too."""
     offsets = {}
     for key, queues in as_members(table).items():
         topic, separator, group = key.partition(SEPARATOR)
@@ -89,6 +93,6 @@ def _read_reset_offsets(table: Any) -> dict[Queue, int]:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsets(Body):
-    """RESET_CONSUMER_CLIENT_OFFSET: the offsets from which a consumer continues."""
+    """RESET_CONSUMER_CLIENT_OFFSET, a request from a broker to a consumer: the offsets from which the consumer continues."""
 
     offsets: Mapping[Queue, int] = member("offsetTable", codec=Codec(_BY_QUEUE.write, _read_reset_offsets, {}))

@@ -22,7 +22,7 @@ def queue_body(queue: tuple[str, str, int]) -> dict[str, Any]:
 
 
 def queue_of(value: Any) -> Queue:
-    """Return the queue of a JSON object."""
+    """Return the queue of a JSON object; null or missing members count as empty or 0. Raises TypeError without a `topic`."""
     members = as_members(value)
     if "topic" not in value:
         raise TypeError(f"{str(value)[:80]} is not a queue, because it has no topic")
