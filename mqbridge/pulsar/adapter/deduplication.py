@@ -17,7 +17,7 @@ async def is_deduplicated(admin: Admin, topic: TopicName) -> bool:
 
     Raises ClusterError.
     """
-    policy = None
+    policy = None  # None: not known yet, look at the next level
     try:
         policy = await admin.applied_policy(topic, DEDUPLICATION_POLICY)
     except ServerRefused as error:
@@ -38,7 +38,7 @@ class DeduplicationWarnings:
         self._warned: set[TopicName] = set()
 
     async def check(self, topic: TopicName) -> None:
-        """Warn if the topic does not deduplicate; does nothing without a REST interface."""
+        """Warn once if the topic does not deduplicate; each call before that asks the broker. Without `admin`, does nothing."""
         if self._admin is None or topic in self._warned:
             return
         try:

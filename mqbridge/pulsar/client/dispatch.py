@@ -1,6 +1,6 @@
 """Classification of a broker's commands: a response to a request, or a command that is pushed to a producer or consumer.
 
-`connection.py` processes all other commands, such as PING, TOPIC_MIGRATED and the updates of topic lists.
+`connection.py` processes all other commands, such as ERROR (for a request), PING, TOPIC_MIGRATED and updates of topic lists.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RESPONSES: dict[int, Callable[[BaseCommand], Any]] = {
     BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: attrgetter("getOrCreateSchemaResponse"),
     BaseCommand.WATCH_TOPIC_LIST_SUCCESS: attrgetter("watchTopicListSuccess"),
 }
-"""Command type -> function that returns the body of a response; each body has a `request_id`."""
+"""Command type -> function that returns the body of a successful response; each body has a `request_id`."""
 
 # Command type -> function that returns the id of the producer or consumer that a pushed command is for.
 PRODUCER_PUSHES: dict[int, Callable[[BaseCommand], int]] = {

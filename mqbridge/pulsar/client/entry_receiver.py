@@ -67,7 +67,7 @@ class EntryReceiver:
         ):
             for entry in run.entries:
                 entry.partition = self._partition
-            receiver_queue.permits.received(run.messages, *run.charges)
+            receiver_queue.permits.on_received(run.messages, *run.charges)
             receiver_queue.add_run(run)
         else:
             for entry, size in zip(run.entries, run.charges, strict=True):
@@ -82,7 +82,7 @@ class EntryReceiver:
         receiver_queue, entry_id = self._receiver_queue, entry.id
         entry.partition = self._partition
         # The broker takes no permits for messages that its mask shows as acknowledged.
-        receiver_queue.permits.received(mask.bit_count() if mask else entry.count, size)
+        receiver_queue.permits.on_received(mask.bit_count() if mask else entry.count, size)
         if not self._state.accepts_epoch(epoch):
             receiver_queue.permits.release(size)
         elif (mask is not None or self._acks.partial) and self._mask_acknowledged(entry, mask):

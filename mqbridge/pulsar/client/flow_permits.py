@@ -2,7 +2,7 @@
 
 Pulsar's permits (granted with FLOW) count messages, not bytes, and cannot be revoked. A broker with n permits reads n entries at
 once and sends them all, however many messages each entry contains. So this client grants n permits, where n is the free part of
-the budget divided by the estimated size of an entry. Until the first entry the estimate is the largest possible size. Then a
+the budget divided by the estimated size of an entry, or before the first entry by the largest possible size. From then on, a
 larger entry raises the estimate at once, and smaller entries lower it slowly. After a read of batches the number of outstanding
 permits is usually negative, because each message uses one; the next grant compensates for this.
 
@@ -25,7 +25,7 @@ _MIN_DECAY = _DECAY / 1024
 
 
 def entry_memory(entry: Entry, size: int) -> int:
-    """Return the bytes of memory that an entry takes when it is unpacked; as received, the entry has `size` bytes."""
+    """Return the bytes of memory that an entry of `size` received bytes takes when it is unpacked, with its Python objects."""
     metadata = entry.metadata
     if (unpacked := metadata.uncompressed_size) > size:
         size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
@@ -89,7 +89,7 @@ class FlowPermits:
         self.held = 0
         """Bytes received and not yet released, including deferred ones."""
         self.deferred = 0
-        """Bytes of entries taken from the queue that stay charged until `release_deferred`."""
+        """Bytes of entries taken from the queue that stay charged until `release_deferred`: nobody else counts them before."""
         self.outstanding = 0
         """Number of messages granted minus number of messages received."""
 
@@ -118,7 +118,7 @@ class FlowPermits:
         self.deferred = 0
         self._budget.members.discard(self)
 
-    def received(self, messages: int, *sizes: int) -> None:
+    def on_received(self, messages: int, *sizes: int) -> None:
         """Record the permits that received entries use, and charge their memory.
 
         The entries contain `messages` messages together, each of which uses a permit; `sizes` are their bytes of memory.
@@ -178,7 +178,7 @@ class FlowPermits:
 
         A FLOW is worthwhile if it lets the broker read several entries at once. So if bytes are held and no permits are
         outstanding, half of the limit must be free. With outstanding permits, the new ones must be at least half of the target,
-        which is the number that may be outstanding in all.
+        which is the number that may be outstanding in all. The limit is this consumer's share, or less if others left less.
         """
         budget, held = self._budget, self.held
         limit = min(float(budget.share), budget.max_bytes - budget.committed + self._committed)

@@ -20,7 +20,8 @@ class SendReceipt(NamedTuple):
     """Receipt of an entry: the id under which the broker stored it.
 
     If the broker had already stored the entry, it reports no id: `duplicate` is True, and ledger and entry are -1. A chunked
-    message has the id of its last chunk; `first_chunk` is the id of its first chunk.
+    message has the id of its last chunk; `first_chunk` is the id of its first chunk, (-1, -1) if the broker had
+    already stored that one.
     """
 
     ledger: int
@@ -32,8 +33,8 @@ class SendReceipt(NamedTuple):
 class PendingEntry:
     """An entry that is queued or in flight; after a reconnection it is sent again with the same bytes.
 
-    Its sequence ids are assigned when it is encoded: once, before it is first sent. The owner is any object by which a caller
-    withdraws its entries. All chunks of a message have the message's sequence id.
+    The producer's queue assigns its sequence ids once, just before `encode`, unless the caller gave them. The owner is any object
+    by which a caller withdraws its entries. All chunks of a message have the message's sequence id.
     """
 
     __slots__ = (
@@ -71,7 +72,7 @@ class PendingEntry:
         self.prefix = b""
         """The encoded frame up to the payload; empty until `encode`."""
         self.size = len(payload)
-        """Bytes of the whole frame; only of the payload until `encode`."""
+        """Bytes of the whole frame; until `encode`, of the uncompressed payload."""
         self.added_at = 0.0
         """Loop time of `EntryProducer.send`; only set if entries can expire."""
         self.future = future
@@ -98,7 +99,8 @@ class PendingEntry:
         if len(payload) > max_message_size:
             raise too_large_error(len(payload), max_message_size)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
-        # If command and metadata do not fit into the padding, prefix and payload together must not exceed the limit.
+        # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
+        # must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
             raise too_large_error(len(prefix) + len(payload), max_message_size)
         self.prefix, self.size = prefix, len(prefix) + len(payload)

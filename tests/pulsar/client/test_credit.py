@@ -44,7 +44,7 @@ def test_grants_never_stall_and_never_exceed_the_budget(entries, max_bytes):
     permits = alone(max_bytes, 5 << 20)
     permits.grant()
     for count, each in entries:
-        permits.received(count, count * each + 50)
+        permits.on_received(count, count * each + 50)
         grant = permits.grant()
         assert grant == 0 or permits.held < max_bytes
         permits.release(count * each + 50)
@@ -57,7 +57,7 @@ def test_grants_never_stall_and_never_exceed_the_budget(entries, max_bytes):
 def test_no_grant_while_the_budget_is_used_up():
     permits = alone(1000, 500)
     assert permits.grant() == 2
-    permits.received(2, 1000)
+    permits.on_received(2, 1000)
     assert permits.grant() == 0
     permits.release(600)
     assert permits.grant() == 1
@@ -66,7 +66,7 @@ def test_no_grant_while_the_budget_is_used_up():
 def test_deferred_bytes_stay_charged_until_released():
     permits = alone(1000, 500)
     permits.grant()
-    permits.received(2, 900)
+    permits.on_received(2, 900)
     permits.defer_release(900)
     assert (permits.held, permits.grant()) == (900, 0)
     permits.release_deferred()
@@ -107,7 +107,7 @@ def test_after_an_overflow_the_estimate_falls_slowly_until_reset():
         if calm:
             permits.reset_decay()
         for size in (50_000, *[1000] * 40):
-            permits.received(1, size)
+            permits.on_received(1, size)
             permits.release(size)
         permits.reset()
         return permits.grant()
@@ -153,7 +153,7 @@ class Simulated:
     def read(self, messages: int, size: int) -> None:
         self.permits.grant()
         for _ in range(min(READ, self.permits.outstanding)):
-            self.permits.received(messages, size)
+            self.permits.on_received(messages, size)
             self.queue.append(size)
             if self.permits.overflowed and len(self.queue) > 1:
                 self.sheds += 1
@@ -220,7 +220,7 @@ def test_permits_granted_before_others_joined_count_against_the_budget():
         assert other.permits.grant() + other.permits.outstanding >= 1, "one is always there"
         assert budget.committed <= 1 << 20
     while first.permits.outstanding > 0:
-        first.permits.received(1, 2000)
+        first.permits.on_received(1, 2000)
         first.permits.release(2000)
     others[0].permits.grant()
     assert others[0].permits.outstanding > 20, "what is free again may be used by all"
