@@ -1,4 +1,7 @@
-"""The source side of the contract: an `Inbound` is a membership in a group, with one `InboundLane` per assigned partition."""
+"""The interfaces by which an adapter reads from its system.
+
+An `Inbound` is a membership in a group, with one `InboundLane` per assigned partition.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -70,14 +73,15 @@ class InboundLane(Protocol):
         A batch counts against `InboundSpec.max_bytes` until it is acknowledged or rejected, or until the next `receive`. The
         gateway calls `receive` only after it has charged the previous batch to its own budget, so every byte is always counted.
 
-        Raises LaneRevoked when the partition was revoked or released, GapError when the source lost data, ClusterError.
+        Raises LaneRevoked when the partition was revoked or released, GapError when the source lost data (`seek` continues
+        behind the gap), ClusterError.
         """
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Acknowledge the messages of the batch at `indexes`, without waiting; None means all not acknowledged yet.
 
         `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages: without `indexes`
-        one per message of the batch, with `indexes` one per message of the share that was stored last.
+        one per message of the batch, with `indexes` one per message of the `Share` of the batch whose sending completed them.
         """
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
@@ -88,13 +92,16 @@ class InboundLane(Protocol):
         """
 
     async def seek(self, position: Position) -> None:
-        """Continue from this position (only with `Capabilities.seek`). Raises LaneRevoked, ClusterError."""
+        """Continue from this position (only with `Capabilities.seek`); batches in flight are dropped.
+
+        Raises LaneRevoked, ClusterError.
+        """
 
     async def release(self, deadline: float | None = None) -> None:
         """Commit all acknowledgements and release the partition; unacknowledged messages will be delivered again.
 
-        The group may assign the partition to this member again, as a new lane. Raises nothing: a failed commit or release is
-        logged.
+        The group may assign the partition to this member again, as a new lane. Returns by `deadline` (event loop time; None: a
+        limit of the adapter). Raises nothing: a failed commit or release is logged.
         """
 
 
@@ -108,4 +115,4 @@ class Inbound(Protocol):
         """Yield a lane for each assigned partition until the inbound is closed. Raises ClusterError if it cannot continue."""
 
     async def close(self, deadline: float | None = None) -> None:
-        """Commit all acknowledgements, release all lanes that are still assigned, and leave the group."""
+        """Commit all acknowledgements, release all assigned lanes, and leave the group, by `deadline` as in `InboundLane`."""

@@ -73,7 +73,7 @@ class LaneDelivery:
         self.error: Exception | None = None
         """Why the lane ended, or is about to end: LaneRevoked or an error; None otherwise."""
         self.position: Position | None = None
-        """Position up to which all batches are stored."""
+        """The position after the last batch that is stored with all batches before it; None until there is one."""
 
     @property
     def in_flight_batches(self) -> int:
@@ -148,7 +148,7 @@ class LaneDelivery:
                 return
             self._awaiting_budget = 1
             try:
-                for attribute, rate in settings.rates:
+                for attribute, rate in settings.rates:  # `count` or `size` of the batch
                     await rate.take(getattr(batch, attribute))
                 if not settings.budget.try_reserve(cost := self._cost(batch.held_bytes)):
                     await settings.budget.reserve(cost)
@@ -185,13 +185,14 @@ class LaneDelivery:
                 for target in (self._targets if share.count else ())
                 for partition, part in target.shares(share)
             ]
+            # An earlier send to the same target partition has failed: its messages will be delivered again, after this batch.
             if any(self._sends.would_overtake(target.outbound, partition) for target, partition, _ in parts):
                 self._tickets.fail(
                     ticket, Share(batch), [MessageFailure(0, Failure.RETRY, "not sent, because an earlier batch was not stored")]
                 )
                 self.stop(self._deadline)  # the failed send's callback reports its error in the next loop iteration
                 return
-            if len(parts) > 1:
+            if len(parts) > 1:  # with one part, all messages are stored together
                 self._tickets.track_messages(ticket, [part for _, _, part in parts])
             for target, partition, part in parts:
                 self._sends.send(target.outbound, partition, part, partial(self._on_receipt, ticket, target, part))
@@ -246,7 +247,8 @@ class LaneDelivery:
         self.position = batch.next
         self._settings.counters.record_stored(batch, self._loop.time())
         if self._settings.on_progress is not None:
-            self._settings.on_progress(batch, not self.lane.revoked.is_set())
+            is_assigned = not self.lane.revoked.is_set()
+            self._settings.on_progress(batch, is_assigned)
 
     def _on_ticket_ended(self, ticket: Ticket) -> None:
         """Free the bytes of a batch whose last leg has ended."""
@@ -290,7 +292,7 @@ class LaneDelivery:
             self._fail(error)
 
     async def _finish(self) -> None:
-        """Drain, unless the lane failed; then return unfinished batches to the source, also if this call is cancelled."""
+        """Drain, unless the lane failed (not at a gap); then return unfinished batches to the source, also when cancelled."""
         try:
             await cancel(self._receiver)
             if not self._has_failed or isinstance(self.error, GapError):

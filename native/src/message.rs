@@ -78,7 +78,7 @@ pub enum Key<T = Slice> {
     Bytes(T),
 }
 
-/// A position in a partition: up to three numbers, like Python's `Position`. It has no numbers if it is empty.
+/// A position in a partition: up to three numbers, like Python's `Position`; none if the position is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
     numbers: [i64; 3],
@@ -86,6 +86,7 @@ pub struct Position {
 }
 
 impl Position {
+    /// Returns the position of these numbers. Panics if there are more than three.
     pub fn new(numbers: &[i64]) -> Position {
         let mut all = [0; 3];
         all[..numbers.len()].copy_from_slice(numbers);

@@ -246,7 +246,7 @@ def test_reading_ends_at_the_end_that_the_topic_had_at_the_start(
     ("arguments", "expected"),
     [
         (["consume", "-t", "orders", "-o", "stored"], "-o stored needs a group. Name it with -G"),
-        (["consume", "-t", "orders", "-o", "yesterday"], "-o 'yesterday' is not a position"),
+        (["consume", "-t", "orders", "-o", "yesterday"], "-o 'yesterday' is neither a position nor a time"),
         (["consume", "-t", "orders", "-o", "7"], "the position 7 needs one partition. Name it with -p"),
         (["consume", "-t", "orders", "-p", "9"], "'orders' has no partition 9. It has 0, 1, 2"),
         (["consume", "-t", "orders", "-f", "%q"], "uses %q"),

@@ -138,7 +138,7 @@ def test_a_misspelt_group_is_not_created(invoke: Invoke, filled: list[Any]) -> N
     [
         (["--reset", "earliest", "--yes"], "--reset moves a group, and no group is given. Name it with -G"),
         (["-G", "g", "--yes"], "--yes, --dry-run and --create need --reset. Give the new position"),
-        (["-G", "g", "--reset", "noon"], "--reset 'noon' is not a position. Use earliest, latest"),
+        (["-G", "g", "--reset", "noon"], "--reset 'noon' is neither a position nor a time. Use earliest, latest"),
         (["-G", "g", "--reset", "1", "--yes"], "the position 1 needs one partition. Name it with -p"),
         (["-G", "g", "--reset", "99", "-p", 0, "--yes"], "partition 0 has no position 99. It holds 0 up to 5"),
         (["-p", 5], "'orders' has no partition 5. It has 0, 1, 2"),

@@ -128,7 +128,7 @@ def test_peeked_messages_can_be_produced_again(invoke: Invoke, orders: list[Any]
         (["-o", "5"], 2, "the position 5 needs one partition. Name it with -p"),
         (["-o", "5", "-p", 0], 2, "partition 0 has no position 5. It holds 0 up to 0"),
         (["-o", "1:2", "-p", 0], 2, "has no position 1:2"),
-        (["-o", "teatime"], 2, "--at-position 'teatime' is not a position"),
+        (["-o", "teatime"], 2, "--at-position 'teatime' is neither a position nor a time"),
         (["-p", "7"], 2, "'orders' has no partition 7. It has 0, 1, 2"),
         (["-n", 100_000], 2, "--last"),
     ],

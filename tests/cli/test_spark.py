@@ -66,7 +66,7 @@ def _java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--route", "copi"], "there is no route 'copi'"),
         (["--from", "12"], "is a position, and a route has many partitions"),
-        (["--from", "yesterday"], "is not a position"),
+        (["--from", "yesterday"], "is neither a position nor a time"),
         (["--set", "master=x"], "'master=x' is not a setting of Spark"),
         (["--max-bytes-per-batch", "many"], "is not a size"),
         (["--metrics", "8098"], "is not an address"),

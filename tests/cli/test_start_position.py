@@ -52,7 +52,7 @@ def test_times_from_now(text: str, offset_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "noon", "now*5m", "now-5", "now-", "@", "@x", "12:", "1 2", "2023-13-01"])
 def test_an_invalid_start_position_is_rejected(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not a position\. Use earliest"):
+    with pytest.raises(ConfigError, match=r"is neither a position nor a time\. Use earliest"):
         parse_start_position(text, "-o")
 
 

@@ -42,7 +42,7 @@ StartPosition = Start | Position | Timestamp
 
 
 def parse_start_position(text: str, option: str) -> StartPosition:
-    """Parse a start position; `option` is the name of its option in errors. Raises ConfigError."""
+    """Parse the value of `option`, whose name is part of the error. Raises ConfigError."""
     if text.lower() in _ENDS:
         return _ENDS[text.lower()]
     try:
@@ -52,7 +52,7 @@ def parse_start_position(text: str, option: str) -> StartPosition:
     try:
         return Timestamp(parse_timestamp(text))
     except ValueError as error:
-        raise ConfigError(f"{option} {text!r} is not a position", hint=f"Use {START_POSITION_HELP}") from error
+        raise ConfigError(f"{option} {text!r} is neither a position nor a time", hint=f"Use {START_POSITION_HELP}") from error
 
 
 def parse_timestamp(text: str) -> int:
@@ -92,7 +92,7 @@ def select_partitions(topic: Topic, names_or_indexes: Iterable[str]) -> tuple[st
 async def resolve_positions(
     cluster: Cluster, topic: str, names: Sequence[str], start: StartPosition, bounds: Mapping[str, Bounds]
 ) -> dict[str, Position]:
-    """Return the position that `start` means in each of these partitions; by time, not of partitions without one.
+    """Return the position that `start` means in each of these partitions; none for a partition that ends before a given time.
 
     Raises ConfigError for a position that does not exist or would be in several partitions, and ClusterError if the system does
     not report the bounds or cannot search by time.
@@ -123,7 +123,7 @@ def _only_partition(names: Sequence[str], position: Position) -> str:
 
 
 def _within_bounds(position: Position, name: str, bounds: Mapping[str, Bounds]) -> Position:
-    """Append zeros until the position has as many numbers as the system's positions, and check that the partition contains it.
+    """Append zeros until the position is as long as the system's positions, and check that it is in the partition or its end.
 
     If the bounds are not known, return the position unchanged.
     """

@@ -1,8 +1,8 @@
 """Converts batches of messages to record batches.
 
-The compiled module turns native messages into buffers. For other messages, one Arrow call per column converts a list: that takes
-half the time of building the buffers in Python. Columns with one value per source partition are built once and then sliced to
-the number of rows.
+The compiled module turns the messages that it decoded into buffers. For other messages, one Arrow call per column converts a
+list: that takes half the time of building the buffers in Python. Columns with one value per source partition are built once and
+then sliced to the number of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from mqbridge.spark.property_blob import encode_properties
 from mqbridge.spark.schema import COLUMNS, format_source, message_schema
 
 MAX_ROWS = 8192
-"""Maximum number of rows of a record batch."""
+"""Maximum number of rows of a record batch from `build_slices`."""
 MAX_BYTES = 8 << 20
-"""Approximate maximum size of a record batch, which Spark copies as a whole. A single message may be larger."""
+"""Approximate maximum size of a record batch from `build_slices`: Spark copies it as a whole. A single message may be larger."""
 
 
 class RowBuilder:
@@ -42,23 +42,21 @@ class RowBuilder:
         """Columns of `_partition` that have one value for all rows, by name. They have MAX_ROWS rows or more."""
 
     def build(self, batch: Batch) -> pa.RecordBatch:
-        """Return all messages of a batch as one record batch."""
-        return self._build(batch.partition, batch.messages)
-
-    def build_slices(self, batch: Batch) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES, which share memory."""
-        rows = self.build(batch)
-        slice_rows = max(1, min(MAX_ROWS, MAX_BYTES * len(rows) // max(rows.nbytes, 1)))
-        for begin in range(0, len(rows), slice_rows):
-            yield rows.slice(begin, slice_rows)
-
-    def _build(self, partition: Partition, messages: Sequence[Message]) -> pa.RecordBatch:
+        """Return all messages of a batch as one record batch, however large it is."""
+        messages = batch.messages
         if is_native(messages):
             columns = native_columns(messages, self.schema, binary_properties=self._binary_properties)
         else:
             columns = self._message_columns(messages)
-        columns |= self._slice_partition_columns(partition, len(messages))
+        columns |= self._slice_partition_columns(batch.partition, len(messages))
         return pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], schema=self.schema)
+
+    def build_slices(self, batch: Batch) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a batch as record batches of at most MAX_ROWS and about MAX_BYTES: slices of one, not copies."""
+        rows = self.build(batch)
+        slice_rows = max(1, min(MAX_ROWS, MAX_BYTES * len(rows) // max(rows.nbytes, 1)))
+        for begin in range(0, len(rows), slice_rows):
+            yield rows.slice(begin, slice_rows)
 
     def _message_columns(self, messages: Sequence[Message]) -> dict[str, pa.Array]:
         keys = [message.key for message in messages]

@@ -66,23 +66,25 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises ClusterError, ConfigError, GapError.
         """
         stop = None if self._settings.stop_file is None else StopFile(Path(self._settings.stop_file))
-        if stop is not None and stop.confirm():
+        if stop is not None and stop.confirm():  # the file exists, and its creator is told that no further batch begins
             return start
         end = background_loop().run(_run_unless_stopped(self._planner.end_offsets(load_offsets(start), limit), stop))
         return start if end is None else dump_offsets(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known end of the topics, for the lag in Spark's progress reports; None before the first request."""
-        return dump_offsets(self._planner.state.latest()) if self._planner.state.bounds_version else None
+        has_bounds = self._planner.state.bounds_version > 0
+        return dump_offsets(self._planner.state.latest()) if has_bounds else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch. The same two offsets always mean the same messages."""
         ends = load_offsets(end)
         begins = background_loop().run(self._planner.begin_offsets(load_offsets(start), ends))
+        # A partition that was added since `start` has no begin yet: it is read from the next batch on.
         ranges = {key: (begins[key], position) for key, position in ends.items() if key in begins and begins[key] < position}
         tasks = background_loop().run(plan_tasks(self._planner.queries, self._settings, ranges))
         if self._settings.range_tasks is None or not self._settings.reads_ranges:
-            return list(tasks)  # each range has a task of its own
+            return list(tasks)  # one range per task; only with mode=ranges can the option `rangeTasks` group several
         rows = [range_row(self._settings, task) for task in tasks]
         return [RangeRowsTask(tuple(group)) for group in divide_ranges(rows, self._settings.range_tasks)]
 
@@ -90,7 +92,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the rows of a task."""
         if isinstance(partition, RangeRowsTask):
             return iter([build_ranges(partition.rows)])
-        return read_task(self._settings, partition) if isinstance(partition, RangeTask) else iter(())
+        if isinstance(partition, RangeTask):
+            return read_task(self._settings, partition)
+        return iter(())  # Spark makes an empty partition for a batch without tasks
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: only the checkpoint records what was read. Spark calls this one batch late, and not for the last batch."""

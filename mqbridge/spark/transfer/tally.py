@@ -1,7 +1,8 @@
 """Counts the result of each batch once, even if the transfer sends the batch in several rounds.
 
 A round ends with a transient failure, after which the transfer opens the targets again and starts the next round. Only the first
-round of a batch counts `skipped`, the messages that an earlier attempt stored. All other counts are those of the last round.
+round of a batch counts `skipped`: messages that an earlier attempt of the Spark task stored. All other counts are those of the
+last round.
 """
 
 from collections import Counter
@@ -13,12 +14,12 @@ from mqbridge.spark.transfer.counts import Counts
 
 @dataclass(slots=True)
 class _BatchCounts:
-    """The counts of one batch that is not acknowledged yet, in messages."""
+    """The counts of one batch until `finish_batch`, in messages."""
 
     to_targets: Counter[str] = field(default_factory=Counter)
     """Messages for each target, by its label."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Messages that an earlier attempt stored in a target, by its label."""
+    """Messages that an earlier attempt of the Spark task stored, by the label of the target."""
     filtered: int = 0
     looped: int = 0
 
@@ -35,6 +36,8 @@ class Tally:
         """Counts of the batches that are not finished, by `id(batch)`."""
         self._current = _BatchCounts()
         """The counts of the batch of the last `begin_batch`."""
+        self._is_first_round = True
+        """True unless that batch was begun before."""
 
     def begin_batch(self, batch: Batch) -> None:
         """Set the counts of this batch to zero, except for `skipped` if the batch is sent again."""
@@ -58,7 +61,7 @@ class Tally:
             self._current.skipped[label] += skipped
 
     def finish_batch(self, batch: Batch) -> None:
-        """Add the counts of a batch to the counts of the transfer."""
+        """Add the counts of a batch to those of the transfer; called when the batch is acknowledged."""
         finished, counts = self._unfinished.pop(id(batch)), self.counts
         counts.received += batch.count
         counts.bytes += batch.size
