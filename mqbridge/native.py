@@ -46,7 +46,7 @@ _import_result = import_compiled()
 compiled = _import_result.module
 """The compiled module; None if it is not used."""
 is_broken = _import_result.is_broken
-"""True if the compiled module is installed but unusable; `notice` is then logged as a warning."""
+"""True if the compiled module is installed but unusable; `notice` is then logged as a warning, otherwise as information."""
 state, notice = "in use", ""
 """`state` is shown by `mqbridge --version`; `notice` is shown at the start of commands, and empty if the module is used."""
 if compiled is None:
@@ -62,7 +62,7 @@ def is_native(messages: Sequence[Any]) -> bool:
 
 
 def pick(messages: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
-    """Return the messages at these indexes; messages of the compiled module stay there, without Python objects."""
+    """Return the messages at these indexes, without making Python objects if the compiled module decoded them."""
     if is_native(messages):
         return messages.part(indexes)  # type: ignore[attr-defined, no-any-return]
     return [messages[index] for index in indexes]

@@ -1,8 +1,8 @@
 """The lag of each route's group behind its source, by partition, polled from the source cluster.
 
 The lag is the group's backlog as the cluster reports it, in the cluster's own unit, so all gateways of one group show the same
-lag, also after the route has stopped. If the cluster does not report it (TubeMQ and Pulsar without `admin_url`), the lag is
-unknown, and the reason is shown instead.
+lag, also after the route has stopped. A partition without a committed position is counted only by the gateway that reads it. If
+the cluster does not report it (TubeMQ and Pulsar without `admin_url`), the lag is unknown, and the reason is shown instead.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from typing import Protocol
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.operations import Operations, backlog_from_offsets
-from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.errors import ClusterError, Failure, MqbridgeError, RequestTimeout
 from mqbridge.gateway.route import Route
 from mqbridge.message import Position
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0
-"""Pause before the first measurement of all routes."""
+"""Pause before the first measurement, during which the routes usually open."""
 MEASURE_INTERVAL_S = 10.0
 """Pause between two measurements of all routes."""
 TOPIC_PAUSE_S = 0.05
@@ -38,7 +38,7 @@ class Lag:
     """The last known lag of one route."""
 
     unit: str = ""
-    """`Operations.backlog_unit` of the source."""
+    """The unit that the source counts in, such as `messages` or `entries`; empty before the first measurement."""
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
     measured_at: float | None = None
     """Loop time of the last successful measurement; None before the first."""
@@ -83,8 +83,6 @@ class LagWatch:
         try:
             lag.unit, lag.partitions = await self._fetch(route)
             lag.measured_at, lag.problem = asyncio.get_running_loop().time(), None
-        except TimeoutError:
-            lag.problem = f"no response within {TOPIC_TIMEOUT_S:g} s"
         except MqbridgeError as error:
             lag.problem = str(error)
         except Exception as error:  # noqa: BLE001 - a bug of an adapter must not stop the measurement of other routes
@@ -93,16 +91,19 @@ class LagWatch:
             log.debug("the lag of route %s could not be measured: %s", route.name, lag.problem)
 
     async def _fetch(self, route: Route) -> tuple[str, dict[TopicPartition, int]]:
-        """Return the unit and the lag. Raises MqbridgeError, TimeoutError."""
+        """Return the unit and the lag. Raises MqbridgeError."""
         name = route.config.source.cluster
         cluster = self._gateway.clusters.get(name)
         operations = None if cluster is None else cluster.operations
         if cluster is None or operations is None:
             raise ClusterError(f"cluster {name!r} is not connected, or cannot report the lag without admin_url", Failure.FATAL)
         backlogs: dict[TopicPartition, int] = {}
-        for topic in list(route.target_partitions):
-            async with asyncio.timeout(TOPIC_TIMEOUT_S):
-                backlog = await _topic_backlog(cluster, operations, topic, route)
+        for topic in list(route.target_partitions):  # its keys are the source topics
+            try:
+                async with asyncio.timeout(TOPIC_TIMEOUT_S):
+                    backlog = await _topic_backlog(cluster, operations, topic, route)
+            except TimeoutError as error:
+                raise RequestTimeout(f"no response about topic {topic!r} within {TOPIC_TIMEOUT_S:g} s") from error
             backlogs |= {(topic, partition): count for partition, count in backlog.items()}
             await asyncio.sleep(TOPIC_PAUSE_S)
         return operations.backlog_unit, backlogs
@@ -112,7 +113,7 @@ async def _topic_backlog(cluster: Cluster, operations: Operations, topic: str, r
     """Return the backlog by partition name.
 
     An assigned partition without a committed position counts from its first message, if the group starts there and positions are
-    plain offsets; otherwise it is left out.
+    single numbers, so that their difference is a count; otherwise it is left out.
     """
     source = route.config.source
     backlog = await operations.backlog(topic, source.group)
@@ -127,5 +128,5 @@ async def _topic_backlog(cluster: Cluster, operations: Operations, topic: str, r
 
 
 def _assigned_partitions(route: Route, topic: str) -> Collection[str]:
-    """Return the names of the topic's partitions that are assigned to this gateway."""
+    """Return the names of the topic's partitions that are assigned to this gateway, also of those that it has stopped reading."""
     return {partition.name for partition in (*route.deliveries, *route.stopped) if partition.topic == topic}

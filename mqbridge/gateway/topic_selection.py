@@ -17,10 +17,11 @@ MAX_EXAMPLES = 3
 async def select_source_topics(
     source: Cluster, route: RouteConfig, planned_topics: Sequence[str] = (), pending_routes: Collection[RouteConfig] = ()
 ) -> list[SelectedTopic]:
-    """Return the topics that match the route; `planned_topics`, which earlier routes will create, count as existing.
+    """Return the topics that the route names, even if they do not exist, and the existing ones that match its patterns.
 
-    Raises ConfigError if no topic matches, or more topics than one group of the system may read. Raises ClusterError if no topic
-    matches yet and one of `pending_routes` may create one.
+    `planned_topics`, which earlier routes will create, count as existing. `pending_routes` are the routes that are not open
+    yet. Raises ConfigError if no topic matches, if more topics match than one group may read, or if there is a pattern and the
+    cluster cannot list its topics. Raises ClusterError if no topic matches yet and a pending route may create one.
     """
     names_and_patterns = route.source.configured_topics
     existing: list[str] = []
@@ -44,11 +45,12 @@ async def select_source_topics(
         )
     max_topics = source.capabilities.group_topics
     if max_topics is not None and len(selected) > max_topics:
-        half = selected[len(selected) // 2].topic
+        middle_topic = selected[len(selected) // 2].topic
         raise ConfigError(
             f"route {route.name!r} selects {len(selected):,} topics, "
             f"but a group of {source.name!r} may read at most {max_topics:,}",
-            hint=f"Split it into several routes, each with a part of the topics and its own group; half sort before {half}",
+            hint="Split it into several routes, each with a part of the topics and its own group; "
+            f"half sort before {middle_topic}",
         )
     return selected
 
@@ -57,7 +59,7 @@ def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator:
     """Make the error for a missing topic that another route will create."""
     return ClusterError(
         f"route {route.name!r}: the topic {topic!r} does not exist in cluster {cluster!r} yet: route {creator!r}, which creates "
-        "it, is not open"
+        "it, is not open yet"
     )
 
 

@@ -217,7 +217,7 @@ async def test_a_route_waits_for_the_topic_that_a_late_route_creates(world: Worl
         second = named(gateway, "second")
         wanted = source.partition("/")[2]
         missing = f"the topic {wanted!r} does not exist in cluster 'b' yet"
-        why = f"route 'second': {missing}: route 'first', which creates it, is not open"
+        why = f"route 'second': {missing}: route 'first', which creates it, is not open yet"
         assert str(second.retry_reason) == why
         await until(lambda: second._rejoin_backoff.has_failed)  # the route has also tried to open by itself
         assert (second.error, str(second.retry_reason)) == (None, why)
@@ -242,7 +242,7 @@ async def test_a_route_waits_for_a_topic_that_another_route_cannot_create_yet(
     fill(world.a, "t", 1, 5)
     async with started(world.config(route("first", "a/t", "b/t"), route("second", "b/t", "c/t"))) as (gateway, task):
         await until(lambda: gateway.ready or task.done())
-        assert "route 'first', which creates it, is not open" in str(named(gateway, "second").retry_reason)
+        assert "route 'first', which creates it, is not open yet" in str(named(gateway, "second").retry_reason)
         starting.clear()
         await until(lambda: everything(world.c, "t") == list(range(5)))
 

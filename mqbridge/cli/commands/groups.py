@@ -106,4 +106,5 @@ def _show_members(states: list[GroupState], *, as_json: bool) -> None:
 
 
 def _partition_names(partitions: tuple[str, ...] | None) -> str:
+    """Return the text for a member's partitions, which are None if the system does not report them."""
     return "?" if partitions is None else ", ".join(partitions) or "none"

@@ -25,7 +25,7 @@ spark = typer.Typer(name="spark", cls=SparkCommands, no_args_is_help=True, **SET
 
 @spark.callback()
 def group() -> None:
-    """Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17.
+    """Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17 or newer.
 
     For example:
 

@@ -9,7 +9,7 @@ from mqbridge.gateway.route import Route
 MAX_PARTITION_SERIES = 100
 """Maximum number of partition series per route: those with the greatest lag. The route's total includes all partitions."""
 MAX_TARGET_SERIES = 100
-"""Maximum number of target series per route: those of the targets that have waited longest for a receipt."""
+"""Maximum number of target series per route: those of the targets with the longest wait for a result."""
 
 
 TARGET = ("route", "target")
@@ -22,7 +22,7 @@ def targets() -> Iterator[Family]:
         "mqbridge_target_sends",
         "gauge",
         TARGET,
-        "Shares of batches that were sent to the target and have no receipt yet",
+        "Sends to the target that are neither confirmed nor failed yet; a send is the part of a batch for one target partition",
         "Which target is behind?",
         lambda gateway: [((route, label), sends) for route, label, sends, _ in _target_states(gateway)],
     )
@@ -30,14 +30,17 @@ def targets() -> Iterator[Family]:
         "mqbridge_target_waiting_seconds",
         "gauge",
         TARGET,
-        "Seconds since the target's last receipt while sends are in flight; 0 if none is in flight",
+        "Seconds since the target's last result of a send while sends are in flight; 0 if none is in flight",
         "Which target is stuck?",
         lambda gateway: [((route, label), seconds) for route, label, _, seconds in _target_states(gateway)],
     )
 
 
 def _target_states(gateway: MeteredGateway) -> Iterator[tuple[str, str, int, float]]:
-    """Yield route name, target label, number of sends in flight, and seconds without a receipt."""
+    """Yield route name, target label, number of sends in flight, and the longest wait for a result in seconds; 0 without sends.
+
+    Several source topics may share a target label: the target of each has its own progress.
+    """
     now = asyncio.get_running_loop().time()
     for route in gateway.routes:
         states = [
@@ -55,7 +58,7 @@ def lags() -> Iterator[Family]:
         "gauge",
         ("route", "unit"),
         "Backlog of the route's group in the source, all partitions together, in the source's own unit; "
-        "every instance of the group reports the same value",
+        "every instance of the group reports the same value, except for partitions without a committed position",
         "Is it growing? The first question in any incident.",
         lambda gateway: [
             ((route.name, lag.unit), lag.total)
@@ -67,7 +70,7 @@ def lags() -> Iterator[Family]:
         "mqbridge_partition_lag",
         "gauge",
         ("route", "topic", "partition"),
-        f"The lag by partition, of the {MAX_PARTITION_SERIES} with the greatest lag of each route",
+        f"The lag by partition, for the {MAX_PARTITION_SERIES} partitions of each route with the greatest lag",
         "One partition is behind: a hot key, or its target partition is stuck.",
         lambda gateway: [
             ((route.name, *partition), lag) for route in gateway.routes for partition, lag in _greatest_lags(gateway, route)

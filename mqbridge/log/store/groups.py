@@ -1,7 +1,7 @@
-"""Groups: members, leases of partitions, and committed offsets. Each function runs inside one write transaction.
+"""Groups: members, leases of partitions, and committed offsets. The caller of each function holds a write transaction.
 
-Heartbeats renew a member's rows. Only a living member has leases, and only the owner of a lease can commit. So a process that was
-suspended for longer than its lease can neither commit nor keep a partition, whatever it assumes.
+Heartbeats renew a member's rows. Only a living member has leases, and only the owner of a lease can commit. So a process that
+was suspended for longer than its lease can neither commit nor keep a partition, whatever it assumes.
 Partitions are assigned round robin to the members in the order of their ids. Every member computes the same assignment, so no
 coordinator is needed.
 """
@@ -17,8 +17,8 @@ from mqbridge.log.store.database import clock_ms
 from mqbridge.log.store.topics import PartitionRow
 
 IS_ALIVE = "renewed_ms <= ?2 AND renewed_ms + lease_ms >= ?2"
-"""SQL condition: the member is alive at the time ?2. That time is read from `clock_ms` inside the write transaction, so no
-renewal can be later; a row with a later `renewed_ms` was written before the machine restarted."""
+"""SQL condition: the member is alive at the time ?2, a time of `clock_ms`, which starts again when the machine starts. It is
+read inside the write transaction, so a row with a later `renewed_ms` was written before the machine restarted."""
 
 
 class Membership(NamedTuple):
@@ -46,9 +46,10 @@ class AssignmentChange:
 def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> AssignmentChange:
     """Renew this member, drop expired members, lease newly assigned partitions and release those assigned to other members.
 
-    Leases without a lane, whose release has failed, are released too. `acknowledged` maps the id of each partition with a lane to
-    its acknowledged offset, or None. The time is read inside the transaction: otherwise members that renewed while this one
-    waited for the lock would have a time after it, and count as expired.
+    `acknowledged` maps the id of each partition that the member reads to its acknowledged offset, None if nothing is
+    acknowledged yet. Leases of partitions that it no longer reads, whose release has failed, are released too. The time is read
+    inside the transaction: otherwise members that renewed while this one waited for the lock would have a time after it, and
+    count as expired.
     """
     change, time_ms = AssignmentChange(), clock_ms()
     rows = {topic: topic_rows.partitions(connection, topic) for topic in member.topics}
