@@ -13,7 +13,7 @@ from mqbridge.errors import ConfigError
 MIN_JAVA = 17
 """The oldest Java version that Spark 4 supports."""
 GATEWAY_PORT_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Environment variable that `spark-submit` sets for its program. If it is set, Spark's JVM runs already, with a master URL."""
+"""Environment variable that `spark-submit` sets for its program. If it is set, Spark's JVM runs already: no Java is started."""
 
 
 def check_prerequisites() -> None:

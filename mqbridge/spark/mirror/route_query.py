@@ -83,8 +83,10 @@ class RouteQuery:
         try:
             if self._query.isActive:
                 self._query.stop()
-        except Exception:  # py4j raises various errors after its JVM has ended, and the query with it
-            log.debug("route %s: Spark's query cannot be stopped", self.route.name, exc_info=True)
+        except Exception:  # if the JVM has ended, the query has ended too, and py4j raises various errors
+            log.debug(
+                "route %s: stopping Spark's query failed, probably because its JVM has ended", self.route.name, exc_info=True
+            )
 
     def _read_report(self, report: Any) -> None:
         """Update the progress from one of Spark's progress reports."""
@@ -126,7 +128,11 @@ class RouteQuery:
 
 
 def source_options(route: Route, settings: MirrorSettings, config: Path, stop_file: Path, tasks: int) -> dict[str, str]:
-    """Return the options of the query's source. `tasks` is the number of tasks among which ranges are divided."""
+    """Return the options of the query's source.
+
+    `tasks` is the number of tasks among which the ranges of a batch are divided. It matters only if the tasks move the messages
+    with the gateway's clients (`through` is `pump`). Otherwise the messages pass through Spark as rows.
+    """
     options = {
         "config": str(config),
         "route": route.name,
@@ -142,7 +148,7 @@ def source_options(route: Route, settings: MirrorSettings, config: Path, stop_fi
         options["newTopicsInterval"] = format_duration(route.source.refresh)
     if settings.through == "pump":
         return options | {"mode": RANGES_MODE, "rangeTasks": str(tasks)}
-    return options | {"propertiesFormat": "binary"}
+    return options | {"propertiesFormat": "binary"}  # one binary value per message, which only the sink decodes
 
 
 def sink_options(route: Route, config: Path, checkpoint: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Plans the batches of a stream: requests metadata from the cluster, stores it in the state, and finds where a batch ends.
+"""Plans the batches of a stream: requests metadata from the cluster, stores it in `SourceState`, and finds where a batch ends.
 
 The planner stores positions, not messages.
 """
@@ -54,7 +54,7 @@ class StreamPlanner:
         """
 
     async def freeze(self) -> None:
-        """Make the current ends of the partitions the target, where a query with availableNow ends.
+        """Let a query with availableNow end at the current ends of the partitions (`SourceState.target`).
 
         Raises ClusterError, ConfigError.
         """
@@ -67,10 +67,12 @@ class StreamPlanner:
             await self._refresh({})
             starting = self._settings.starting
             topics_with_bounds = {topic for topic, _ in self.state.bounds}
+            # A topic without bounds may be missing: `describe` then raises ClusterError (FATAL).
             await self.queries.describe([topic for topic in self.state.topics if topic not in topics_with_bounds])
-            offsets = await self.queries.positions(starting, self.state.bounds_to_read(), Start.EARLIEST)
+            offsets = await self.queries.positions(starting, self.state.bounds_to_read(), default=Start.EARLIEST)
             if isinstance(starting, AtTimestamp):  # a position may be after the known ends: a message arrived since
                 await self._refresh_bounds({})
+            # The empty batch writes these offsets into the checkpoint: after a restart, latest would be a later position.
             self.state.begin(offsets, with_empty_batch=_contains_latest(starting))
         assert self.state.initial is not None  # noqa: S101 - set by `begin`
         return self.state.initial
@@ -78,9 +80,10 @@ class StreamPlanner:
     async def begin_offsets(self, start: Offsets, end: Offsets) -> Offsets:
         """Return where a batch between two offsets begins, including the partitions that `start` lacks.
 
-        Spark does not store where the first batch began. If the first batch is repeated after a restart, `start` is a new result
-        of `initial_offsets`, which lacks partitions that are missing or deferred now. The first batch may have had messages of
-        them, so this method finds where they begin. Raises ClusterError, GapError.
+        Spark does not store where the first batch began. If the first batch is repeated after a restart, `start` is a new
+        result of `initial_offsets`, which lacks partitions that are missing now, or deferred because the topics to copy them to
+        do not exist. The first batch may have had messages of them, so this method finds where they begin. Raises ClusterError,
+        GapError.
         """
         lacking = end.keys() - start.keys()
         if not lacking or start != self.state.initial:
@@ -97,19 +100,22 @@ class StreamPlanner:
         if isinstance(starting, ExplicitOffsets):
             lacking_topics = {topic for topic, _ in lacking_bounds}
             starting = ExplicitOffsets({topic: starting.topics[topic] for topic in starting.topics if topic in lacking_topics})
-        return {**start, **await self.queries.positions(starting, lacking_bounds, Start.EARLIEST)}
+        return {**start, **await self.queries.positions(starting, lacking_bounds, default=Start.EARLIEST)}
 
     async def end_offsets(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next batch, or `start` if there is nothing to read. Raises ClusterError, ConfigError, GapError.
 
-        A query with availableNow waits until the missing targets of deferred partitions exist, because it must not end before
-        these partitions are read.
+        A query with availableNow waits until the targets of deferred partitions, the topics to copy them to, exist, because it
+        must not end before these partitions are read.
         """
-        deadline = time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
+        timeout_s = min(RESTART_TIMEOUT_S, self._settings.retry_s)
+        deadline = time.monotonic() + timeout_s
         while (end := await self._find_end(start, limit)) == start and (deferred := self.state.deferred_targets()):
             if time.monotonic() >= deadline:
-                partition = describe_partition(min(deferred))
-                raise ClusterError(f"the targets of {partition} and {len(deferred) - 1} others could not be created")
+                others = f" and {len(deferred) - 1} other partitions" if len(deferred) > 1 else ""
+                partitions = f"{describe_partition(min(deferred))}{others}"
+                problem = f"the targets of {partitions} could not be created within {timeout_s:g} s"
+                raise ClusterError(f"{problem}; the log has the reasons")
             await asyncio.sleep(self._settings.metadata_s)
         return end
 
@@ -119,7 +125,7 @@ class StreamPlanner:
         Computes the end again only if an input changed.
         """
         await self._refresh(start)
-        if self.state.take_empty_batch(start):
+        if self.state.take_empty_batch(start):  # the first batch, if `initial_offsets` requested an empty one
             return start
         # An overdue batch is planned even with fewer messages than `minOffsetsPerTrigger`.
         is_overdue = time.monotonic() - self._last_batch_time >= self._settings.max_delay_s
@@ -158,7 +164,7 @@ class StreamPlanner:
             log.warning(MISSING_TEXT, self._settings.cluster.name, len(still_missing), example, rest_s)
             await asyncio.sleep(backoff.delay())
             self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
-        self.state.extend_target(missing)
+        self.state.extend_target(missing)  # those that were also missing when the target was frozen are not in it yet
 
     async def _handle_losses(self, start: Offsets) -> None:
         """Raise GapError for a data loss, or log each loss once if the options accept it."""
@@ -187,7 +193,8 @@ class StreamPlanner:
         """
         backlog = self.state.backlog(start)
         max_rows, max_bytes = self._max_rows_and_bytes(limit)
-        min_rows = None if is_overdue or self.state.target is not None else self._settings.min_rows
+        has_target = self.state.target is not None  # then the last batch must not wait for messages beyond the target
+        min_rows = None if is_overdue or has_target else self._settings.min_rows
         if not backlog or (max_rows is None and max_bytes is None and min_rows is None):
             return {key: end for key, (_, end) in backlog.items()}
         unit_ranges = await self.queries.measure(backlog)
