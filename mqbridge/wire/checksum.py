@@ -14,7 +14,7 @@ def _import_crc32() -> Callable[[bytes], int]:
         from isal.isal_zlib import crc32 as isal_crc32  # noqa: PLC0415 - may be absent
     except ImportError:
         return zlib.crc32
-    function: Callable[[bytes], int] = isal_crc32  # with a type: isal has none
+    function: Callable[[bytes], int] = isal_crc32  # isal has no type annotations
     return function
 
 

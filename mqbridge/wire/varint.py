@@ -19,22 +19,23 @@ def _encode(value: int) -> bytes:
     return bytes(out)
 
 
-SMALL = [_encode(value) for value in range(1 << 14)]
+SMALL_VARINTS = [_encode(value) for value in range(1 << 14)]
 """The encodings of small values, by value."""
 
-CONTINUED = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
+TWO_BYTE_PREFIXES = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
 """The first two bytes of a longer encoding, by the lowest 14 bits of its value."""
 
 
 def encode_varint(value: int) -> bytes:
     """Encode an unsigned value of up to 64 bits."""
-    return SMALL[value] if value < 1 << 14 else _encode(value)
+    return SMALL_VARINTS[value] if value < 1 << 14 else _encode(value)
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decode the value at offset `at`; return the value and the offset after it.
 
-    Raises RemoteProtocolError if the encoding is incomplete or too long.
+    An encoding of ten bytes may contain up to 70 bits, which are all returned. Raises RemoteProtocolError if the encoding is
+    incomplete or longer.
     """
     value = shift = 0
     for index in range(at, min(at + MAX_VARINT_BYTES, len(data))):

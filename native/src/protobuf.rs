@@ -10,7 +10,7 @@ pub enum Value {
     Varint(u64),
     /// Bytes, a string or an inner message: start and end offset in the reader's data.
     Bytes(usize, usize),
-    /// A fixed-size number or a group. No field that is read here has these wire types, so the field is an unknown one.
+    /// A fixed-size number or a group. No field of our messages has these wire types, so callers ignore it.
     Skipped,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Skips to the end of a group with this number. Inside a group, like upb, it also accepts the field number 0.
+    /// Skips to the end of a group with this number. Like upb, accepts the field number 0 inside a group.
     fn skip_group(&mut self, number: u32, depth: u32) -> Result<(), Corrupt> {
         let depth = depth.checked_sub(1).ok_or(Corrupt)?;
         loop {

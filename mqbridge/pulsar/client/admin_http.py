@@ -1,11 +1,12 @@
-"""HTTP calls of the admin interface: errors with remedies, redirects, several addresses.
+"""HTTP calls of the admin interface: follows redirects, tries several addresses, and says in errors what to do.
 
 A broker that does not own a topic redirects to the web address of the owner, and the call is repeated there with its method and
 body. While a topic moves, the owner may redirect again. One deadline covers all steps of a call.
 
-Credentials come from the cluster's `auth` or from `admin_url` (`http://user:password@host`). They are sent only to the addresses
-of `admin_url` and to hosts that the cluster lists as its brokers, and never by http after https. So a malicious redirect cannot
-get them. A cluster with authorization lists its brokers only to super users.
+Credentials come from the cluster's `auth` or from `admin_url` (`http://user:password@host`). They are sent only to the
+addresses of `admin_url` and to hosts that the cluster lists as its brokers, and never over http if the call began with https.
+So a malicious redirect cannot get them. A cluster with authorization lists its brokers only to super users: for other users,
+`admin_url` has to contain the addresses of all brokers.
 
 With several addresses, the next one is tried if one cannot be reached. A call that the server may have executed is repeated only
 if it is idempotent. A GET must leave time for the other addresses; any other call has the whole time until the deadline, because
@@ -80,14 +81,14 @@ class AdminHttp:
         """Index in `_bases` of the address that is tried first."""
         user, password = configured[0].username, configured[0].password
         self._url_credentials = httpx.BasicAuth(user, password) if user or password else None
-        """Credentials of `admin_url`, which take precedence over those of the cluster."""
+        """Credentials of `admin_url`, the same for all its addresses; they take precedence over `auth`."""
         self._auth = auth
         self._timeout_s = timeout_s
         # An address that accepts no connection must leave time for the others.
         timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(configured))
         self._http = HttpConnections(timeout, tls, transport)
         self._has_succeeded = False
-        """True once a call has succeeded. Errors of credentials and of TLS are FATAL before that, and temporary later."""
+        """True once a call has succeeded. TLS errors and refused `auth` credentials are FATAL before that, temporary later."""
         self._needs_fresh_credentials = False
         """True if the last credentials were refused, so that the next call reads fresh ones."""
         self._untrusted_origins: set[str] = set()
@@ -101,14 +102,14 @@ class AdminHttp:
         await self._http.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, idempotent: bool = False) -> Any:
-        """Make a call; return the parsed response, None if it is empty. Raises ClusterError.
+        """Make a call to `path`, below /admin/v2; return the parsed response, None if it is empty. Raises ClusterError.
 
         `idempotent` is True for a call that may be executed twice, which always holds for GET.
         """
         idempotent = idempotent or method == "GET"
-        were_fresh = self._needs_fresh_credentials  # a concurrent call may change the attribute meanwhile
+        sends_fresh = self._needs_fresh_credentials  # kept, because a concurrent call may change the attribute
         response = await self._try_addresses(method, path, body, idempotent=idempotent)
-        if are_credentials_refused(response) and not were_fresh:  # their source may contain new ones by now
+        if are_credentials_refused(response) and not sends_fresh:  # `auth` may find new ones by now
             self._needs_fresh_credentials = True
             response = await self._try_addresses(method, path, body, idempotent=idempotent)
         self._needs_fresh_credentials = are_credentials_refused(response)
@@ -125,7 +126,8 @@ class AdminHttp:
         if are_credentials_refused(response):
             if (origin := _origin(response.url)) in self._untrusted_origins:
                 problem = (
-                    f"{call} was redirected to {origin}, which the cluster does not list as a broker, so without credentials"
+                    f"{call} was redirected to {origin} and sent there without credentials, "
+                    "because the cluster does not list this broker"
                 )
                 remedy = "give the addresses of all brokers as admin_url"
                 return ServerRefused(f"{problem}: {remedy}", response.status_code, Failure.FATAL)

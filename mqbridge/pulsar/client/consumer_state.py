@@ -17,17 +17,17 @@ a lost connection are skipped.
     delivered      the last entry delivered to the application in this generation
     acked_up_to    the application has acknowledged everything up to this entry; never after `delivered`
     last_sent_ack  the last cumulative acknowledgement that was sent
-    reader_start   the entry at which a reader subscribes until its first delivery. LATEST is replaced after the first SUBSCRIBE
-                   by the broker's cursor, which is the newest entry at that time.
+    reader_start   the first entry that a reader (a consumer without a durable subscription) requests, until its first delivery.
+                   LATEST is replaced after the first SUBSCRIBE by the broker's cursor, the newest entry at that time.
 
 If one consumer receives the whole topic and acknowledges cumulatively, last_sent_ack <= acked_up_to <= delivered.
 
 All positions are discarded together when the next position is decided elsewhere: by a seek, by another consumer that becomes
 active (failover), by an operator's reset, or by the migration of the topic to another cluster.
 
-The cursor is the broker's position of the subscription: the last entry that is acknowledged there. It is requested with a
-SUBSCRIBE, and it may be older than expected: before `last_sent_ack` or before the first entry of the generation. There are
-two cases:
+The cursor is the broker's position of the subscription: the last entry that is acknowledged there. It is requested after a
+SUBSCRIBE has succeeded, if `needs_cursor`. It may be older than expected: before `last_sent_ack` or before the first entry of the
+generation. There are two cases:
 
 - The broker has closed the consumer: the subscription was reset, so all positions are discarded. An acknowledgement that was in
   flight when the broker closed the consumer looks like a reset; then some entries are delivered twice.
@@ -71,8 +71,8 @@ class Event(Enum):
     DEACTIVATE = auto()
 
     DELIVER = auto()
-    REWIND = auto()
-    FORGET = auto()
+    REWIND = auto()  # the positions are set back to the last acknowledged entry
+    FORGET = auto()  # all positions are discarded
     SEEK = auto()
     SEEK_DONE = auto()
 
@@ -127,7 +127,10 @@ def _next(table: dict[tuple[State, Event], State], state: State, event: Event) -
 
 
 def _last_complete(ack: MessageIdData) -> EntryId:
-    """Return the last entry whose messages are all acknowledged by this cumulative acknowledgement."""
+    """Return the last entry whose messages are all acknowledged by this cumulative acknowledgement.
+
+    With an `ack_set`, only a part of the messages of its own entry is acknowledged.
+    """
     ledger, entry = entry_id(ack)
     return ledger, entry - 1 if ack.ack_set else entry
 
@@ -148,7 +151,7 @@ class ConsumerState:
         self.reader_start = start
         self.delivered = self.acked_up_to = ids.EARLIEST
         self.last_skipped: EntryId = ids.EARLIEST
-        """The last entry that was skipped: a repeated chunk, or an entry whose messages are all acknowledged."""
+        """The last entry that `record_skip` got. A check whether the topic is read to its end counts it as received."""
         self.last_sent_ack: MessageIdData | None = None
         self.ack_may_be_lost = False
         """True if `last_sent_ack` may not have reached the broker and must be sent again."""
@@ -184,7 +187,9 @@ class ConsumerState:
         return self.last_sent_ack is not None or (self._closed and self._in_order and self.progress is S.READING)
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
-        """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker, None if unknown.
+        """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker.
+
+        It is None if it was not needed, or the broker cannot report it.
 
         Return True if the subscription was reset by an operator or another client; then this call has discarded all positions.
         """
@@ -203,7 +208,8 @@ class ConsumerState:
         if cursor is not None and cursor >= expected:
             self._before_first = max(self._before_first, cursor)
             return False
-        # With entry id -1, `expected` is before a ledger's first entry: even without a reset the cursor is in an earlier ledger.
+        # An entry id of -1 means the position before a ledger's first entry. The cursor is then in an earlier ledger even without
+        # a reset, so it proves nothing.
         if closed and cursor is not None and expected[1] >= 0:
             self.forget()
             return True
@@ -213,8 +219,8 @@ class ConsumerState:
     def on_detached(self, earliest_open_chunk: EntryId, *, closed: bool = False) -> bool:
         """Record that the registration has ended. `closed` is True if the broker closed the consumer.
 
-        `earliest_open_chunk` is the result of `ReceiverQueue.earliest_open_chunk`. Return True if delivered entries are skipped
-        when the broker repeats them after the next SUBSCRIBE.
+        `earliest_open_chunk` is the first chunk of the earliest chunked message that is still needed, LATEST if there is none.
+        Return True if delivered entries are skipped when the broker repeats them after the next SUBSCRIBE.
         """
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.DETACH)
@@ -225,7 +231,7 @@ class ConsumerState:
             # Individual acknowledgements may be lost: a killed broker forgets even those that came over earlier connections. A
             # later acknowledgement does not include them, so the entries must be delivered again.
             self.rewind()
-        if was_subscribed:
+        if was_subscribed:  # a failed attempt to subscribe received nothing, so the earlier value remains right
             self._resume_at = min(self.delivered, earliest_open_chunk)
         return self._in_order and not self._acks_individually
 
@@ -328,7 +334,7 @@ class ConsumerState:
         self.last_sent_ack, self.ack_may_be_lost = None, False
 
     def end_seek(self, to: EntryId | None) -> None:
-        """Record the end of a SEEK, also if its result is unknown.
+        """Record the end of a SEEK, also of a failed one: the broker may have moved the cursor nevertheless.
 
         `to` is the entry of the SEEK. It is None for a SEEK to a publish time: then the cursor shows which entry that is.
         """

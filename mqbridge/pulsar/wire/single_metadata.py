@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from functools import lru_cache
 
-from mqbridge.wire.varint import CONTINUED, SMALL, encode_varint
+from mqbridge.wire.varint import SMALL_VARINTS, TWO_BYTE_PREFIXES, encode_varint
 
 CACHED_PAYLOAD_SIZES = 16384
 """Number of payload sizes, from 0 on, whose prefixes are cached for messages that have only a payload."""
@@ -61,7 +61,8 @@ def _encode_event_time(time: int) -> bytes:
     """Encode the field of an event time in ms since the epoch."""
     if 1 << 28 <= time < 1 << 42:  # from 1970-01-04 to 2109
         # A varint of six bytes is joined from table entries of two bytes, each by 14 bits of the time: faster than a loop.
-        return b"".join((b"\x28", CONTINUED[time & 0x3FFF], CONTINUED[time >> 14 & 0x3FFF], SMALL[time >> 28]))
+        low, middle = TWO_BYTE_PREFIXES[time & 0x3FFF], TWO_BYTE_PREFIXES[time >> 14 & 0x3FFF]
+        return b"".join((b"\x28", low, middle, SMALL_VARINTS[time >> 28]))
     return b"\x28" + encode_varint(time & _UINT64)
 
 

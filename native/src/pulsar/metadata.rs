@@ -6,7 +6,7 @@ use crate::message::{Key, Pair, Slice, Store};
 use crate::protobuf::{Corrupt, Reader, Value};
 use crate::text::{base64_decode, is_utf8};
 
-/// The numbers of the fields in one of the two kinds of metadata; 0 for a field that it does not have.
+/// The numbers of the fields in one of the two kinds of metadata; 0, which no encoded field has, if the kind lacks the field.
 pub struct FieldNumbers {
     pub properties: u32,
     pub partition_key: u32,
@@ -40,6 +40,7 @@ pub const MESSAGE_METADATA: FieldNumbers = FieldNumbers {
 /// The fields of one message's metadata, without the properties. If a field is repeated, the last value counts.
 #[derive(Default)]
 pub struct Metadata {
+    /// Bytes of this message's payload in its batch; 0 in the metadata of an entry.
     pub payload_size: i32,
     pub null_value: bool,
     /// ms since the epoch; 0 if the message has none.
@@ -53,7 +54,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Parses encoded metadata. Replaces the content of `pairs` by its properties.
+    /// Parses encoded metadata. Replaces the content of `pairs` by the properties in the metadata.
     pub fn read(numbers: &FieldNumbers, store: &Store, encoded: Slice, pairs: &mut Vec<Pair>) -> Result<Metadata, Corrupt> {
         let data = store.bytes(encoded);
         let slice = |begin, end| encoded.part(begin, end);
@@ -82,7 +83,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// Returns true if the key and the properties are valid UTF-8.
+    /// Returns true if the key and the properties are valid UTF-8; otherwise the message counts as damaged.
     pub fn is_text(&self) -> bool {
         !self.is_not_utf8
     }
@@ -106,7 +107,7 @@ impl Metadata {
 /// Start and end offset of bytes.
 type Span = (usize, usize);
 
-/// Returns where the name and the value of a KeyValue are in the reader's data.
+/// Returns where the name and the value of a KeyValue are in the reader's data; an absent one is empty.
 fn read_pair(mut reader: Reader) -> Result<(Span, Span), Corrupt> {
     let (mut name, mut value) = ((0, 0), (0, 0));
     while let Some(field) = reader.field()? {
