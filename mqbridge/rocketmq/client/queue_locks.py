@@ -1,7 +1,7 @@
 """Queue locks of orderly groups: a member reads a queue only while it holds the lock at the broker, so two never read it at once.
 
-A lock expires at the broker 60 s after the last LOCK_BATCH_MQ. We renew it every 20 s, and stop reading 30 s after the last
-success (`LOCK_VALID_S`). So if renewals fail, we have stopped before another member can get the lock.
+A lock expires at the broker 60 s after the last LOCK_BATCH_MQ. `HeldQueues` renews it every 20 s, and reading stops 30 s
+after the last success. So if renewals fail, this member has stopped before another one can get the lock.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from mqbridge.rocketmq.wire.command import Command
 log = logging.getLogger(__name__)
 
 RENEW_INTERVAL_S = 20.0
-"""Interval of renewals, as in the Java clients."""
+"""Interval at which `HeldQueues` calls `lock` for its queues again, as in the Java clients."""
 
 
 class QueueLocks:
@@ -54,9 +54,10 @@ class QueueLocks:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "locking queues of group %s at broker %s failed, retrying later: %s",
+                "locking queues of group %s at broker %s failed, retrying within %g s: %s",
                 self._group,
                 queues[0].broker,
+                RENEW_INTERVAL_S,
                 error,
             )
             return None

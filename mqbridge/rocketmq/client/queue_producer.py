@@ -70,10 +70,10 @@ class QueueProducer:
         """Index of the last queue that `choose` returned without a key; it starts at a different queue in each producer."""
         self._all_sent: asyncio.Future[None] | None = None
         """While `close` waits: its result is set when no send is pending."""
-        self._unwatch = client.routes.watch(topic, self._on_route)
+        self._stop_watching_route = client.routes.watch(topic, self._on_route)
         client.add_producer(group)
 
-    # --- wire bytes to chosen queues --------------------------------------------------------------------------------
+    # --- sending encoded messages to a given queue ------------------------------------------------------------------
 
     def send_batch(
         self, queue: Queue, body: bytes, count: int, born: int, *, movable: bool = False
@@ -117,7 +117,7 @@ class QueueProducer:
 
         The arguments are those of `send_single`.
         Raises ClusterError: REFUSED or FATAL if the message cannot be sent at all, REFRESH if the queue's broker has no master
-        now, another one if the broker cannot be reached.
+        now, RETRY or FATAL if the broker cannot be reached.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
         problem = self._problem(SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future()), count=1)
@@ -169,9 +169,9 @@ class QueueProducer:
         return None
 
     def withdraw(self, queue: Queue, sends: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Cancel the given sends to a queue as far as they wait: they fail with RETRY. Other sends to the queue continue.
+        """Withdraw these sends to a queue: those that still wait fail with RETRY. Other sends to the queue continue.
 
-        A given send in flight gets the result of its response; after an error response or none it is not sent again but fails.
+        A send that is in flight gets the result of its response. If it fails, it is not sent again.
         """
         if (send_queue := self._send_queues.get(queue)) is not None:
             send_queue.withdraw(sends)
@@ -193,10 +193,10 @@ class QueueProducer:
         return queues
 
     def choose(self, sharding_key: str | None = None) -> Queue:
-        """Choose the queue of a message: by the hash of its sharding key as in Java; without a key, the next healthy queue.
+        """Choose the queue of a message: by the hash of its sharding key, as Java clients do; without a key, by round robin.
 
-        Messages with the same sharding key go to the same queue, as long as the number of queues does not change. Raises
-        LocalProtocolError if `queues` was not called before.
+        Messages with the same sharding key go to the same queue, as long as the number of queues does not change. Round robin
+        avoids queues whose last sends failed. Raises LocalProtocolError if `queues` was not called before.
         """
         queues = self._route.write_queues() if self._route is not None else ()
         if not queues:
@@ -241,7 +241,7 @@ class QueueProducer:
         if self._route is None or missing:
             problem = f"no name server knows topic {self.topic!r}; create it, or correct the name"
             raise ServerRefused(problem, Status.TOPIC_NOT_EXIST, Failure.FATAL)
-        raise ClusterError(f"no name server knows topic {self.topic!r} now", Failure.REFRESH)
+        raise ClusterError(f"no name server knows topic {self.topic!r} now, but it existed before", Failure.REFRESH)
 
     def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
         """Send the request to a healthy queue not at the broker `avoid` (None: at any broker); return False without one."""
@@ -278,7 +278,7 @@ class QueueProducer:
             self._all_sent = self._loop.create_future()
             await asyncio.wait([self._all_sent], timeout=timeout)
         self.closing = True
-        self._unwatch()
+        self._stop_watching_route()
         for send_queue in list(self._send_queues.values()):
             await send_queue.stop()
         await self.client.remove_producer(self.group)

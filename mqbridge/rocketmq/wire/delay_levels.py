@@ -9,9 +9,9 @@ MAX_LEVEL = len(LEVELS_S)
 RETRY_BASE_LEVEL = 3
 """Level of a message's first redelivery; each later redelivery has the next level."""
 MAX_TIMER_MS = 3 * 86_400_000
-"""The longest delay, by a delivery time, that 5.x brokers accept by default (`timerMaxDelaySec`), in ms.
+"""How far in the future a message's delivery time may be, in ms: the default of 5.x brokers (`timerMaxDelaySec`).
 
-Brokers refuse a longer delay with MESSAGE_ILLEGAL.
+Brokers refuse a later delivery time with MESSAGE_ILLEGAL.
 """
 
 

@@ -34,12 +34,13 @@ class SendCounters(Counters):
 
 
 class ReadCounters(Counters):
-    """Counters of one partition's get requests.
+    """Counters of one partition's requests.
 
-    A response to a get counts in `packs` if it contained messages, in `empty` if the get read data without a message that
-    matches the filter, in `misses` if there was no data to read, or in `limited` if the Broker's flow control refused it (452).
-    `failures` counts requests that failed, or were refused for another reason. `bytes` counts the bytes of responses with data,
-    `messages` the messages in them, `commits` and `registrations` successful requests of these kinds.
+    `gets` counts the get requests that were sent. A response to a get counts in `packs` if it contained messages, in `empty` if
+    the get read data without a message that matches the filter, in `misses` if there was no data to read, or in `limited` if
+    the Broker's flow control refused it (452). `failures` counts requests that failed, or were refused for another reason.
+    `bytes` counts the bytes of responses with data, `messages` the messages in them, `commits` successful commits, and
+    `registrations` how often the consumer registered for the partition.
     """
 
     __slots__ = ("bytes", "commits", "empty", "failures", "gets", "limited", "messages", "misses", "packs", "registrations")
@@ -58,8 +59,9 @@ class ReadCounters(Counters):
 class CallCounters(Counters):
     """Counters of the calls to one server.
 
-    `requests` counts the requests sent, `answers` responses, `late` calls that timed out, `lost` calls whose connection was lost
-    before the response, `connections` the connections that were made, and `reclaimed` those that were closed because idle.
+    `requests` counts the requests sent, `answers` responses, `late` calls without a response in time, `lost` calls whose
+    connection was lost before the response, `connections` the connections that were made, and `reclaimed` those that were
+    closed because idle.
     """
 
     __slots__ = ("answers", "connections", "late", "lost", "reclaimed", "requests")
@@ -72,7 +74,7 @@ class CallCounters(Counters):
 
 
 def difference(later: dict[str, int], earlier: dict[str, int]) -> dict[str, int]:
-    """Return the difference of two snapshots, counter by counter."""
+    """Return the difference of two snapshots, counter by counter; a counter that `earlier` lacks was 0."""
     return {name: value - earlier.get(name, 0) for name, value in later.items()}
 
 

@@ -1,8 +1,8 @@
 """Send messages to any partition that accepts them: round robin, without the Brokers on the blocklist.
 
-Messages have no order, so a failed message is retried on the next partition, mostly at another Broker. If only the response to
-the first attempt was lost, the message is stored twice, on different partitions. Pending messages are limited by number and by
-bytes.
+Messages have no order, so a failed message is retried on the next partition, which is usually at another Broker. If only the
+response to the first attempt was lost, the message is stored twice, on different partitions. Pending messages are limited by
+number and by bytes.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ MAX_PENDING_PER_PARTITION = 50_000
 class PendingMessage:
     """A submitted message and the state of its attempts.
 
-    `ref` is the partition of its last attempt. `give_up_at` is the event loop time after which it is not retried, None for no
-    limit.
+    `ref` is the partition of its last attempt, `backoff` the pauses between its attempts, None before the first failure.
+    `give_up_at` is the event loop time after which it is not retried, None for no limit.
     """
 
     __slots__ = ("backoff", "data", "done", "flag", "give_up_at", "msg_time", "msg_type", "ref", "sender")
@@ -63,7 +63,7 @@ class LoadBalancingSender:
     blocklist      the Brokers to avoid
     bounded        True: `submit` raises while MAX_PENDING messages or MAX_PENDING_BYTES are pending; False: it does not, since
                    the caller limits them
-    closing        True once `close` has stopped waiting: messages then fail instead of being sent or retried
+    closed         True once `close` has stopped waiting: messages then fail instead of being sent or retried
     max_elapsed_s  seconds for which a failed message is retried, from its submission on; None for ever
     """
 
@@ -72,7 +72,7 @@ class LoadBalancingSender:
         self.bounded = bounded
         self.blocklist = BrokerBlocklist()
         self.pending = self.pending_bytes = 0
-        self.closing = False
+        self.closed = False
         self._max_elapsed_s = max_elapsed_s
         self._round_robin = random.randrange(1 << 16)  # noqa: S311 - so that producers begin with different partitions
         self._pending_of: dict[str, int] = {}
@@ -84,7 +84,8 @@ class LoadBalancingSender:
     def submit(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback) -> PendingMessage:
         """Send without waiting; `done` is called with the result. Raises ClusterError (RETRY) if too many messages are pending.
 
-        The arguments are those of `PartitionSender.submit`. The returned object has the partition of the last attempt as `ref`.
+        `data` is the encoded message; bit 0 of `flag` is set if it begins with an attribute block. `msg_time` is a minute in the
+        cluster's time zone, YYYYMMDDHHMM. The returned object has the partition of the last attempt as `ref`.
         """
         if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
             raise ClusterError(
@@ -113,17 +114,12 @@ class LoadBalancingSender:
         """Wait until no message is pending."""
         await self._is_empty.wait()
 
-    @property
-    def closed(self) -> bool:
-        """True once `close` has stopped waiting for pending messages; until then `submit` accepts more."""
-        return self.sender.closed
-
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for pending messages at most `timeout` seconds; those still pending fail."""
+        """Wait for pending messages at most `timeout` seconds; those still pending fail. `submit` accepts messages meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
-        self.closing = True
+        self.closed = True
         await self.sender.close(timeout=0)
 
     def on_attempt_done(self, message: PendingMessage, result: SendResult | MqbridgeError) -> None:
@@ -138,7 +134,7 @@ class LoadBalancingSender:
         now = self._loop.time()
         self.blocklist.count_failed(ref.broker, result, now)
         is_final = isinstance(result, ClusterError) and result.failure in (Failure.REFUSED, Failure.FATAL)
-        if is_final or self.closing or (message.give_up_at is not None and now >= message.give_up_at):
+        if is_final or self.closed or (message.give_up_at is not None and now >= message.give_up_at):
             self._settle(message, result)
             return
         message.backoff = message.backoff or Backoff(FIRST_RETRY_S, MAX_RETRY_S)
@@ -153,7 +149,7 @@ class LoadBalancingSender:
 
     def _send(self, message: PendingMessage) -> None:
         """Begin an attempt: submit the message to the next partition."""
-        if self.closing:
+        if self.closed:
             error = ConnectionLost(f"the sender to topic {self.sender.topic} was closed before this message was stored")
             self._settle(message, error)
             return
@@ -163,7 +159,7 @@ class LoadBalancingSender:
         self.sender.submit(ref.name, message.data, message.flag, message.msg_type, message.msg_time, done=message.on_attempt_done)
 
     def _choose_partition(self) -> PartitionRef:
-        """Return the next partition by round robin, without avoided and overfull ones; if all are, simply the next partition."""
+        """Return the next partition by round robin, without those that are full or on the blocklist; if all are, the next one."""
         refs = self.sender.route.listed
         now, pending_of, avoids = self._loop.time(), self._pending_of, self.blocklist.avoids
         self._round_robin += 1

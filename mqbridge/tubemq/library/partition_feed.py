@@ -1,4 +1,4 @@
-"""Reads one partition of a consumer, pack by pack, for as long as it is assigned to the consumer."""
+"""Reads one partition pack by pack, for as long as it is assigned to the consumer. A pack has the messages of one response."""
 
 import asyncio
 from collections.abc import Collection
@@ -65,6 +65,7 @@ class PartitionFeed:
         begin = await self.partition.seek(offset, exact=exact)
         # No await from here on: `_skipped` has to be set before the next pack is read.
         self._seeks += 1
+        # None if the Broker no longer has `offset`, else (offset, index), with `index` limited to the stored messages.
         position = existing_position(offset, index, begin, self.partition.max_offset)
         self._skipped = (begin, ()) if position is None else (begin, range(position[1]))
         self._rejections = 0
@@ -105,7 +106,7 @@ class PartitionFeed:
             self._skipped, self._rejections = (pack.offset, delivered.acknowledged), rejections + 1
 
     async def _confirm_skipped(self, pack: Pack, indexes: Collection[int]) -> None:
-        """Confirm a pack of which all messages are skipped.
+        """Confirm a pack without delivering it, because all its messages are skipped.
 
         From then on, indexes beyond the pack are counted from its end. Only the response to a commit has the offset of that end.
         """
@@ -124,7 +125,7 @@ class PartitionFeed:
         If continuing fails, `receive` raises that error, too, before the next attempt.
         """
         problem: MqbridgeError = error
-        resume_offset = EARLIEST_OFFSET if error.resume is None else error.resume[0]  # (offset, index) after the gap
+        resume_offset = EARLIEST_OFFSET if error.resume is None else error.resume[0]  # (offset, 0): a gap ends at a stored offset
         seeks_before = self._seeks
         while True:
             self._problem = PartitionProblem(problem)
