@@ -87,7 +87,7 @@ def test_clusters_and_topics_of_a_configuration(profiles: Path, gateway: Path) -
     assert complete(f"mqbridge consume -F {gateway} -t pay", profiles) == ["payments"]
 
 
-@pytest.mark.parametrize("text", ["{", "clusters: [1]", "clusters: {a: !odd 1}", "\x00", ""])
+@pytest.mark.parametrize("text", ["{", "clusters: [1]", "clusters: {a: !odd 1}", "clusters: {1: {}}", "\x00", ""])
 def test_a_damaged_file_completes_nothing_and_prints_no_error(profiles: Path, text: str) -> None:
     profiles.write_text(text)
     assert complete("mqbridge topics --at pro", profiles) == []

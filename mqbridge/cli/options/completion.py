@@ -1,6 +1,6 @@
 """Values that the shell completes: profiles, clusters, topics and systems.
 
-A completion connects to nothing, imports little, and never fails: an unreadable file completes nothing.
+A completion connects to nothing and imports little. An unreadable file completes nothing.
 """
 
 from importlib.metadata import entry_points
@@ -37,7 +37,7 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
         if cluster is None or source.get("cluster") == cluster:
             listed = source.get("topics")
             names |= {str(name) for name in [source.get("topic"), *(listed if isinstance(listed, list) else [])] if name}
-    return sorted(name for name in names if name.startswith(incomplete) and not name.startswith("~"))
+    return sorted(name for name in names if name.startswith(incomplete) and not name.startswith("~"))  # `~` begins a pattern
 
 
 def systems_and_topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -70,6 +70,6 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 
 def _mapping(data: Any, key: str) -> dict[str, Any]:
-    """Return the mapping under this key, empty if there is none."""
+    """Return the mapping under this key, with names as text; empty if there is none."""
     value = data.get(key) if isinstance(data, dict) else None
-    return value if isinstance(value, dict) else {}
+    return {str(name): item for name, item in value.items()} if isinstance(value, dict) else {}
