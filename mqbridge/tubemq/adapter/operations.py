@@ -152,7 +152,7 @@ class GroupAdmin(Admin):
         return {name: _format_values(values) for name, values in settings.items()}
 
     async def remove_idle_groups(self, prefix: str) -> None:
-        """Remove the groups with this name prefix that have no members."""
+        """Remove groups without members whose names begin with `prefix`, such as those left by readers. Raises ClusterError."""
         for node in await self.brokers():
             response = await self._broker(node, "admin_query_group")
             listed = {name for entry in response["dataSet"] for name in entry["groupName"] if name.startswith(prefix)}

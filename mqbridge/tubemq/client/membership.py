@@ -27,11 +27,11 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef, format_start_offse
 EVENT_DONE = 2
 """EventProto.status of a completed event."""
 CONNECT_OPS = (1, 10)
-"""EventProto.opType of events that assign partitions."""
+"""EventProto.opType of events that assign partitions: CONNECT and ONLY_CONNECT, which are handled alike."""
 DISCONNECT_OPS = (2, 20)
-"""EventProto.opType of events that revoke partitions."""
-STOP_OP = 5
-"""EventProto.opType of events that only have to be acknowledged, as events of all types that are not listed here."""
+"""EventProto.opType of events that revoke partitions: DISCONNECT and ONLY_DISCONNECT, which are handled alike."""
+STOP_REBALANCE_OP = 5
+"""EventProto.opType of an event that asks for nothing but its acknowledgement. Events of unlisted types are treated like it."""
 
 
 class Membership(GroupMember):
@@ -115,7 +115,7 @@ class Membership(GroupMember):
         return response.event
 
     async def leave(self) -> None:
-        """Leave the group: unregister at the Master."""
+        """Leave the group: unregister at the Master. A refusal is ignored: the Master removes members that send no heartbeats."""
         request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
         await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 

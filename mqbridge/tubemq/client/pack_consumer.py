@@ -16,7 +16,7 @@ from mqbridge.tubemq.client.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.group_consumer import GroupConsumer
 from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, StartOffset
 from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.membership import CONNECT_OPS, DISCONNECT_OPS, EVENT_DONE, STOP_OP, Membership
+from mqbridge.tubemq.client.membership import CONNECT_OPS, DISCONNECT_OPS, EVENT_DONE, STOP_REBALANCE_OP, Membership
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto
@@ -78,7 +78,7 @@ class PackConsumer(GroupConsumer):
         """Events from the Master that are not handled yet."""
         self._completed_events: list[EventProto] = []
         """Completed events that are not acknowledged yet."""
-        self._last_event = EventProto(rebalanceId=1, opType=STOP_OP, status=EVENT_DONE)
+        self._last_event = EventProto(rebalanceId=1, opType=STOP_REBALANCE_OP, status=EVENT_DONE)
         """An acknowledgement with the id of the last event (at first any valid id); see `_substitute_event`."""
         self._is_response_lost = False
         """True if the response to the last heartbeat was lost; it may have contained an event."""

@@ -27,7 +27,7 @@ class PartitionCommits:
         """Record that the reader confirmed the delivered pack; sends no request."""
         self._state.confirm()
         self._confirmed_at = self._loop.time()
-        self._signals.settled.set()
+        self._signals.settled.set()  # wakes tasks that wait until the pack is confirmed or rejected
 
     def needs_commit(self, now: float) -> bool:
         """Return True if a pack was confirmed COMMIT_AFTER_S ago, no get has reported this yet, and a commit is possible."""
@@ -48,7 +48,7 @@ class PartitionCommits:
             raise
         except Unreachable:  # the request was never sent
             raise
-        except BaseException:
+        except BaseException:  # no response: the Broker may execute the request later
             self._state.on_commit_failed(is_abandoned=True)
             raise
         else:

@@ -50,7 +50,7 @@ class AbandonedRequests(IntEnum):
 
     NONE           no request
     READS          gets or commits
-    REGISTRATIONS  requests to register or unregister, which may move the group's position anywhere
+    REGISTRATIONS  requests to register or unregister: if one arrives later, it may move the group's position or end the lease
     """
 
     NONE = 0
@@ -74,9 +74,9 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
     "forgotten": {READING: FORGOTTEN, FORGOTTEN: FORGOTTEN, STOPPED: STOPPED, REVOKED: REVOKED, RELEASED: RELEASED},
     "gap": {READING: STOPPED, FORGOTTEN: STOPPED},
     "revoked": {
-        NEW: REVOKED,
+        NEW: REVOKED,  # a first request to register may have been sent
         READING: REVOKED,
-        FORGOTTEN: RELEASED,  # there is no registration to remove
+        FORGOTTEN: RELEASED,  # without an unregister request: usually the Broker has no registration to remove
         STOPPED: REVOKED,
         REVOKED: REVOKED,
         RELEASED: RELEASED,
@@ -98,7 +98,9 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "confirmed": {DELIVERED: CONFIRMED},
     "rejected": {DELIVERED: REJECTED},
     "committed": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
+    # A delivered pack is committed only to have it delivered again. This stays so if the commit fails.
     "commit failed": {NONE: NONE, DELIVERED: REJECTED, CONFIRMED: CONFIRMED, REJECTED: REJECTED, UNKNOWN: UNKNOWN},
+    # A registration sets the offset of the next get, so the state of the previous pack no longer matters.
     "registered": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
     # A get in flight stays FETCHING until its response arrives or its caller is cancelled.
     "released": {NONE: NONE, FETCHING: FETCHING, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},

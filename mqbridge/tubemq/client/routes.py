@@ -42,7 +42,7 @@ HEARTBEAT_S = 13.0
 NO_BROKERS_KNOWN = -1
 """Value of brokerCheckSum that makes the Master send its list of Brokers; see `Routes._broker_check_sum`."""
 REQUEST_CONFIG = -2
-"""Value of configId for a client that has no configuration from the Master yet."""
+"""Value of configId for a client that has no configuration from the Master; this client never uses one."""
 
 
 class TopicRoute:
@@ -81,9 +81,9 @@ class TopicRoute:
         if name in self.partitions:
             return list(self.partitions).index(name)
         ref = self.read_only[name]
-        store, number = divmod(ref.partition, STORE_STEP)
+        store, number = divmod(ref.partition, STORE_STEP)  # ids are store * STORE_STEP + number in the store
         listed_before = sum(_sort_key(other) < _sort_key(ref) for other in self.partitions.values())
-        # Within its Broker, the index is `number` with one store, and `store` with one partition per store.
+        # Exact if the Broker has one store (`store` is 0) or one partition per store (`number` is 0).
         return listed_before + store + number
 
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:

@@ -26,6 +26,8 @@ class Consumer:
     This consumer confirms a pack when all of its messages are acknowledged; only then does the Broker send the partition's next
     pack. So a message that is never acknowledged blocks its partition. An unconfirmed pack is delivered again as a whole when the
     partition moves to another member or the consumer is closed.
+
+    `zone` is the time zone of `$msgTime$`. `types` are the message types to receive, by topic; a topic without an entry: all.
     """
 
     def __init__(self, member: PackConsumer, *, zone: tzinfo, types: Mapping[str, Collection[str]]) -> None:
@@ -47,7 +49,7 @@ class Consumer:
         return [(ref.topic, ref.name) for ref in self._member.held_partitions.refs]
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Return the next message; wait for it at most `timeout` seconds, with None without limit. Many tasks may wait at once.
+        """Return the next message; wait at most `timeout` seconds for it, None: forever. Many tasks may wait at once.
 
         A damaged message has its `defect` set, and the bytes as received. Raises
             TimeoutError   if no message arrived in time
@@ -78,8 +80,8 @@ class Consumer:
         """Have the message's pack delivered again after `delay_s` seconds, without the messages acknowledged so far.
 
         Until then the partition delivers nothing. All unacknowledged messages of the pack are delivered again, and their earlier
-        deliveries can no longer be acknowledged. `delivery_count` counts how often the pack was delivered again to this consumer.
-        Returns False in the same cases as `acknowledge`.
+        deliveries can no longer be acknowledged. A message's `delivery_count` counts how often its pack was negatively
+        acknowledged. Returns False in the same cases as `acknowledge`.
         """
         return self._pack_of(message).reject(delay_s)
 
@@ -103,9 +105,9 @@ class Consumer:
         await asyncio.gather(*(_run_seek(feed.seek_to_start() if to == "earliest" else feed.seek_to_end()) for feed in held))
 
     async def flush(self) -> None:
-        """Commit every confirmed pack at its Broker. Raises ClusterError.
+        """Send each confirmation of a pack to its Broker at once, not with the next get. Raises ClusterError.
 
-        Acknowledgements in a pack that is only partly acknowledged have no effect at the Broker yet.
+        A pack that is only partly acknowledged is not confirmed yet.
         """
         held = list(self._member.held_partitions.held.values())
         await asyncio.gather(*(partition.commit_confirmed() for partition in held))
@@ -113,7 +115,8 @@ class Consumer:
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commit the confirmed packs, release the partitions and leave the group, within `timeout` seconds.
 
-        Iteration then ends, and `receive` raises ClusterError.
+        Iteration then ends, and `receive` raises ClusterError. A partition that is not released in time stays blocked for other
+        members until its lease at the Broker expires.
         """
         if self._closed:
             return

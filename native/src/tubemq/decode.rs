@@ -1,5 +1,9 @@
 //! Decodes a pack into messages: the counterpart of `mqbridge/tubemq/mapping/stored.py` and of the reading half of
-//! `properties.py`, which explains the forms of attribute strings (appended, built).
+//! `properties.py`.
+//!
+//! A gateway adds reserved pairs (`mqbridge.…`) to an attribute string, in one of two forms. An appended string is the user's
+//! string, unchanged, followed by reserved pairs. A built string contains a marker item after the user's pairs; all its names and
+//! values are escaped.
 
 use memchr::{memchr, memmem};
 
@@ -15,7 +19,7 @@ const HAS_ATTRIBUTES: i32 = 1;
 const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
 /// Size of the length field before an attribute string.
 pub const LENGTH_BYTES: usize = 4;
-/// Number of digits of a `$msgTime$` value; a value of another length is not a time.
+/// Number of digits of a `$msgTime$` value (yyyyMMddHHmm); a value of another length is not a time.
 pub const MSG_TIME_DIGITS: usize = 12;
 /// The defect of a message with a wrong checksum.
 const CHECKSUM_MISMATCH: &[u8] = b"its checksum does not match its content";
@@ -39,12 +43,12 @@ pub struct StoredMessage {
 
 /// Decodes the messages of a pack, one after the other.
 pub struct Decoder<'m, M: MsgTimes> {
-    /// Offset of the pack: the first number of its messages' positions.
+    /// Offset of the pack; the position of a message is this offset and the message's index in the pack.
     offset: i64,
     msg_times: &'m mut M,
     /// Finds RESERVED_PREFIX.
     prefix_finder: memmem::Finder<'static>,
-    /// The pairs among the current message's reserved items that carry no field.
+    /// Set by `read_reserved_items`: the pairs among the items that it read that do not carry a message field.
     other_pairs: Vec<Pair>,
 }
 
@@ -100,6 +104,8 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
     }
 
     /// Reads a built string. `marker` is the start and end offset of the marker item in it.
+    ///
+    /// A user's name that is itself reserved has USER_PREFIX in the string, which is removed here.
     fn read_built(&mut self, store: &mut Store, attributes: Slice, marker: (usize, usize), row: &mut Row) -> Result<()> {
         let start = store.pairs.len();
         if marker.0 > 0 {
@@ -112,8 +118,8 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
         }
         let reserved_items = if marker.1 < attributes.len() { Some(attributes.without_prefix(marker.1 + 1)) } else { None };
         let carried = self.read_reserved_items(store, reserved_items, row);
-        // Unknown pairs after the marker were appended by others: they are user properties, except $msgType$ and $msgTime$, which
-        // the gateway wrote there from fields of the message.
+        // The gateway wrote $msgType$ and $msgTime$ after the marker. The exact event time is among the carried fields, so $msgTime$
+        // is ignored. All other pairs there were appended by other programs: they are user properties.
         let mut written_type = None;
         for (name, value) in &self.other_pairs {
             let text = store.bytes(*name);
@@ -144,7 +150,7 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
         let reserved_items = if appended_at <= attributes.len() { Some(attributes.without_prefix(appended_at)) } else { None };
         let carried = self.read_reserved_items(store, reserved_items, row);
         if !self.other_pairs.is_empty() {
-            // A gateway appends only pairs that carry fields, so it did not write these items: all are the user's.
+            // This is `mqbridge.hops` without an origin, which no gateway writes: all items are the user's.
             return self.read_unreserved(store, attributes, row);
         }
         self.read_unreserved(store, attributes.part(0, appended_at.saturating_sub(1)), row)?;
@@ -152,7 +158,7 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
         Ok(())
     }
 
-    /// Returns the fields that the reserved items of a string carry, and puts its other pairs into `self.other_pairs`.
+    /// Returns the fields that these items carry, and puts the pairs that carry none into `self.other_pairs`.
     fn read_reserved_items(&mut self, store: &mut Store, items: Option<Slice>, row: &Row) -> CarriedFields {
         let start = store.pairs.len();
         if let Some(items) = items {
@@ -215,7 +221,7 @@ fn parse_pair(store: &Store, item: Slice, known_utf8: bool) -> Option<Pair> {
 
 /// Returns true for an item that a gateway appended to a user's attribute string: a reserved pair that carries a field.
 ///
-/// `blank`: the message has an empty body, which a tombstone has, too; see `read_carried`.
+/// `blank`: the message has an empty body. Only then can it be a tombstone, and `mqbridge.null` carries a field.
 pub fn is_appended(store: &mut Store, item: Slice, blank: bool) -> bool {
     if memmem::find(store.bytes(item), RESERVED_PREFIX).is_none() {
         return false;
