@@ -17,9 +17,9 @@ class EntryRun(Protocol):
     """Several ordinary entries of one consumer."""
 
     consumer: int
-    """Id of the consumer, by which the connection finds it."""
+    """Id of the consumer in its connection."""
     epoch: int | None
-    """Epoch of the SUBSCRIBE for which the broker read the entries; None if the broker does not send it."""
+    """Number of the consumer's SUBSCRIBE for which the broker read the entries; None if the broker does not send it."""
     entries: list[Entry]
     charges: list[int]
     """Bytes of memory of each entry, for `FlowPermits.received`."""

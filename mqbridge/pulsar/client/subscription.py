@@ -68,7 +68,8 @@ class Subscription:
         """Return SUBSCRIBE without its request id.
 
         The broker delivers to a reader from entry `start`: `reader_from` at first, after a reconnection the position reached. For
-        other consumers `start` is None. On ordered subscriptions the broker sends `epoch` back with every entry.
+        other consumers `start` is None. `epoch` counts the SUBSCRIBEs of this consumer; on ordered subscriptions the broker sends
+        it back with every entry, so that entries of an earlier SUBSCRIBE can be told apart.
         """
         command = pb.CommandSubscribe(
             topic=topic,
@@ -86,7 +87,9 @@ class Subscription:
         )
         if start is not None:
             command.durable = False
-            command.initialPosition = Types.Latest  # with Earliest, a `start` at the latest entry would mean "from the beginning"
+            command.initialPosition = (
+                Types.Latest
+            )  # with Earliest, brokers replace a `start` at the topic's end by the first entry
             command.start_message_id.CopyFrom(ids.message_id(*start))
         if self.type == Types.Key_Shared:
             command.keySharedMeta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT

@@ -30,7 +30,7 @@ def max_chunk_payload(metadata: MessageMetadata, max_message_size: int) -> int:
 
 
 def describes_chunk(metadata: MessageMetadata) -> bool:
-    """Return True if the entry with this metadata is only a part of its message, or has invalid chunk fields (`chunk_defect`)."""
+    """Return False for the metadata of a whole message, which has no chunk fields or is chunk 0 of 1; otherwise True."""
     return metadata.HasField("num_chunks_from_msg") and (metadata.num_chunks_from_msg != 1 or metadata.chunk_id != 0)
 
 

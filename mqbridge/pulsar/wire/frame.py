@@ -28,7 +28,7 @@ _WITHOUT_STRINGS = frozenset(
 
 
 class FrameMeter:
-    """Measures frames for a `FrameCutter`, and limits their size by the broker's maxMessageSize."""
+    """Measures frames for a `FrameCutter`, which cuts the received bytes; limits them by the broker's maxMessageSize."""
 
     __slots__ = ("_limit",)
 
@@ -40,7 +40,7 @@ class FrameMeter:
         self._limit = max_message_size + FRAME_PADDING
 
     def measure(self, data: bytes, at: int) -> int:
-        """Return the size of the frame at offset `at` in bytes, or 4 while its size field is incomplete.
+        """Return the size of the frame at offset `at` in bytes; 4, the size of its size field, while that field is incomplete.
 
         Raises RemoteProtocolError beyond the limit.
         """

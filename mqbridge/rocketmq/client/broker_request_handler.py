@@ -37,7 +37,7 @@ class ServedConsumer(Protocol):
     membership: Membership
     held: HeldQueues
     gaps: dict[Queue, int]
-    """Queues that were released at a gap, with the offset of the gap."""
+    """Queues that were released at a gap (missing messages), with the offset of the first missing message."""
 
     async def leave_gap(self, queue: Queue, offset: int) -> None:
         """Continue at `offset` in a queue that stopped, or was released, at a gap."""
@@ -59,7 +59,7 @@ class BrokerRequestHandler:
 
     @classmethod
     def of(cls, client: BaseClient) -> "BrokerRequestHandler":
-        """Return the handler of a client."""
+        """Return the handler of a client; the first call for a client creates it."""
         handler = _handlers_by_client.get(client)
         if handler is None:
             handler = _handlers_by_client[client] = cls(client)
@@ -89,7 +89,8 @@ class BrokerRequestHandler:
     def _on_reset(self, address: str, request: Command) -> None:
         """Continue at the offsets of an administrator's reset, in the queues that our consumer has or has released at a gap.
 
-        A queue that has stopped at a gap (missing messages) is started anew by a rebalance, see `leave_gap`; others move.
+        If a queue has stopped or was released at a gap, the new offset is committed and a rebalance starts the queue there. In
+        other queues, reading jumps to the new offset.
         """
         header = ResetOffsetHeader.decode(request.ext)
         consumer = self._consumers.get(header.group)
@@ -107,13 +108,14 @@ class BrokerRequestHandler:
 
     def _report_running_info(self, _address: str, request: Command) -> Command:
         """Return the consumer's settings, subscriptions and queues, for the tools of administrators."""
-        consumer = self._consumers.get(RunningInfoHeader.decode(request.ext).consumer_group)
+        group = RunningInfoHeader.decode(request.ext).consumer_group
+        consumer = self._consumers.get(group)
         if consumer is None:
-            return self._unknown_group(request)
+            return self._unknown_group(request, group)
         properties = {
             "PROP_CONSUMEORDERLY": str(consumer.settings.orderly).lower(),
             "PROP_CONSUME_TYPE": PASSIVELY,
-            "PROP_CONSUMER_START_TIMESTAMP": str(consumer.membership.version),
+            "PROP_CONSUMER_START_TIMESTAMP": str(consumer.membership.version),  # ms since the epoch
             "PROP_CLIENT_VERSION": "V5_3_3",  # the release of `codes.VERSION`, which our requests announce
             "PROP_THREADPOOL_CORE_SIZE": "1",  # of Java's thread pool, which this client does not have
         }
@@ -122,16 +124,17 @@ class BrokerRequestHandler:
 
     def _decline_to_consume(self, _address: str, request: Command) -> Command:
         """Decline to consume a single message at once: the application takes the messages of a queue in order."""
-        consumer = self._consumers.get(ConsumeDirectlyHeader.decode(request.ext).consumer_group)
+        group = ConsumeDirectlyHeader.decode(request.ext).consumer_group
+        consumer = self._consumers.get(group)
         if consumer is None:
-            return self._unknown_group(request)
+            return self._unknown_group(request, group)
         remark = "this consumer takes messages in the order of their queues and cannot consume one alone"
         return request.answer(body=ConsumeDirectlyResult(LATER, remark=remark, order=consumer.settings.orderly).encode())
 
-    def _unknown_group(self, request: Command) -> Command:
+    def _unknown_group(self, request: Command, group: str) -> Command:
         """Return the response for a group of which this client has no consumer."""
         groups = ", ".join(self._consumers) or "none"
-        return request.answer(Status.SYSTEM_ERROR, remark=f"no such consumer group in this client; it has {groups}")
+        return request.answer(Status.SYSTEM_ERROR, remark=f"this client has no consumer of group {group}; its groups: {groups}")
 
 
 def _process_queue_info(assigned: AssignedQueue) -> Mapping[str, Any]:

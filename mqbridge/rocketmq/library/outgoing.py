@@ -41,7 +41,7 @@ class OutgoingMessage:
     def __post_init__(self) -> None:
         """Turn the properties, possibly an iterator, into pairs.
 
-        Raises TypeError for values of wrong types, and MappingError for a message with both `delay_level` and `deliver_at`.
+        Raises TypeError for a payload or properties of a wrong type, and MappingError for both `delay_level` and `deliver_at`.
         """
         pairs = self.properties.items() if isinstance(self.properties, Mapping) else self.properties
         self.properties = tuple((name, value) for name, value in pairs)
@@ -69,9 +69,9 @@ class OutgoingMessage:
         return self.properties
 
     def as_message(self) -> Message:
-        """Return the message that the mapping encodes, with `flag` as the property that becomes the flag of the record.
+        """Return the message to encode. It has `flag` as the property FLAG, which is encoded as the flag of the record.
 
-        The mapping has no delay levels: `MessageEncoder` adds `delay_level`.
+        It lacks `delay_level`, for which `Message` has no field: `MessageEncoder` adds it.
         """
         properties = self._pairs
         if self.flag:

@@ -1,4 +1,4 @@
-"""Assignment of queues by the broker, and acknowledgement of popped messages."""
+"""Bodies of three requests: assign queues, set how a group reads a topic (PULL or POP), acknowledge popped messages."""
 
 import base64
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.fastjson import as_text
 
 PULL, POP = "PULL", "POP"
-"""Values of `mode`: how a consumer reads an assigned queue."""
+"""Values of `mode`. PULL: one consumer reads a queue, from its own offset. POP: the broker gives messages of it to several."""
 MAX_ACK_BITS = 4096
 """Maximum number of offsets that one BatchAck may span. A pop returns at most 32 messages, but their offsets may have gaps."""
 
@@ -34,7 +34,7 @@ class Assignment(Body):
 
 @dataclass(frozen=True, slots=True)
 class Assignments(Body):
-    """Response to QUERY_ASSIGNMENT: the queues of a consumer; None if the broker has no result."""
+    """Response to QUERY_ASSIGNMENT: the queues of a consumer; None if the broker could not assign any."""
 
     assignments: tuple[Assignment, ...] | None = member("messageQueueAssignments", None)
 
@@ -49,7 +49,7 @@ class MessageRequestMode(Body):
 
     topic: str
     group: str = member("consumerGroup")
-    mode: str = member("mode", POP, absent=PULL)
+    mode: str = member("mode", POP, absent=PULL)  # brokers read a missing mode as PULL
     share_queues: int = member("popShareQueueNum", 0)
 
 
@@ -68,10 +68,11 @@ def _read_bits(value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchAck(Body):
-    """Acknowledged messages of one queue that one pop returned.
+    """Acknowledges messages that one pop returned from one queue.
 
-    If bit i of `mask` is set, the message at the offset `start` + i is acknowledged. The other fields are those of the receipts
-    of the messages, see `receipts.Receipt`; `pop_time` is in ms.
+    If bit i of `mask` is set, the message at the offset `start` + i is acknowledged. The other fields are copied from the
+    messages' receipts: `retry` is "0" for the topic itself, "1" or "2" for the group's retry topic; `revive_queue` is the queue
+    with the broker's record of this pop; `pop_time` is in ms of the broker's clock.
     """
 
     group: str = member("c")
