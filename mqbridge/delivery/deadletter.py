@@ -5,7 +5,7 @@ A dead letter keeps the payload, the properties and every other field of the mes
     mqbridge.dead.reason   the error of the target (or of the decoder)
     mqbridge.dead.route    the route that could not deliver the message
     mqbridge.dead.target   the topic that refused the message
-    mqbridge.origin        the source partition and position, as on every message that the gateway stamps
+    mqbridge.origin        the source partition and position; the outbound adds it, as to every message that it stamps
 
 The source message is acknowledged only after the dead-letter topic has stored the dead letter.
 """
@@ -43,7 +43,7 @@ class DeadLetters:
         added: tuple[tuple[str, str], ...] = ()
         reason, letters = None, list[Message]()
         for failure in failures:
-            if failure.reason != reason:  # equal reasons share one string, which may be larger than a message
+            if failure.reason != reason:  # consecutive equal reasons share one cut string, to save memory
                 reason = failure.reason
                 added = ("mqbridge.dead.reason", reason[:MAX_REASON_CHARS]), *route_and_target
             message = messages[failure.index]

@@ -78,7 +78,7 @@ def produce(
         ),
     ] = None,
     key_delimiter: Annotated[
-        str | None, typer.Option("--key-delimiter", "-K", help="The text between the key and the payload of each record.")
+        str | None, typer.Option("--key-delimiter", "-K", help="The text between the key and the payload of each message.")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every message.")] = None,
     ordering_key: Annotated[str | None, typer.Option("--ordering-key", help="The ordering key of every message.")] = None,
@@ -119,6 +119,7 @@ def produce(
         mqbridge produce -t orders -T paid --deliver-at now+30s --at rocketmq://127.0.0.1:9876 < orders.txt
         mqbridge peek orders --json --at pulsar://a:6650 | mqbridge produce -t orders --from-json --at pulsar://b:6650
 
+    If messages are refused, it continues, prints the reasons, and ends with exit code 4.
     When interrupted, it waits for the receipts of the sent messages, prints the counts, and ends with exit code 130.
     """
     builder = MessageBuilder(
@@ -218,7 +219,7 @@ async def _open_sender(cluster: Cluster, request: ProduceRequest) -> Sender:
         index = described.partitions.index(select_partitions(described, [request.partition])[0])
     spec = OutboundSpec(request.topic, ordered=request.ordered, stamp_origin=False, options=request.options)
     outbound = await cluster.outbound(spec)
-    if index is not None and index >= outbound.partitions:
+    if index is not None and index >= outbound.partitions:  # an outbound counts only partitions that accept messages
         await outbound.close()
         raise ConfigError(
             f"{request.topic!r} accepts no messages in partition {request.partition}", hint="Choose another partition"

@@ -38,7 +38,7 @@ class LogOperations:
         self._store, self._cluster = store, cluster
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the groups that have a committed offset in the topic; joining commits one."""
+        """Return the groups that have a committed offset in the topic: joining commits the start offset of each partition."""
         await self._cluster.existing_partitions(topic)
         return await self._store.read(topics.groups, topic)
 
@@ -47,7 +47,7 @@ class LogOperations:
         return backlog_from_offsets(await self._cluster.committed(topic, group), await self._cluster.bounds(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the living members, of this process and of others, with their partitions."""
+        """Return the members that have not expired, of this process and of others, with their partitions."""
         await self._cluster.existing_partitions(topic)
         return await self._store.read(find_members, topic, group)
 
@@ -86,9 +86,12 @@ class LogOperations:
 
 
 def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list[Member]:
-    """Return the living members of a group, each with its leased partitions of the topic."""
-    is_member = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
-    query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {is_member} ORDER BY m.id"  # noqa: S608 - constants
+    """Return the members of a group that have not expired by `clock_ms`, each with its leased partitions of the topic.
+
+    `clock_ms` is the clock of leases, which is not the wall clock.
+    """
+    condition = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
+    query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {condition} ORDER BY m.id"  # noqa: S608 - constants
     member_ids = connection.execute(query, (group, clock_ms(), topic)).fetchall()
     leases = connection.execute(
         "SELECT l.owner, p.number FROM lease l JOIN partition p ON p.id = l.partition JOIN topic t ON t.id = p.topic"

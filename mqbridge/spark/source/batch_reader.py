@@ -41,7 +41,7 @@ class MessageReader(DataSourceReader):
         topics = await queries.topics()
         if not topics:
             pattern, cluster = self._settings.topics.pattern, self._settings.cluster.name
-            selection = "the topics of the route" if pattern is None else f"option subscribePattern ({pattern.pattern})"
+            selection = "the topic patterns of the route" if pattern is None else f"option subscribePattern ({pattern.pattern})"
             raise ConfigError(
                 f"no topic matches {selection} in cluster {cluster!r}", hint="A pattern matches whole names, as in orders_.*"
             )
@@ -57,7 +57,7 @@ class MessageReader(DataSourceReader):
     async def _resolve_positions(
         self, queries: ClusterQueries, bounds: Mapping[PartitionKey, Bounds], default: Start
     ) -> dict[PartitionKey, Position]:
-        """Return where the read of each partition begins (with EARLIEST as default) or ends (with LATEST as default).
+        """Return where the read of each partition begins (`default` is EARLIEST) or ends (`default` is LATEST).
 
         An explicit position that the cluster does not store any more is a data loss. It raises GapError, or is replaced by the
         nearest stored position with failOnDataLoss=false.
@@ -69,6 +69,7 @@ class MessageReader(DataSourceReader):
             return positions
         # An end before the first stored position is no loss: the range is empty, or its begin was a loss already.
         losses = [loss for loss in detect_losses(positions, bounds) if is_begin or loss.position > bounds[loss.key].next]
+        # A loss is harmless if the deleted part of the partition had no messages that the read needs.
         losses = [loss for loss in losses if not await queries.is_harmless(loss)]
         if losses and self._settings.fail_on_data_loss:
             raise GapError(f"{losses[0]}. {DATA_LOSS_HINT}")

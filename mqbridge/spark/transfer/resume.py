@@ -3,8 +3,8 @@
 In each target partition, an attempt stores the messages of a source in order. No message after the last stored position is
 stored. A message before it is stored, unless it was refused: later messages were in flight when the refusal arrived, and the
 attempt may have crashed before it stored the dead letter. The positions before the last one are therefore looked up in the target
-and among the dead letters. A message in neither gets the partition index MISSED, and the outbound refuses the message again. This
-makes it a dead letter or an error, and it is never lost silently.
+and among the dead letters. A message in neither gets the partition index MISSED, which the outbound refuses. So the message
+becomes a dead letter or an error, and is not lost silently.
 
 A target may have deleted messages of the range since the earlier attempt: the positions before the first one that it still stores
 count as stored.
@@ -85,29 +85,30 @@ async def find_stored(
     reports the last message that it received from an earlier attempt, even if it is not on disk yet and may never be.
     """
     last = await outbound.resume(source, since)
-    relevant = [index for index, position in last.items() if position >= first]
-    if not relevant:
+    reached = [index for index, position in last.items() if position >= first]
+    if not reached:
         return StoredPositions(last)
     described = await cluster.describe(topic)
     if described is None:
         raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} does not exist any more")
-    names = {index: described.partitions[index] for index in relevant}
-    floors = since or {}
+    names = {index: described.partitions[index] for index in reached}
+    searched_from = since or {}
     stored = await stored_from(cluster, topic, names, source, first, since)
     # A job that was started again under its old name, but without its checkpoint, may have stored messages before `since`.
-    if incomplete := {index: names[index] for index in names if index in floors and stored[index].highest < last[index]}:
+    if incomplete := {index: names[index] for index in names if index in searched_from and stored[index].highest < last[index]}:
         stored |= await stored_from(cluster, topic, incomplete, source, first)
     bounds = await cluster.bounds(topic)
     complete_after: dict[int, Position] = {}
     for index, name in names.items():
-        floor = floors.get(index)
-        # True if a search without `since` found nothing, or if the partition now begins after its position in `since`.
-        may_have_deleted = not stored[index] if floor is None else bounds[name].first > floor
+        begin = searched_from.get(index)
+        # `outbound.resume` found messages here. If a search of the whole partition finds none, or if the partition now begins
+        # after the position in `since`, the target has deleted messages.
+        may_have_deleted = not stored[index] if begin is None else bounds[name].first > begin
         if may_have_deleted:
             complete_after[index] = stored[index].lowest if stored[index] else last[index]
         elif stored[index].highest < last[index]:
-            accepted = f"messages of {source} up to {format_position(last[index])}"
-            raise ClusterError(f"{cluster.name}/{topic} has accepted {accepted}, and has not stored them yet", Failure.RETRY)
+            problem = f"{cluster.name}/{topic} has accepted messages of {source} up to {format_position(last[index])}"
+            raise ClusterError(f"{problem}, but has not stored them yet: try again", Failure.RETRY)
     return StoredPositions(last, list(stored.values()), complete_after=complete_after)
 
 
@@ -168,7 +169,8 @@ class ResumedTarget(Target):
         if stored is None or share.batch.first > self._highest:
             self._tally.count_target(self.label, count, skipped=0)
             return divided
-        unstored = [unsent for partition, part in divided for unsent in _exclude_stored(stored, partition, part)]
+        # Includes the messages for MISSED, which the outbound refuses.
+        unstored = [rest for partition, part in divided for rest in _exclude_stored(stored, partition, part)]
         self._tally.count_target(self.label, count, count - sum(part.count for _, part in unstored))
         return unstored
 

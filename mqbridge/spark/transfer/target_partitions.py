@@ -66,7 +66,7 @@ class RowPartitioner(Partitioner):
 
         -1 before the first rows, which get partition 0.
         """
-        self.divide = self._divide_rows  # replaces the method of the rule
+        self.divide = self._divide_rows  # an attribute: the base class sets it to the method of the rule
 
     def _divide_rows(self, share: Share) -> list[PartitionShare]:
         handle = share.batch.handle
@@ -111,7 +111,7 @@ class RowPartitioner(Partitioner):
     def _divide_rows_by_position(self, share: Share) -> list[PartitionShare]:
         """Divide by a hash of the position: about evenly, and in the same way in every attempt."""
         indexes_of: dict[int, list[int]] = {}
-        for index, message in enumerate(share.originals):
+        for index, message in enumerate(share.originals):  # edits do not change positions
             partition = crc32(format_position(message.position).encode()) % self._outbound.partitions
             indexes_of.setdefault(partition, []).append(index)
         return [(partition, share.subset(indexes)) for partition, indexes in indexes_of.items()]
@@ -153,7 +153,7 @@ class CheckedOutbound:
         return refused_receipt(share, reason)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Cancel those of these sends that are not on the wire."""
+        """Cancel the sends whose bytes were not handed to the network yet."""
         self._outbound.withdraw(sends)
 
     def partition_of(self, key: bytes) -> int:
@@ -161,7 +161,7 @@ class CheckedOutbound:
         return self._outbound.partition_of(key)
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last position of the source that each partition stores, see `Outbound.resume`."""
+        """Return the last position of the source that each partition stores. `since` limits the search, see `Outbound.resume`."""
         return await self._outbound.resume(source, since)
 
     async def close(self, deadline: float | None = None) -> None:
@@ -170,7 +170,7 @@ class CheckedOutbound:
 
 
 class RefusingOutbound:
-    """Refuses all messages. Used for a target topic that does not exist, or that rows do not name."""
+    """Refuses all messages: those for a topic that does not exist, and those of rows that name no target topic."""
 
     formats: Sequence[str] = ()
     partitions = 1

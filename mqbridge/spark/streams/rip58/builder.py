@@ -11,7 +11,7 @@ from mqbridge.spark.streams.rip58.rstream import RStream
 
 
 class StreamBuilder:
-    """Builds the topology of one job. A job is identified by its name and its checkpoint.
+    """Builds the topology of one job. A job is identified by its name `jobId` and its checkpoint.
 
     `codec` encodes the values that move between tasks or are stored as state: JSON, or PickleCodec() for objects of custom
     classes.
@@ -25,9 +25,9 @@ class StreamBuilder:
         """Return a stream of the messages of a topic.
 
         `deserializer` is a function of the payload, or an object with the method `deserialize`. It returns a value, or a Pair of
-        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if one is given. In the other
-        outputs, such a payload is skipped or fails the query, see `StreamConfig.SKIP_DATA_ERROR`. The options are those of the
-        Spark source.
+        key and value. Payloads for which it fails are written unchanged to the topic `deadLetters`, if one is given. The other
+        outputs skip such a payload, or fail if the job's property `StreamConfig.SKIP_DATA_ERROR` is false. The options are those
+        of the Spark source.
         """
 
         def frame(context: Context) -> DataFrame:
@@ -48,7 +48,7 @@ class KeyValueSerializer:
     """Optional base class of serializers. A plain function of key and value works too."""
 
     def serialize(self, key: Any, data: Any) -> bytes | None:
-        """Return the payload for a key and a value."""
+        """Return the payload for a key and a value; None for a message without payload (a tombstone)."""
         raise NotImplementedError
 
 
