@@ -45,7 +45,7 @@ _STORAGE_POLICIES = {
 
 
 class PulsarOperations:
-    """`Operations` of one cluster. They raise ClusterError, FATAL if they need a missing `admin_url`.
+    """`Operations` of one cluster. Without `admin_url`, those that need the REST interface raise ClusterError (FATAL).
 
     `bounds` is the method of the cluster that requests a topic's bounds.
     """
@@ -64,14 +64,17 @@ class PulsarOperations:
     async def groups(self, topic: str) -> list[str]:
         """Return the subscriptions of the topic.
 
-        Those of our readers are left out: a broker drops them a moment after the reader is closed.
+        The temporary subscriptions of mqbridge's readers are left out: a broker drops them a moment after the reader is closed.
         """
         await self._topics.require_partition_names(topic)
         names = await self._require_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not is_reader(name)]
 
     async def check_subscription(self, topic: str, group: str) -> None:
-        """Raise ClusterError (FATAL) if the subscription does not exist and brokers do not auto-create it."""
+        """Raise ClusterError (FATAL) if the subscription does not exist and brokers do not auto-create it.
+
+        If this client may not read whether they do, it assumes that they do.
+        """
         if group in await self.groups(topic):
             return
         full = self._topics.parse(topic)
@@ -101,10 +104,11 @@ class PulsarOperations:
         return bool(setting == "true")
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return the position after everything that the subscription has acknowledged without a gap."""
+        """Return the position after everything acknowledged without a gap, by partition; only where the subscription exists."""
         admin = self._require_admin("reading the positions of a group")
         positions = await self._for_each_partition(topic, admin.mark_delete_positions)
-        return {name: (each[group][0], each[group][1] + 1, 0) for name, each in positions.items() if group in each}
+        last_acknowledged = {name: by_group[group] for name, by_group in positions.items() if group in by_group}
+        return {name: (ledger, entry + 1, 0) for name, (ledger, entry) in last_acknowledged.items()}
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Return the number of entries that the subscription has not acknowledged, by partition."""
@@ -165,7 +169,7 @@ class PulsarOperations:
         """
         ends = {name: bounds.next for name, bounds in (await self._bounds(topic)).items()}
         if (admin := self._admin) is None:
-            # `entry` is -1 if the partition never held a message; its end is returned then.
+            # If the partition never held a message, its end has the entry -1, and is returned unchanged.
             return {name: (ledger, max(entry - count, min(entry, 0)), 0) for name, (ledger, entry, _) in ends.items()}
         all_stats = await self._for_each_partition(topic, admin.internal_stats)
         return {name: _count_back(stats["ledgers"], ends[name], count) for name, stats in all_stats.items()}
@@ -173,7 +177,7 @@ class PulsarOperations:
     async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
         """Return the number of entries of each ledger of a partition, by ledger id; None without a REST interface.
 
-        None is also returned if a guessed `admin_url` does not work.
+        None is also returned if the `admin_url` was guessed from the service URL, and does not work.
         """
         if self._admin is None:
             return None
@@ -226,8 +230,8 @@ class PulsarOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`.
 
-        With `group` the topic is a source that this subscription reads; None: it is a target. `planned` are the subscriptions
-        that are created together with a target topic.
+        With `group` the topic is a source that this subscription reads; without `admin_url` it is not checked. None: it is a
+        target, and `planned` are the subscriptions that are created together with it.
         """
         full = self._topics.parse(topic)
         if not self._topics.is_persistent(topic):
@@ -243,7 +247,8 @@ class PulsarOperations:
             return subscription_warnings(full, policies, group)
         if names is None or planned:
             return write_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
-        stats = await self._admin.stats_by_partition(full, len(names) if names != (UNPARTITIONED,) else 0)
+        partition_count = 0 if names == (UNPARTITIONED,) else len(names)  # as Pulsar counts
+        stats = await self._admin.stats_by_partition(full, partition_count)
         subscriptions = {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
         return write_warnings(full, policies, subscriptions)
 
@@ -267,7 +272,7 @@ class PulsarOperations:
     # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _require_admin(self, action: str) -> Admin:
-        """Return the REST client. Raises ClusterError (FATAL) without one; `action` names in its text what was requested."""
+        """Return the REST client. Raises ClusterError (FATAL) without one; the error says that `action` needs it."""
         if self._admin is None:
             advice = f"add the admin_url of cluster {self._cluster!r} to its configuration"
             raise ClusterError(f"{action} needs admin_url: {advice}", Failure.FATAL)
@@ -298,7 +303,7 @@ async def _move_partition(admin: Admin, partition_topic: TopicName, group: str, 
         # A reset to a position after the newest entry would move the subscription to the newest entry instead.
         await admin.skip_all(partition_topic, group)
     else:
-        # Ledger -1 sorts before every entry: the position of a partition that held no message.
+        # A position with ledger -1 was taken when the partition had held no message yet: everything comes after it.
         await admin.reset_to(partition_topic, group, EARLIEST if position[0] < 0 else (position[0], position[1]))
 
 
@@ -310,8 +315,8 @@ def _clamp(entry: EntryId, bounds: Bounds) -> Position:
 def _count_back(ledgers: Sequence[Mapping[str, Any]], end: Position, count: int) -> Position:
     """Return the position `count` entries before `end`, or the first position if there are fewer.
 
-    `ledgers` are the REST interface's statistics. They have the entry count of closed ledgers only; for the newest ledger, `end`
-    has it.
+    `ledgers` are the REST interface's statistics. They have the entry count of closed ledgers only; that of the newest
+    ledger is the entry number in `end`.
     """
     ledger, remaining = end[0], count - end[1]
     if ledger < 0:

@@ -34,7 +34,7 @@ class Topics:
         count = await self._client.partitions(str(self.parse(topic)))
         if count is None:
             return None
-        return tuple(map(str, range(count))) if count else (UNPARTITIONED,)
+        return tuple(map(str, range(count))) if count else (UNPARTITIONED,)  # Pulsar reports 0 for an unpartitioned topic
 
     async def require_partition_names(self, topic: str) -> tuple[str, ...]:
         """Return the names of the partitions. Raises ClusterError (FATAL) for a missing topic."""

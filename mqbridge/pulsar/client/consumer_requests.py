@@ -49,11 +49,11 @@ class ConsumerRequests:
         self._id, self._topic, self._connection, self._timeout_s = consumer_id, topic, connection, timeout_s
 
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
-        """Return the subscription's cursor: its last acknowledged entry; None if the broker cannot report it.
+        """Return the subscription's cursor: the last of the entries acknowledged without a gap; None if none or unknown.
 
-        A reader (`is_durable` is False) without a reported position is new: its cursor is the newest message. The request uses
-        the given connection, because the registration is still in progress. Raises ConnectionLost or RequestTimeout. A temporary
-        refusal raises RequestTimeout too, after which the consumer is closed at the broker and subscribes again.
+        Without a cursor, a reader (`is_durable` is False) is new and starts at the end: returns the newest message. The request
+        uses the given connection, because the registration is still in progress. Raises ConnectionLost or RequestTimeout. A
+        temporary refusal raises RequestTimeout too, after which the consumer is closed at the broker and subscribes again.
         """
         try:
             response: pb.CommandGetLastMessageIdResponse = await connection.request(

@@ -27,6 +27,7 @@ class ReceivedEntry:
         reset of the subscription or a migration of the topic; on ordered subscriptions also after a negative acknowledgement,
         when another consumer becomes active, or if individual acknowledgements may have been lost with the connection."""
         self.schema_version = entry.metadata.schema_version
+        """Version of the schema of the messages, as opaque bytes; empty without a schema."""
         delivered_mask = 0
         for message in messages:
             delivered_mask |= 1 << message.position[-1]  # the index in the batch; 0 in an entry without batch framing
@@ -65,7 +66,7 @@ def decode_received(
 
     Messages before `first_index` are left out. With `read_compacted`, messages removed by compaction are left out too.
     """
-    if consumer.subscription.read_compacted:
+    if consumer.subscription.read_compacted:  # only `decode_plain` can leave out messages removed by compaction
         decoded: Sequence[Message] = decode_plain(entry, include_compacted_out=False)
     else:
         decoded = decode_entries([entry])

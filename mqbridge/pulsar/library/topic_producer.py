@@ -1,8 +1,8 @@
 """Chooses the partition of each message by the hash of its key. Messages without a key go to the partitions round-robin.
 
-The round-robin partition changes after a batch, not after each message. The number of partitions is requested periodically. When
-it grows, a key may move to another partition, and its messages there may be read before older ones in the previous partition; the
-same happens with every Pulsar client.
+The round-robin partition changes after as many messages as a batch may have, not after each message. The number of partitions is
+requested periodically. When it grows, a key may move to another partition, and its messages there may be read before older ones
+in the previous partition; the same happens with every Pulsar client.
 """
 
 import asyncio
@@ -61,11 +61,11 @@ class TopicProducer:
     async def open(self) -> None:
         """Request the number of partitions, and open the first partition's producer to find out whether producing is allowed.
 
-        Raises ClusterError.
+        A missing topic is created if the broker allows that. Raises ClusterError.
         """
         count = await self._client.partitions(self.topic, create=True)
         if count is None:
-            raise ClusterError(f"topic {self.topic} does not exist: create it", Failure.FATAL)
+            raise ClusterError(f"topic {self.topic} does not exist, and the broker did not create it: create it", Failure.FATAL)
         self.partitions = count
         first = 0 if count else -1  # -1: the unpartitioned topic
         self._get_or_open_batcher(first)
@@ -102,9 +102,8 @@ class TopicProducer:
         if partition is None:
             partition = self.partition_of(message)
         elif not 0 <= partition < self.partitions:
-            raise ClusterError(
-                f"topic {self.topic} has no partition {partition}: it has {self.partitions} partitions", Failure.REFUSED
-            )
+            extent = f"it has {self.partitions} partitions" if self.partitions else "it is not partitioned"
+            raise ClusterError(f"topic {self.topic} has no partition {partition}: {extent}", Failure.REFUSED)
         return self._batchers.get(partition) or self._get_or_open_batcher(partition)
 
     def partition_of(self, message: OutgoingMessage) -> int:
@@ -160,7 +159,7 @@ class TopicProducer:
         return sum(producer.duplicates for producer in self._producers.values())
 
     async def last_sequence_id(self) -> int:
-        """Open the producers of all partitions, and return the highest sequence id stored under their name, -1 if none."""
+        """Open the producers of all partitions, and return the highest sequence id stored under the producer name, -1 if none."""
         partitions = range(self.partitions) if self.partitions else [-1]
         for partition in partitions:
             self._get_or_open_batcher(partition)
