@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 async def close_by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
     """Run `closing`, the call that closes the client `name`; at the deadline (loop time), cancel it and log a warning.
 
-    None as the deadline means `CLOSE_S` (30 s) from now.
+    None as the deadline means 30 s from now (`mqbridge.adapter.deadlines.CLOSE_S`).
     """
     try:
         async with asyncio.timeout(seconds_until(deadline)):
             await closing
     except TimeoutError:
-        log.warning("%s was closed while requests had no response yet, because the deadline has passed", name)
+        log.warning("%s was closed at the deadline, without waiting for the responses to its last requests", name)

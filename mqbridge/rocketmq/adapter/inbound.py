@@ -3,7 +3,7 @@
 A lane delivers the batches of one assigned queue to the gateway, which acknowledges them at the lane.
 
 Messages that members sent back are stored in the queues of the group's retry topic, which all topics of the group share;
-`retry_queue` divides them among lanes again.
+`retry_queue` divides them among lanes, one per topic.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class RocketMQInbound:
                 else:
                     # The other assigned queues are those of the retry topic.
                     send_back = partial(self._send_back.redeliver, assigned.queue)
-                    # Drop the revoked ones, which need no release.
+                    # Forget retry queues that were revoked: `close` need not release them.
                     self._retry_queues = [queue for queue in self._retry_queues if not queue.assigned.revoked]
                     self._retry_queues.append(
                         RetryQueue(assigned, self._cluster, self._topics, self._new_lanes.put_nowait, send_back)
@@ -69,15 +69,15 @@ class RocketMQInbound:
             self._new_lanes.put_nowait(error)
 
     async def _partition_index(self, assigned: AssignedQueue) -> int:
-        """Return the index of a queue among the readable queues of its topic; the number of these if it is not in the route."""
+        """Return the index of a queue among the readable queues of its topic; if it is not one of them, the next free index."""
         route = await self._client.routes.get(assigned.queue.topic)
         queues = [] if route is None else list(route.read_queues())
         return queues.index(assigned.queue) if assigned.queue in queues else len(queues)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all queues and leave the group, by the deadline (loop time; None: CLOSE_S from now).
+        """Release all queues and leave the group, by the deadline (loop time; None: 30 s from now).
 
-        A task does this, so it continues if the caller is cancelled.
+        A task does this, so it continues if the caller is cancelled. Later calls wait for this task; their deadline is ignored.
         """
         if self._close_task is None:
             self._close_task = spawn(self._close(resolve_deadline(deadline)), f"closing {self._consumer.name}")

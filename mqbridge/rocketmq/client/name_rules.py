@@ -7,7 +7,10 @@ from mqbridge.errors import ClusterError, Failure
 MAX_TOPIC_CHARS = 127
 """Length of a topic's name that brokers accept at most."""
 MAX_GROUP_CHARS = 255
-"""The same for groups made by an administrator; 5.x brokers allow 120 characters for groups that they create automatically."""
+"""Length of a group's name that brokers accept at most from an administrator.
+
+Groups that 5.x brokers create automatically are limited to 120 characters; only the broker checks this, as the group may exist.
+"""
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 FORBIDDEN_TOPICS = frozenset(
     {
@@ -23,7 +26,7 @@ FORBIDDEN_TOPICS = frozenset(
 
 
 def check_topic(topic: str) -> str:
-    """Return the topic if clients may create it and send to it. Raises ClusterError (FATAL) if not."""
+    """Return the topic if clients may create a topic of this name and send to it. Raises ClusterError (FATAL) if not."""
     if topic in FORBIDDEN_TOPICS:
         raise ClusterError(f"topic {topic} is a system topic, to which clients must not send: choose another one", Failure.FATAL)
     return _check_name("topic", topic, MAX_TOPIC_CHARS)

@@ -17,8 +17,10 @@ from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 RETRY_TOPIC_S = 60.0
-"""While the group's retry topic (redelivered messages) has no route, we rebalance every second, but this long after joining every
-20 s only."""
+"""How long after joining a missing route of the group's retry topic (redelivered messages) makes us rebalance every second.
+
+Later, we rebalance every 20 s, as usual.
+"""
 
 
 class QueueAssignment:
@@ -55,9 +57,10 @@ class QueueAssignment:
         return topic not in self._initial_queues and self._loop.time() - self._joined_at > RETRY_TOPIC_S
 
     async def own_queues(self, topic: str) -> tuple[list[Queue] | None, bool]:
-        """Return our queues of a topic, and True if no other member can be reading them. Raises ClusterError.
+        """Return our queues of a topic, and True if we need not wait for another member to release them. Raises ClusterError.
 
-        Returns None as the queues if the route or the members are unknown now. The caller then keeps the queues that it has.
+        Returns None as the queues if the route or the members are unknown now. The caller then keeps the queues that it has, and
+        ignores the second value.
         """
         if self._settings.model is MessageModel.ASSIGNED:
             return [queue for queue in self._settings.queues if queue.topic == topic], True
@@ -74,7 +77,7 @@ class QueueAssignment:
         return divide(self._settings.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
 
     async def start_offset(self, queue: Queue) -> tuple[int, bool]:
-        """Return the offset at which to start a queue, and True if this is the group's first start.
+        """Return the offset at which to start a queue, and True if the group starts this queue for the first time.
 
         It is the first start if the settings contain no offset for the queue, and none is stored. Raises ClusterError.
         """
@@ -85,8 +88,8 @@ class QueueAssignment:
         if stored_offset is not None:
             return stored_offset, False
         initial_queues = self._initial_queues.get(queue.topic)  # None for the retry topic
-        came_later = self._settings.came_later
+        came_later = self._settings.came_later  # finds queues that were added before we joined, but after the group started
         added_later = initial_queues is None or queue not in initial_queues or (came_later is not None and came_later(queue))
-        # A queue that was added after the group started, and the retry topic, contain only messages that the group shall get.
+        # The group must get all messages of a queue that was added after it started, and of its retry topic.
         start = StartOffset.EARLIEST if added_later else self._settings.start
         return await resolve_start(self._positions, queue, start, self._settings.start_ms), True

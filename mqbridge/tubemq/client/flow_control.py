@@ -10,8 +10,8 @@ The rules are a JSON array of objects with a type:
         data.
 
 The Java client compares the number of unread bytes with dltInM, probably by mistake; here dltInM is in MiB. A group's own rules
-take precedence over the default rules, separately for each type: if the group has no matching rule of a type, the default rules
-of this type apply. No function reads a clock: the caller passes the time.
+take precedence over the default rules, separately for each type: the default rules of a type apply if the group has no rule of
+this type, for type 0 also if none of its rules matches. No function reads a clock: the caller passes the time.
 """
 
 import json
@@ -83,12 +83,12 @@ def parse_rules(text: str) -> FlowRules:
     return rules
 
 
-def _parse_or_keep(text: str, previous: FlowRules) -> FlowRules:
-    """Parse a rule text; if it is malformed, log this and return the previous rules."""
+def _parse_or_keep(scope: str, text: str, previous: FlowRules) -> FlowRules:
+    """Parse a rule text; if it is malformed, log this and return the previous rules. `scope` is `default` or `group`."""
     try:
         return parse_rules(text)
     except RemoteProtocolError as error:
-        log.warning("new flow control rules from the Master are ignored, the previous rules stay active: %s", error)
+        log.warning("new %s flow control rules from the Master are ignored, the previous ones stay active: %s", scope, error)
         return previous
 
 
@@ -126,12 +126,12 @@ class FlowControl:
 
     def __init__(self) -> None:
         self.default_id = self.group_id = -2
-        """Ids of the texts of default and group rules that were last applied, -2 before the first text of each.
+        """Ids of the last texts of default and group rules, also of malformed ones; -2 ("undefined" in TubeMQ) before the first.
 
         Requests to the Master contain these ids, so that it sends only newer texts.
         """
         self.has_rules = False
-        """True if there are any rules; without rules the size of packs is not measured."""
+        """True if there are any rules; without rules the caller need not measure the data of a get."""
         self.has_group_rules = False
         """True if the group has its own rules: its gets then ask the Broker not to apply its flow control (escFlowCtrl)."""
         self._default, self._group = FlowRules(), FlowRules()
@@ -163,9 +163,9 @@ class FlowControl:
         the response.
         """
         if default[0] >= 0 and default[0] != self.default_id:
-            self.default_id, self._default = default[0], _parse_or_keep(default[1], self._default)
+            self.default_id, self._default = default[0], _parse_or_keep("default", default[1], self._default)
         if group[0] >= 0 and group[0] != self.group_id:
-            self.group_id, self._group = group[0], _parse_or_keep(group[1], self._group)
+            self.group_id, self._group = group[0], _parse_or_keep("group", group[1], self._group)
         self.has_group_rules = bool(self._group)
         self.has_rules = bool(self._group or self._default)
 
@@ -173,7 +173,7 @@ class FlowControl:
 class FlowMeter:
     """Measures the gets of one partition and computes the wait after each.
 
-    `filtered` is True if the reader has a filter. `now` is the time of a monotonic clock in seconds.
+    `filtered` is True if the reader has a filter.
     """
 
     def __init__(self, control: FlowControl, *, filtered: bool) -> None:
@@ -198,8 +198,9 @@ class FlowMeter:
     ) -> float:
         """Count a get that read `size_bytes` and left `lag_bytes` unread; return the wait in seconds.
 
-        `near_end` is True if the Broker reports that little data is left. `is_exempt` is True if the Broker exempts this reader
-        from flow control.
+        A reached limit of a rule of type 0 decides, otherwise the rule of type 3. `now` is the time of a monotonic clock in
+        seconds. `near_end` is True if the Broker reports that little data is left. `is_exempt` is True if the Broker exempts this
+        reader from flow control: no wait.
         """
         self._gets_without_data = 0
         control = self._control

@@ -48,7 +48,7 @@ SHOWN_TOPICS = 3
 """Topics that `format_topics` names in a log line."""
 REGISTER_ATTEMPTS = 5
 REGISTER_PAUSE_S = 1.0
-"""Number of attempts of `call_with_retries`, which all first requests of a client use, and the pause between two of them."""
+"""Number of attempts of `call_with_retries`, by which clients register at startup, and the pause between two of them."""
 CLIENT_VERSION = "mqbridge-1"
 """The last part of our client ids, where the Java clients put their version."""
 LOOPBACK = "127.0.0.1"
@@ -174,7 +174,7 @@ class Masters:
             self.broker_auth = AuthorizedInfo(visitAuthorizedToken=self._visit_token, authAuthorizedToken=auth)
 
     def raise_if_refused(self, request: str, response: MasterResponse, role: Role, *, is_success: bool) -> None:
-        """Raise ServerRefused with the response's error, unless `is_success`; the error names the request as `request`.
+        """Raise ServerRefused with the response's error, unless `is_success`; `request` describes the request in the error.
 
         The caller passes `is_success` because only some types of responses have a field for it. After a success, record that the
         Master accepts our credentials in this role.
@@ -237,6 +237,7 @@ async def call_with_retries(action: str, attempt: Callable[[], Awaitable[T]]) ->
         except ClusterError as error:
             if not attempts_left or error.failure is Failure.FATAL:
                 raise
-            log.log(retry_log_level(error, logging.WARNING), "%s failed, %d attempts left: %s", action, attempts_left, error)
+            text = "%s failed, retrying in %g s (%d attempts left): %s"
+            log.log(retry_log_level(error, logging.WARNING), text, action, REGISTER_PAUSE_S, attempts_left, error)
             await asyncio.sleep(REGISTER_PAUSE_S)
     raise AssertionError("unreachable")

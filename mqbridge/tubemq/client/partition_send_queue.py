@@ -4,9 +4,10 @@ TubeMQ stores one message per request and has no sequence numbers. A Broker hand
 accepted messages keep their order, however many requests are in flight, and if a connection is lost, the stored messages are the
 first ones of those in flight.
 
-But a refusal (419 when memory is full, 503) concerns one request only, and the Broker may still store later requests. So the
-order survives every failure only with one request in flight. With more, a failed message waits until no request is in flight, and
-is then sent again; the counter `overtaken` counts messages that were stored before such a message, which was submitted earlier.
+But a refusal (419 when memory is full, 503 while the Broker starts or stops) concerns one request only, and the Broker may still
+store later requests. So the order survives every failure only with one request in flight. With more, a failed message waits until
+no request is in flight, and is then sent again; the counter `overtaken` counts messages that were stored before such a message,
+which was submitted earlier.
 
 A queue works with callbacks, without a task or future per message.
 """
@@ -145,7 +146,7 @@ class PartitionSendQueue:
 
     def _post(self, message: _Message) -> None:
         masters = self._sender.routes.masters
-        if masters.broker_auth is not self._encoded_auth:
+        if masters.broker_auth is not self._encoded_auth:  # a changed authorization is a new object
             self._encoded_auth = masters.broker_auth
             self._encoder.authorize(self._encoded_auth)
         request = self._encoder.encode(message.data, message.flag, message.msg_type, message.msg_time)
@@ -282,7 +283,7 @@ class PartitionSendQueue:
         self.send_waiting()
 
     def _fail_expired(self, error: MqbridgeError) -> None:
-        """Report waiting messages as failed if `max_elapsed_s` has passed; `error` is the error of the last reconnect."""
+        """Report waiting messages as failed with this error: those whose time is over, or all (see `_must_give_up`)."""
         remaining: deque[_Message] = deque()
         while self._waiting:
             message = self._waiting.popleft()
@@ -297,6 +298,6 @@ class PartitionSendQueue:
         await cancel(self._reconnect_task)
         waiting = [*self._retries, *self._waiting]
         self._retries, self._waiting = [], deque()
-        problem = f"the sender to topic {self._sender.topic} was closed before this message was sent"
+        problem = f"the sender to topic {self._sender.topic} was closed before this message was stored"
         for message in waiting:
             self._report_failure(message, SenderClosed(problem))

@@ -1,7 +1,7 @@
 """Encoder of send requests (`SendMessageRequestP2B`). A producer sends one per message, so speed matters.
 
 The fields that all requests of a partition have in common are encoded once, by protobuf; the others are encoded by hand.
-One protobuf object for all messages would not do: until it is freed, it keeps every payload ever assigned to it in memory.
+One protobuf object is not reused for all messages: until it is freed, it keeps every payload ever assigned to it in memory.
 """
 
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
@@ -16,8 +16,8 @@ _UINT64_MASK = (1 << 64) - 1
 class SendRequestEncoder:
     """Encodes the requests of one partition.
 
-    `check_sum` is the value of the field checkSum in every request. `sent_address` is the producer's IPv4 address as a signed
-    32-bit number.
+    `check_sum` is the checkSum of every request: -1, because the producer computes no checksums. `sent_address` is the producer's
+    IPv4 address as a signed 32-bit number.
     """
 
     __slots__ = ("_after_flag", "_auth", "_before_data", "_last_time", "_last_type")
@@ -38,7 +38,10 @@ class SendRequestEncoder:
         self._auth = _AUTH + encode_varint(len(data)) + data
 
     def encode(self, data: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> bytes:
-        """Return the serialized request for one message."""
+        """Return the serialized request for one message.
+
+        Bit 0 of `flag` says whether `data` contains attributes. `msg_time` is YYYYMMDDHHMM. A field that is None is not written.
+        """
         if msg_type != self._last_type[0]:
             self._last_type = msg_type, _encode_text_field(_MSG_TYPE, msg_type)
         if msg_time != self._last_time[0]:

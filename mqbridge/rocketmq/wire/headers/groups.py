@@ -33,7 +33,8 @@ class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: deliver the message at this physical offset again.
 
     With `delay_level` 0, the broker chooses the delay; below 0, the message becomes a dead letter, as it also does after
-    `max_reconsume_times` redeliveries.
+    `max_reconsume_times` redeliveries (None: the limit of the group). `bname` is the broker's name, for proxies. mqbridge does
+    not use `unit_mode`.
     """
 
     offset: int
@@ -57,7 +58,7 @@ class RunningInfoHeader(Header):
 
 @dataclass(slots=True)
 class ConsumeDirectlyHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY, which the broker forwards to the client with one record as the body."""
+    """CONSUME_MESSAGE_DIRECTLY, which the broker forwards to the client with one stored message as the body."""
 
     consumer_group: str
     client_id: str | None = None
@@ -68,7 +69,7 @@ class ConsumeDirectlyHeader(Header):
 
 @dataclass(slots=True)
 class ResetOffsetHeader(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET and INVOKE_BROKER_TO_RESET_OFFSET.
+    """INVOKE_BROKER_TO_RESET_OFFSET to a broker, and RESET_CONSUMER_CLIENT_OFFSET from the broker to the clients of the group.
 
     `timestamp` is the store time (ms) to continue from; -1 means the end of the queue. `queue_id` -1 means all queues of the
     topic. `offset` replaces `timestamp` if `queue_id` names one queue. Without `is_force`, offsets only move backward.
@@ -84,7 +85,7 @@ class ResetOffsetHeader(Header):
 
 @dataclass(slots=True)
 class DeleteGroupHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP. With `clean_offset`, the broker also deletes the committed offsets of the group."""
+    """DELETE_SUBSCRIPTIONGROUP. With `clean_offset` True, the broker also deletes the committed offsets of the group."""
 
     group_name: str
     clean_offset: bool | None = None
