@@ -1,6 +1,6 @@
 """The work of `mqbridge spark quickstart`: write a topic, count its messages per minute, mirror it, compare the copy.
 
-It uses the public interface only: `format("mqbridge")` on embedded logs.
+It uses the public interface only: `format("mqbridge")` on embedded logs, mqbridge's own message store in local files.
 """
 
 import time
@@ -17,6 +17,7 @@ TOPIC = "orders"
 FIRST_ORDER_S = 1_769_860_800
 """2026-01-31 12:00 UTC, the time of the first order."""
 DURATION_MINUTES = 10
+"""The time between the first order and the end of the last minute."""
 MEMORY_TABLE = "orders_per_minute"
 """The in-memory table to which the query writes the orders per minute."""
 
@@ -54,7 +55,7 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a run. `minutes` has one row per minute: its begin, the number of orders and their total amount."""
+    """The results of a run. `minutes` has one row per minute: its start, the number of orders and their total amount."""
 
     steps: list[Step]
     minutes: list[tuple[datetime, int, int]]

@@ -2,7 +2,7 @@
 
 A record that cannot be decoded stays in the frame, with the reason in a column; `split` separates such records from the others.
 "json" and "string" run in the JVM. With a custom function, the rows pass through Python once: about 1 to 2 million small records
-per second and core, without the time of the function itself.
+per second and core, plus the time of the function itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ CORRUPT_COLUMN = "_corrupt"
 Deserializer = Callable[[bytes], Any]
 """Returns the value of a payload."""
 Serializer = Callable[..., bytes | None]
-"""Returns the payload for the values of the columns, in order."""
+"""Returns the payload for the values of the columns, in order; None for a null payload."""
 
 
 def decode(
@@ -70,9 +70,10 @@ def encode(
 ) -> DataFrame:
     """Replace the columns `value` with a BINARY `payload`, and the column `key` with a BINARY `key`, as the sink expects them.
 
-    By default `value` is every column except `key` and the columns that the sink knows. `how` is "json" (one object with these
-    columns), "string" (a single column as text), or a function that receives the values of the columns in order. An exception in
-    the function fails the query.
+    By default `value` is every column except `key` and the columns that the sink knows. The result also has the sink's other
+    columns, such as `topic`; all others are dropped, and without `key` also an existing column "key". `how` is "json" (one
+    object with these columns), "string" (a single column as text), or a function that receives the values of the columns in
+    order. An exception in the function fails the query.
     """
     names = _value_columns(frame, value, key)
     sink_columns = [name for name in frame.columns if name in COLUMNS and name not in {*names, "payload", "key"}]
@@ -92,7 +93,7 @@ def _decode_json(frame: DataFrame, kind: DataType, column: str, into: str, error
     value = F.struct(*[F.col(f"__parsed.`{field.name}`").alias(field.name) for field in kind.fields])
     return (
         frame.withColumn("__parsed", parsed)
-        .withColumn(error, F.when(failed, F.lit("not JSON of the schema")))
+        .withColumn(error, F.when(failed, F.lit("not JSON that matches the schema")))
         .withColumn(into, F.when(F.col(error).isNull() & F.col(column).isNotNull(), value))
         .select(*frame.columns, into, error)
     )

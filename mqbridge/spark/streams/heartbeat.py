@@ -39,7 +39,7 @@ class Heartbeats:
     """
 
     def __init__(self, folder: str) -> None:
-        self._last_path_segments = folder.rstrip("/").rsplit("/", 2)[-2:]  # equal in all spellings of the path or URI
+        self._last_path_segments = folder.rstrip("/").rsplit("/", 2)[-2:]  # the same for a path and for each form of its URI
         self._folder = folder
         self._file_system, self._path = fs.FileSystem.from_uri(folder)
         self._file_system.create_dir(self._path, recursive=True)
@@ -64,14 +64,15 @@ class Heartbeats:
         return watermarked.where((F.col(key) != HEARTBEAT_KEY) | F.col(column).isNull())
 
     def is_read_by(self, source_description: str) -> bool:
-        """Return whether the source of a query with this description reads this folder."""
+        """Return whether this description, of a source in a progress report, is that of a source that reads this folder."""
         return "/".join(self._last_path_segments) in source_description
 
 
 class IdleWatch:
-    """A thread that adds a heartbeat whenever a query has had no input for another `idle`, if the query has rows in its state.
+    """A thread that adds heartbeats while a query has no input, if the query has rows in its state.
 
-    `lateness` is the distance between the highest event time and the watermark of the query.
+    It adds one heartbeat each time the query has been without input for another duration `idle`. `lateness` is the distance
+    between the highest event time and the watermark of the query.
     """
 
     def __init__(self, query: StreamingQuery, heartbeats: Heartbeats, idle: Time, lateness: Time) -> None:
@@ -81,11 +82,11 @@ class IdleWatch:
         self._lateness_ms = lateness.ms
         self._stopped = threading.Event()
         self._last_offsets = ""
-        """The end offsets of the query's sources in the last report, as JSON."""
+        """The end offsets in the last report, as JSON, of the query's sources except the heartbeats."""
         self._idle_since = time.monotonic()
-        """When a report last had other end offsets than the report before (monotonic, in seconds)."""
+        """When the end offsets last changed from one report to the next (monotonic, in seconds)."""
         self._last_watermark: datetime | None = None
-        """The watermark when the query became idle; None before it is known."""
+        """The watermark before the first heartbeat of this idle period, which all its heartbeats start from; None if unknown."""
         self._next_heartbeat_s = self._idle_s
         """Idle time after which the next heartbeat is added."""
         self._thread = threading.Thread(target=self._run, name="mqbridge heartbeat", daemon=True)
@@ -103,7 +104,8 @@ class IdleWatch:
                 if progress is not None:
                     self.check(json.loads(progress.json), time.monotonic())
             except Exception:  # the query also runs without heartbeats, and the next check may succeed
-                LOG.warning("query %s: the check whether it is idle failed, retrying", self._query.name, exc_info=True)
+                name = self._query.name or self._query.id
+                LOG.warning("query %s: the check whether it is idle failed, retrying", name, exc_info=True)
 
     def check(self, progress: dict[str, Any], now: float) -> None:
         """Add a heartbeat if, by this progress report, the query has been idle for long enough and has state.
@@ -129,7 +131,7 @@ class IdleWatch:
 
 
 def _read_watermark(progress: dict[str, Any]) -> datetime | None:
-    """Return the watermark in a progress report; None before the query has one: then Spark reports the epoch."""
+    """Return the watermark in a progress report; None if the query has none yet, for which Spark reports the epoch."""
     text = progress.get("eventTime", {}).get("watermark")
     if text is None:
         return None

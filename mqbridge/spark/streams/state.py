@@ -8,15 +8,16 @@ start of the query; it cannot change later.
 from pyspark.sql import SparkSession
 
 STATE_STORE = "spark.sql.streaming.stateStore"
+"""Prefix of Spark's options for state."""
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def use_rocksdb(spark: SparkSession, *, max_memory_mb: int = 500) -> None:
-    """Store the state of the queries that this session starts after this call in RocksDB.
+    """Use RocksDB for the state of the queries that this session starts after this call.
 
     RocksDB uses at most `max_memory_mb` of memory per executor. `accumulate` and `latest_join` need RocksDB. Spark's own
     aggregates are about twice as fast with state on the heap, as long as it fits there. Changelogs are switched on, because
-    without them each batch uploads whole files.
+    without them each batch uploads whole files of RocksDB, not only the changes.
     """
     spark.conf.set(f"{STATE_STORE}.providerClass", ROCKSDB)
     spark.conf.set(f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled", "true")
@@ -27,4 +28,4 @@ def use_rocksdb(spark: SparkSession, *, max_memory_mb: int = 500) -> None:
 def require_rocksdb(spark: SparkSession) -> None:
     """Raise ValueError if this session does not store state in RocksDB."""
     if spark.conf.get(f"{STATE_STORE}.providerClass", "") != ROCKSDB:
-        raise ValueError("this operator needs its state in RocksDB: call mqbridge.spark.streams.use_rocksdb(spark) first")
+        raise ValueError("accumulate and latest_join need state in RocksDB: call mqbridge.spark.streams.use_rocksdb(spark) first")
