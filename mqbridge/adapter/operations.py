@@ -40,20 +40,20 @@ class Operations(Protocol):
 
         A missing group is created. Partitions that are not named keep their position. A system that stores only positions of
         whole entries moves to the beginning of the entry. Raises ClusterError (FATAL) while members consume: they would
-        overwrite the new positions, or continue without them.
+        overwrite the new positions, or continue from their own.
         """
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Return the position of the first message stored at this time or later, by partition name.
+        """Return the position of the first message stored at this time (ms since the epoch) or later, by partition name.
 
         For a partition without such a message, this is the position of its next message.
         """
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return, by partition name, a position near the end with `count` or more messages after it.
+        """Return, by partition name, a position that is followed by about `count` messages, the newest ones.
 
-        It is the first position if the partition has fewer messages. On a system that cannot count backward exactly, fewer than
-        `count` messages may follow.
+        It is the first position if the partition has fewer messages. More than `count` messages may follow if an entry contains
+        several, and fewer on a system that cannot count backward exactly.
         """
 
     async def settings(self, topic: str) -> Mapping[str, str]:
@@ -85,7 +85,10 @@ class GroupMaker(Protocol):
 
 @runtime_checkable
 class Deduplicating(Protocol):
-    """Operations of a system that can deduplicate the sends of an `OutboundSpec.sender`, if deduplication is on for the topic."""
+    """Operations of a system that can store repeated sends of a named producer once, if deduplication is on for the topic.
+
+    The producer's name is `OutboundSpec.sender`.
+    """
 
     async def deduplicates(self, topic: str) -> bool:
         """Return True if deduplication is enabled for the existing topic. Raises ClusterError."""

@@ -1,7 +1,7 @@
 """The grammar of templates in options.
 
-A topic template gives the name of a target topic: `{topic}` is the source topic (after other text, only the last part of a full
-name), and `{WORD}` is a named group of the pattern that matched the source topic.
+A topic template gives the name of a target topic: `{topic}` is the source topic (if text precedes it, only the last part of a
+full name), and `{WORD}` is a named group of the pattern that matched the source topic.
 A message template gives a value that is made from a message:
 
     {key} {msg_type} {event_time} {position}      fields of the message; event time in ms since the epoch

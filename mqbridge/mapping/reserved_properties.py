@@ -9,13 +9,14 @@ They become fields again when the message is decoded. The names are part of the 
     mqbridge.attributes, mqbridge.attributes.b64     TubeMQ's attribute string (base64 if it is not UTF-8)
     mqbridge.event_time, mqbridge.deliver_at         ms since the epoch
     mqbridge.null                 `1` for a tombstone
-    mqbridge.without              fields that are None although the target's own format has a value for them, joined by commas
+    mqbridge.without              fields that are None, although a reader would find a value in other properties; joined by commas
     mqbridge.origin               cluster|topic|partition|position of the message that this one was made from
     mqbridge.hops                 number of gateways that the message passed through; written only if it is 2 or more
     mqbridge.u.NAME               a user property whose own name is reserved
 
-`mqbridge.v` marks a gateway's messages that have none of these; RocketMQ's mapping also uses `mqbridge.empty` and
-`mqbridge.order`. When a message is read, a reserved name with a value that no gateway writes is a user property.
+`mqbridge.v` marks a gateway's messages that have none of these; RocketMQ's mapping also uses `mqbridge.empty` (an empty payload)
+and `mqbridge.order` (the original order of the properties). When a message is read, a reserved name with a value that no gateway
+writes is a user property.
 """
 
 import base64
@@ -38,9 +39,9 @@ GATEWAY_MARKER: Pair = ("mqbridge.v", "1")
 """Marks a message as written by a gateway, if it has no other reserved property."""
 USER_PREFIX = "mqbridge.u."
 
-_NAMES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")
+_TEXT_OR_BYTES = ("key", "key.b64", "ordering_key", "keys", "msg_type", "attributes", "attributes.b64")
 CARRIED_NAMES = frozenset(
-    RESERVED_PREFIX + name for name in (*_NAMES, "event_time", "deliver_at", "null", "without", "origin", "hops")
+    RESERVED_PREFIX + name for name in (*_TEXT_OR_BYTES, "event_time", "deliver_at", "null", "without", "origin", "hops")
 )
 """The reserved names that carry fields; `read_carried` reads them."""
 RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empty", "order")}
@@ -48,7 +49,7 @@ RESERVED_NAMES = CARRIED_NAMES | {RESERVED_PREFIX + name for name in ("v", "empt
 _PREFIXED = {name: RESERVED_PREFIX + name for name in Message.__slots__}
 """Name of the reserved property, by message field."""
 _INT64 = range(-(1 << 63), 1 << 63)
-ABSENT = frozenset({"key", "msg_type"})
+WITHOUT_FIELDS = frozenset({"key", "msg_type"})
 """The fields that `mqbridge.without` may list."""
 
 
@@ -73,7 +74,7 @@ def carry_fields(message: Message, fields: Iterable[str]) -> list[Pair]:
 
 
 def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
-    """Return the pairs of origin and hops; `stamp` is the new origin, see `mqbridge.message.next_origin`."""
+    """Return the pairs of origin and hops; `stamp` is the new origin, or None to keep the message's origin and hops."""
     origin, hops = next_origin(message, stamp)
     if origin is None:
         return []
@@ -83,8 +84,8 @@ def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
 def _encode_field(field: str, value: Any) -> Pair:
     """Return the pair of a field whose value is neither text nor number.
 
-    Keys are joined, an ordering key is encoded in base64, attributes only if they are not UTF-8; other bytes (a key) get a name
-    with `.b64` too.
+    Index keys are joined. Bytes are encoded in base64, and except for an ordering key the name then ends with `.b64`; attributes
+    that are UTF-8 stay text.
     """
     name = _PREFIXED[field]
     if field == "attributes":
@@ -105,7 +106,7 @@ def join_keys(keys: Sequence[str]) -> str:
 
 
 def _quote_key(key: str) -> str:
-    """Percent-encode an index key, so that it contains no comma."""
+    """Percent-encode an index key, so that it contains no comma; the first test is a fast path for keys that need no encoding."""
     return key if key.isascii() and key.replace("-", "_").isidentifier() else quote(key, safe=" ")
 
 
@@ -116,16 +117,19 @@ def escape_user_property(pair: Pair) -> Pair:
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Return True if `read_carried` reads the pair as a field; `mqbridge.hops` always counts: its origin is in another pair."""
+    """Return True if `read_carried` reads the pair as a field; `blank` as there.
+
+    True for every pair `mqbridge.hops`, without a check: it is a field only together with an origin, which is in another pair.
+    """
     return pair[0] in CARRIED_NAMES and (pair[0] == HOPS or bool(read_carried((pair,), blank=blank)[1]))
 
 
 def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...], dict[str, Any]]:
     """Divide pairs into the user's properties, with their own names, and the carried fields of the message.
 
-    `blank` is True if the stored payload is the one of a tombstone; only then `mqbridge.null` is read as a field. The fields of a
-    tombstone contain `payload`, those of a message with an origin contain `hops` (1 if there is no pair for it). Without an
-    origin `mqbridge.hops` is a user property.
+    `blank` is True if the stored payload is what the system stores for a tombstone; only then `mqbridge.null` is read as a field.
+    The fields of a tombstone contain `payload`, those of a message with an origin contain `hops` (1 if there is no pair for it).
+    Without an origin `mqbridge.hops` is a user property.
     """
     user_properties: list[Pair] = []
     fields: dict[str, Any] = {}
@@ -172,7 +176,7 @@ def _decode_field(name: str, text: str) -> dict[str, Any]:
             return {"payload": None}
         case "without":
             absent = text.split(",")
-            if not ABSENT.issuperset(absent):
+            if not WITHOUT_FIELDS.issuperset(absent):
                 raise ValueError(text)
             return dict.fromkeys(absent)
         case _:

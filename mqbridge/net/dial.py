@@ -39,7 +39,7 @@ async def dial(
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
 ) -> Endpoint:
-    """Connect, within `timeout` seconds, and return the endpoint that `make_endpoint` made; by TLS unless `tls` is None.
+    """Connect within `timeout` seconds, by TLS unless `tls` is None; return the endpoint that `make_endpoint` made.
 
     The endpoint reports its state to `link`; a failure to connect is reported there too. None: nothing is reported.
     Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
@@ -87,7 +87,7 @@ async def _connect(
 
 
 def refusal_failure(link: Link | None) -> Failure:
-    """Return the `Failure` of an error by which a server rejects our credentials.
+    """Return which `Failure` to raise if a server rejects our credentials.
 
     It is FATAL if the cluster has never accepted any credentials, or `link` is None, so that this is unknown; else RETRY, because
     the error may be transient, or a new certificate or token may help.

@@ -18,7 +18,7 @@ class Route(Options):
     source: Source = Field(alias="from", description="The source of the messages.")
     filter: FilterRules = Field(default=FilterRules(), description="The rules that select messages.")
     targets: Annotated[tuple[Target, ...], OneOrMore] = Field(
-        alias="to", min_length=1, description="The target, or a list of targets, each of which must store the messages."
+        alias="to", min_length=1, description="The target, or a list of targets; each gets all messages of the route."
     )
     delivery: Delivery = Field(default=Delivery(), description="Delivery guarantees and limits of the route.")
 
@@ -34,7 +34,7 @@ class Route(Options):
         if self.delivery.order == "partition" and any(target.partitions.by == "round_robin" for target in self.targets):
             raise option_error(
                 "order",
-                "`delivery.order: partition` is impossible with `partitions.by: round_robin`",
+                "`delivery.order: partition` is impossible with `partitions.by: round_robin`: it mixes the order",
                 "Set delivery.order: none, or choose another rule",
             )
         return self

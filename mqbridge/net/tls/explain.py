@@ -32,13 +32,16 @@ The first part that occurs in an error text decides."""
 def is_permanent(error: Exception) -> bool:
     """Return True if a retry cannot help, as after a TLS alert.
 
-    A retry can help after a connection that just ended: a load balancer may have had no servers yet.
+    A retry can help if the connection ended without an alert: a load balancer may have had no servers yet.
     """
     return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def explain_tls(error: Exception, settings: TlsSettings, name: str) -> str:
-    """Explain a TLS failure in one sentence; `name` is the name that the server's certificate must contain."""
+    """Explain a TLS failure in one sentence, in which "it" is the server that the caller names before.
+
+    `name` is the name that the server's certificate must contain.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_untrusted(error, settings, name)
     if isinstance(error, (ConnectionResetError, BrokenPipeError, EOFError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -55,5 +58,5 @@ def _explain_untrusted(error: ssl.SSLCertVerificationError, settings: TlsSetting
         return "its certificate, or one that signed it, has expired: it must be renewed at the server"
     if error.verify_code == _NOT_YET_VALID:
         return "its certificate is not valid yet: check the clocks of the server and of this machine"
-    authorities = settings.authorities or "those of this platform"
+    authorities = settings.authorities or "by default those of this platform"
     return f"its certificate is signed by no authority that tls.authorities holds ({authorities}): {error.verify_message}"
