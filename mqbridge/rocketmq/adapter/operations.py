@@ -58,7 +58,7 @@ class RocketMQOperations:
         return backlog_from_offsets(*await asyncio.gather(self._topics.committed(topic, group), self._topics.bounds(topic)))
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the connected members of the group, each with the queues of the topic that it reports.
+        """Return the connected members of the group, each with those queues of the topic that it says it reads.
 
         The list is empty if no member is connected, or the members do not subscribe to the topic.
         """
@@ -100,13 +100,16 @@ class RocketMQOperations:
         await self._groups.write(group, {queues[name]: position[0] for name, position in positions.items()})
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        """Return the offset of the first message stored at or after this time (ms since the epoch), by partition name."""
+        """Return the offset of the first message stored at or after this time (ms since the epoch), by partition name.
+
+        For a queue without such a message, this is the offset of the next message to be stored.
+        """
         queues = await self._topics.queues(topic)
         offsets = await asyncio.gather(*(self._positions.at(queue, time_ms) for queue in queues))
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True)}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the position `count` messages before the end of each queue, by partition name."""
+        """Return the position `count` messages before the end of each queue, or of its first message, by partition name."""
         return newest_from_offsets(await self._topics.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
@@ -132,12 +135,12 @@ class RocketMQOperations:
         setting = f"fileReservedTime={hours}"
         if group is None:
             return target_warnings(topic, setting, hours * 3600.0)
-        # A group whose committed offset is below the offset of this store time has not read messages that are deleted soon.
+        # A group is late if it has not read messages that are older than LATE_FRACTION of the retention, so deleted soon.
         late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
-        committed, bounds, at_late = await asyncio.gather(
+        committed, bounds, late_offsets = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)
         )
-        return group_warnings(topic, group, setting, committed, bounds, at_late)
+        return group_warnings(topic, group, setting, committed, bounds, late_offsets)
 
 
 def _topic_settings(config: TopicConfig) -> dict[str, str]:

@@ -28,7 +28,7 @@ class PerBrokerOrder:
         in its turn.
         """
         task = spawn(self._run(key, request), f"rocketmq request in order at {key}", log_errors=False)
-        task.add_done_callback(mark_error_retrieved)
+        task.add_done_callback(mark_error_retrieved)  # after a cancelled call, nobody else retrieves the error
         return await asyncio.shield(task)
 
     async def wait_for_earlier(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""A member of a consumer group, or a reader of given queues: takes its share of the queues, commits, and releases them.
+"""A member of a consumer group, or a reader of given queues: reads its share of the queues, and commits offsets.
 
 There is no coordinator. Each member computes the same assignment (`queue_assignment`) and starts and releases queues accordingly.
 It does so (a rebalance) when a broker reports a change of members, when a route changes, every 20 s, and again after 1 s if a
@@ -65,7 +65,8 @@ class PullConsumer:
 
     def __init__(self, client: BaseClient, settings: ConsumerSettings) -> None:
         self.settings = settings
-        self.name = f"group {settings.group}" if settings.group else "a reader"
+        topics = ", ".join(subscription.topic for subscription in settings.subscriptions)
+        self.name = f"group {settings.group}" if settings.group else f"a reader of {topics}"
         self.budget = Budget(settings.max_bytes)
         self.gaps: dict[Queue, int] = {}
         """Queues that were released at a gap (missing messages), each with the offset of the gap. A rebalance starts such a queue
@@ -83,8 +84,8 @@ class PullConsumer:
         self._events: asyncio.Queue[AssignedQueue | ClusterError | None] = asyncio.Queue()
         """For `assigned_queues`: new queues, errors to raise, and None after `close`."""
         self._rebalance_requested = asyncio.Event()
-        self._unwatch: list[Callable[[], None]] = []
-        """Functions that stop watching the routes."""
+        self._stop_watching: list[Callable[[], None]] = []
+        """Functions that stop watching the routes of our topics."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
         """The task of `close`; None before its first call."""
@@ -94,8 +95,8 @@ class PullConsumer:
 
     async def start(self) -> None:
         """Find the topics, join the group, start our queues, and begin the regular rebalances. Raises ClusterError."""
-        await self._assignment.record_initial_queues(self.name)
-        self._unwatch = [self._client.routes.watch(topic, self._on_route_change) for topic in self.membership.topics]
+        await self._assignment.record_initial_queues(self.name)  # queues that are added later start at their first message
+        self._stop_watching = [self._client.routes.watch(topic, self._on_route_change) for topic in self.membership.topics]
         if self._is_member:
             BrokerRequestHandler.of(self._client).register(self.settings.group, self)
             # Before our first heartbeat, which replaces the subscriptions of the other members at the brokers.
@@ -130,8 +131,8 @@ class PullConsumer:
         await asyncio.shield(self._closing)
 
     async def _close(self, deadline: float | None) -> None:
-        for unwatch in self._unwatch:
-            unwatch()
+        for stop_watching in self._stop_watching:
+            stop_watching()
         await cancel(*self._tasks)
         # For a queue that is already being released, this waits for the release in progress.
         await asyncio.gather(*(assigned.release(deadline) for assigned in list(self.held.values())))
@@ -142,7 +143,7 @@ class PullConsumer:
                 if was_registered:
                     await self.membership.leave()
         except TimeoutError:
-            log.warning("%s was closed at its deadline, before every broker confirmed the unregistration", self.name)
+            log.warning("%s was closed at its deadline, before every broker confirmed unlocking and unregistration", self.name)
         self._events.put_nowait(None)
 
     @property
@@ -166,9 +167,9 @@ class PullConsumer:
         self._rebalance_requested.set()
 
     def on_queue_ended(self, assigned: AssignedQueue) -> None:
-        """Remove an AssignedQueue that has ended. If the queue is still assigned to us, a rebalance starts it again.
+        """Remove an AssignedQueue that has ended. If the queue is still assigned to us, a rebalance soon starts it again.
 
-        A queue that ended at a gap is added to `gaps` first.
+        A queue that ended at a gap is added to `gaps` instead, and stays stopped until the group's offset changes.
         """
         if self.held.get(assigned.queue) is assigned:
             del self.held[assigned.queue]
@@ -186,7 +187,7 @@ class PullConsumer:
             await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
             log.warning(
-                "queue %s for %s stays stopped at its gap, because offset %d of the reset could not be committed: %s",
+                "queue %s for %s stays stopped at its gap; reset it again, because committing offset %d failed: %s",
                 queue_label(queue),
                 self.name,
                 offset,
@@ -215,15 +216,16 @@ class PullConsumer:
             balanced = await self._rebalance()
 
     async def _rebalance(self) -> bool:
-        """Rebalance all topics once; return True if we now have all our queues."""
+        """Rebalance all topics once; return True if we now have all our queues, except those that are stopped at a gap."""
         self._rebalance_requested.clear()
-        await asyncio.gather(*(self._check_gap(assigned) for assigned in self.held.values() if assigned.state.rests_at_gap))
+        at_gaps = [assigned for assigned in self.held.values() if assigned.state.rests_at_gap]
+        await asyncio.gather(*map(self._release_if_offset_changed, at_gaps))
         results = await asyncio.gather(
             self._check_subscriptions(), *(self._rebalance_topic(topic) for topic in self.membership.topics)
         )
         return all(results)
 
-    async def _check_gap(self, assigned: AssignedQueue) -> None:
+    async def _release_if_offset_changed(self, assigned: AssignedQueue) -> None:
         """Release a queue that is stopped at a gap if the group's offset was changed; the rebalance then starts it there.
 
         Such a queue is not pulled, so no response to a pull can report the change.
@@ -240,7 +242,7 @@ class PullConsumer:
             await assigned.revoke()
 
     async def _check_subscriptions(self) -> bool:
-        """Report inconsistent subscriptions of the group's members to our caller, once per difference; always return True.
+        """Raise inconsistent subscriptions of the group's members from `assigned_queues`, once per difference; return True.
 
         True, because inconsistent subscriptions are no reason for an early next rebalance.
         """
@@ -270,7 +272,7 @@ class PullConsumer:
             )
             return False
         if own_queues is None:  # the route or the members are unknown now, so we keep the queues that we have
-            return self._assignment.may_stay_missing(topic)
+            return self._assignment.may_stay_missing(topic)  # False: rebalance again after UNBALANCED_INTERVAL_S
         revoked = [assigned for queue, assigned in self.held.items() if queue.topic == topic and queue not in own_queues]
         await asyncio.gather(*(assigned.revoke() for assigned in revoked))
         unused_locks = {queue for queue in self.held.unused_locks if queue.topic == topic and queue not in own_queues}
@@ -312,7 +314,7 @@ class PullConsumer:
             offset, first_start = await self._assignment.start_offset(queue)
         except (ClusterError, ProtocolError) as error:
             if isinstance(error, AccessRefused) and error.failure is Failure.FATAL:
-                self._events.put_nowait(error)  # a retry would not help
+                self._events.put_nowait(error)  # the caller closes us; until then, rebalances retry in vain
             log.log(
                 retry_log_level(error, logging.WARNING),
                 "queue %s is assigned to %s, but reading cannot start yet, retrying: %s",

@@ -46,7 +46,7 @@ class Producer:
 
     @property
     def topic(self) -> str:
-        """The topic, as it was given to the client."""
+        """The topic given to `RocketMQClient.producer`."""
         return self._queue_producer.topic
 
     @property
@@ -83,7 +83,7 @@ class Producer:
         if deliver_at is not None:
             await self._ensure_delay_levels()
         size = message.size
-        number = await self._window.enter(size)
+        number = await self._window.enter(size)  # identifies the message to `leave`
         try:
             batcher = self._batcher(await self._choose_queue(message, partition))
         except BaseException:
@@ -98,7 +98,7 @@ class Producer:
 
         The queue is `partition` (`broker:queue`); None: the one that the first message's key chooses; without a key, the next in
         turn. Raises the errors of `send`, and MappingError for messages that do not fit one batch: more than 1000 messages or
-        1 MiB, or one that is delayed or compressed.
+        1 MiB (or the brokers' `maxMessageSize`, if smaller), or one that is delayed or compressed.
         """
         self._check_open()
         if not messages:
@@ -107,7 +107,10 @@ class Producer:
         if failures:
             raise MappingError(f"cannot send message {failures[0].index} of a batch to topic {self.topic}: {failures[0].reason}")
         if len(requests) != 1 or not requests[0].is_batch:
-            raise MappingError(f"{len(messages)} messages for topic {self.topic} do not fit into one batch: send them one by one")
+            raise MappingError(
+                f"{len(messages)} messages for topic {self.topic} do not fit into one batch, because they are too many, too "
+                "large, delayed or compressed: send them one by one"
+            )
         size = sum(message.size for message in messages)
         number = await self._window.enter(size)
         try:
@@ -141,7 +144,7 @@ class Producer:
         except TimeoutError:
             pass
         finally:
-            error = ConnectionLost(f"the producer of topic {self.topic} was closed before this message was stored")
+            error = ConnectionLost(f"the producer of topic {self.topic} was closed before a broker confirmed this message")
             error.failure = Failure.FATAL  # unlike for another ConnectionLost, a retry cannot succeed
             self._window.abort(error)
             for batcher in self._batchers.values():
@@ -182,7 +185,7 @@ class Producer:
         return requests[0]
 
     async def _ensure_delay_levels(self) -> None:
-        """Query the delay levels of the brokers once, before the first message with `deliver_at`."""
+        """Query the delay levels of the brokers before a message with `deliver_at`, until one query has succeeded."""
         if self._encoder.delay_levels is None:
             await self._query_delay_levels()
 
@@ -194,9 +197,11 @@ class Producer:
                 levels = levels or await delay_levels(self._queue_producer.client, address)
             except AccessRefused:  # these credentials may not read the broker's settings: assume version 5.x
                 continue
-            except ClusterError as error:  # the next message with `deliver_at` queries again
+            except ClusterError as error:
                 log.warning(
-                    "assuming that broker %s supports delays of any length, because the query of its delay levels failed: %s",
+                    "topic %s: assuming that broker %s supports delays of any length until the next message with deliver_at, "
+                    "because the query of its delay levels failed: %s",
+                    self.topic,
                     address,
                     error,
                 )

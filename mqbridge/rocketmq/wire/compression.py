@@ -1,7 +1,8 @@
 """Compression of a message's body: zlib streams, LZ4 frames or Zstandard frames; three bits of the system flag name the codec.
 
 A stored body does not contain its original size, so the caller of `decompress` sets a limit. Clients before 4.9.4 know only zlib:
-they write it with the bits 0 (`OLD`), and read every body as zlib. So only groups without such clients can use another codec.
+they write the bits 0 (`OLD_ZLIB`), and read every body as zlib, whatever its bits. So only
+groups without such clients can use LZ4 or Zstandard.
 """
 
 import zlib
@@ -11,7 +12,7 @@ import cramjam
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 
-OLD = 0
+OLD_ZLIB = 0
 """zlib, as clients before 4.9.4 write it: without a codec in the system flag."""
 LZ4 = 0x100
 ZSTD = 0x200
@@ -45,7 +46,7 @@ _LZ4_END = bytes(4)
 def compress(codec: int, data: bytes) -> bytes:
     """Compress a body. Raises LocalProtocolError for an unknown codec."""
     match codec:
-        case 0x300 | 0:  # ZLIB, OLD
+        case 0x300 | 0:  # ZLIB, OLD_ZLIB; numbers, because a pattern without a dot would bind a name
             return zlib.compress(data, LEVEL)
         case 0x100:  # LZ4
             return _lz4_frame(data)
@@ -73,7 +74,7 @@ def decompress(codec: int, data: bytes, limit: int = MAX_PLAIN_BYTES) -> bytes:
     """Return the original body. Raises RemoteProtocolError for damage, an unknown codec, or more than `limit` bytes."""
     try:
         match codec:
-            case 0x300 | 0:  # ZLIB, OLD
+            case 0x300 | 0:  # ZLIB, OLD_ZLIB
                 return _inflate(data, limit)
             case 0x100:  # LZ4
                 return _decompress_into(cramjam.lz4.decompress_into, data, limit)
@@ -81,7 +82,7 @@ def decompress(codec: int, data: bytes, limit: int = MAX_PLAIN_BYTES) -> bytes:
                 return _decompress_into(cramjam.zstd.decompress_into, data, limit)
     except (cramjam.DecompressionError, zlib.error) as error:
         raise RemoteProtocolError(
-            f"{len(data)} bytes of body do not decompress to {limit} or less with codec {codec:#x}: {error}"
+            f"{len(data)} bytes of body do not decompress with codec {codec:#x} (damaged, or above {limit} bytes): {error}"
         ) from error
     raise RemoteProtocolError(f"a body is compressed with the unknown codec {codec:#x}")
 

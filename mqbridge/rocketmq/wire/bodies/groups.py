@@ -12,7 +12,7 @@ PASSIVELY, ACTIVELY, POP = "CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 """Values of `message_model`: the members of a group share the messages, or each member receives all of them."""
 FROM_LAST, FROM_FIRST, FROM_TIMESTAMP = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
-"""Values of `consume_from`: where a group without committed offsets starts."""
+"""Values of `consume_from`: where a group without committed offsets starts. The timestamp is a setting of the client."""
 
 
 def _text_or(default: str) -> Codec:
@@ -38,13 +38,14 @@ class SubscriptionData(Body):
         return split_expression(self.expression) if self.expression_type == TAG else []
 
     def _write_only_members(self) -> dict[str, Any]:
+        """Return the JSON keys by which brokers filter: the hash codes of the tags (`codeSet`), and the tags."""
         tags = self.tags
         return {"classFilterMode": False, "codeSet": list(dict.fromkeys(map(tags_code, tags))), "tagsSet": tags}
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData(Body):
-    """A consumer group of a client, with its subscriptions."""
+    """A consumer group of a client, with its subscriptions. `unit_mode` marks a deployment of several units, not used here."""
 
     group: str = member("groupName")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionDataSet")
@@ -61,7 +62,7 @@ class ProducerData(Body):
     group: str = member("groupName")
 
 
-_PRODUCERS = list_codec(ProducerData)
+_PRODUCERS_CODEC = list_codec(ProducerData)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class Heartbeat(Body):
     producers: tuple[str, ...] = member(
         "producerDataSet",
         codec=Codec(
-            lambda groups: _PRODUCERS.write(map(ProducerData, groups)),
-            lambda value: tuple(producer.group for producer in _PRODUCERS.read(value)),
+            lambda groups: _PRODUCERS_CODEC.write(map(ProducerData, groups)),
+            lambda value: tuple(producer.group for producer in _PRODUCERS_CODEC.read(value)),
             [],
         ),
     )

@@ -10,7 +10,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 class LockRequest(Body):
     """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: a client, its group, and the queues to lock or unlock.
 
-    With `only_this_broker`, the broker does not ask its replicas for the lock too.
+    With `only_this_broker`, the broker does not forward the request to its replicas.
     """
 
     client_id: str
