@@ -21,7 +21,7 @@ class SendWindow:
         self._waiters: deque[Callable[[], None]] = deque()
         """The `wake` callbacks of callers that got no room, the first caller first."""
         self._woken: Callable[[], None] | None = None
-        """The callback that is running now, None if none is; it may call `reserve` before the waiters behind it."""
+        """The callback that `release` is running, None if none is; its call of `reserve` precedes all waiters."""
 
     @property
     def sends(self) -> int:
@@ -29,7 +29,10 @@ class SendWindow:
         return self._sends
 
     def reserve(self, size: int, wake: Callable[[], None]) -> bool:
-        """Reserve room for a request of `size` bytes; if there is none, return False, and call `wake` once there may be room."""
+        """Reserve room for a request of `size` bytes; if there is none, return False, and call `wake` once there may be room.
+
+        `wake` has reserved nothing, so it must call `reserve` again, with the same `wake`.
+        """
         must_queue = self._waiters and wake != self._woken  # others wait already, and it is not this caller's turn
         if self._sends and (must_queue or self._sends >= self._max_sends or self._bytes + size > self._max_bytes):
             if wake not in self._waiters:

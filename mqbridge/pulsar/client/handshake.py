@@ -28,8 +28,8 @@ async def open_connection(
     """Dial and complete the handshake; each of the two steps may take `timeout` seconds.
 
     If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. If `fresh` is True, the credentials are read
-    from their source again, because the last ones were refused. `link` reports the connection's state to the cluster's
-    `Connectivity`.
+    from their source again, because the last ones were refused. `keep_alive_s` is the interval between pings. `link`
+    reports the connection's state to the cluster's `Connectivity`.
 
     Raises ClusterError: FATAL if the server is no Pulsar broker. Refused credentials raise ServerRefused (FATAL) if the cluster
     has never accepted this client, and Unreachable otherwise.
@@ -38,7 +38,8 @@ async def open_connection(
     credentials = await auth.credentials(fresh=fresh)
     await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
     endpoint = connection.endpoint
-    endpoint.link = None  # set again after the handshake: bytes with which a broker refuses it must not report it as reachable
+    # Until the handshake is complete, received bytes must not report the broker as reachable: they may be its refusal.
+    endpoint.link = None
     try:
         await connection.handshake(credentials, proxy_to, timeout)
     except RemoteProtocolError as error:
@@ -55,7 +56,7 @@ async def open_connection(
     except asyncio.CancelledError:
         endpoint.abort(ConnectionLost("the connection is no longer needed"), intended=True)
         raise
-    if link is not None and endpoint.alive:
+    if link is not None and endpoint.alive:  # a connection lost by now is returned too: its first request fails
         endpoint.link = link
         link.record_received()
         link.record_credentials_accepted()
@@ -65,7 +66,7 @@ async def open_connection(
 def _explain_tls_error(error: ClusterError, address: str, settings: TlsSettings, failure: Failure) -> ClusterError:
     """Return an error that explains a TLS failure; return other errors unchanged.
 
-    `failure` is that of a permanent TLS failure; all other TLS failures are temporary (RETRY). With TLS 1.3 a server refuses our
+    The error has `failure` if the TLS failure is permanent, and RETRY if it is temporary. With TLS 1.3 a server refuses our
     certificate only with its first response, after the dial has succeeded.
     """
     cause = error.__cause__

@@ -1,4 +1,5 @@
-//! Pulsar: entries into messages, messages into entries. An entry is a batch of messages, or one message.
+//! Decodes Pulsar entries to messages, and encodes messages to entries. An entry is a batch of messages, or one message.
+//! `delivered` parses the frames in which a broker delivers entries.
 
 pub mod decode;
 pub mod delivered;

@@ -12,7 +12,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message_columns, module)?)
 }
 
-/// The range of times in ms that fit into 64 bits as microseconds.
+/// The times in ms that fit into 64 bits as microseconds; times outside this range are clamped to it.
 const MIN_MS: i64 = -((1i128 << 63) / 1000) as i64;
 const MAX_MS: i64 = i64::MAX / 1000;
 
@@ -23,7 +23,8 @@ type Numbers<'py> = (usize, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Returns the columns of messages, by name. Raises OverflowError if a column has more than 2 GiB.
 ///
-/// A column of texts or byte strings is (nulls, validity, offsets, data), one of numbers or times (nulls, validity, values).
+/// A column of texts or byte strings is (nulls, validity, offsets, data), one of numbers, times or flags
+/// (nulls, validity, values).
 /// Times are in microseconds since the epoch, counters are int32. A column of lists is (offsets, items), one of maps (offsets,
 /// names, values). With `binary_properties`, the properties are blobs (see `mqbridge/spark/property_blob.py`) instead of maps.
 #[pyfunction]
@@ -127,7 +128,8 @@ fn numbers<'py>(py: Python<'py>, values: impl Iterator<Item = Option<i64>>) -> N
     (nulls, bits, PyBytes::new(py, &data))
 }
 
-/// Makes a column of int32 counters; a number beyond 32 bits becomes the nearest int32.
+/// Makes a column of int32 counters; a number beyond 32 bits becomes the nearest int32. The validity bitmap is empty,
+/// because no counter is null.
 fn counters<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Numbers<'py> {
     let data: Vec<u8> = values.flat_map(|value| (value.clamp(i32::MIN.into(), i32::MAX.into()) as i32).to_le_bytes()).collect();
     (0, PyBytes::new(py, &[]), PyBytes::new(py, &data))
@@ -161,7 +163,8 @@ fn blobs<'py>(py: Python<'py>, messages: &Messages) -> PyResult<Texts<'py>> {
     Ok((nulls, bits, offsets(py, lengths.into_iter())?, PyBytes::new(py, &data)))
 }
 
-/// Appends the blob of a message's properties; without properties, it is empty. `names` is a buffer for the field of names.
+/// Appends the blob of a message's properties; without properties, it is empty. `names` is a buffer for the blob's
+/// field `names`, which all calls reuse.
 fn write_blob(message: &Message, names: &mut Vec<u8>, out: &mut Vec<u8>) {
     let count = message.properties().len();
     if count == 0 {
@@ -182,7 +185,7 @@ fn write_blob(message: &Message, names: &mut Vec<u8>, out: &mut Vec<u8>) {
     message.properties().for_each(|(_, value)| out.extend_from_slice(value));
 }
 
-/// Appends a number as a varint.
+/// Appends a number as a varint, as Protocol Buffers encode it.
 fn write_varint(mut value: usize, out: &mut Vec<u8>) {
     while value > 0x7F {
         out.push(value as u8 | 0x80);

@@ -38,7 +38,8 @@ fn to_exception(py: Python<'_>, error: Error) -> PyErr {
     }
 }
 
-/// Converts a result for Python: None if only the plain code can do the work (`Unsupported`), an exception for another error.
+/// Converts a result for Python: None if only the implementation in Python can do the work (`Unsupported`), an exception for
+/// another error.
 pub fn or_none<T>(py: Python<'_>, result: crate::Result<T>) -> PyResult<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

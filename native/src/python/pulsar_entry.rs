@@ -11,22 +11,24 @@ use crate::pulsar::decode::{Entry, is_due};
 use crate::pulsar::delivered::{self, Delivered};
 use crate::python::catch_panic;
 
-/// An ordinary entry (see `delivered.rs`) with the attributes of `Entry`. A Python object for an attribute is made when Python
-/// reads the attribute.
+/// An ordinary entry, with the attributes of `Entry`: it is valid, not compressed, not encrypted and not a chunk. A Python
+/// object for an attribute is made when Python reads the attribute.
 #[pyclass]
 pub struct PulsarEntry {
     frame: PyBackedBytes,
     fields: Delivered,
+    /// Partition index, set by the consumer; -1 for an unpartitioned topic.
     #[pyo3(get, set)]
     partition: i64,
     /// Bit set of the messages to deliver, as 64-bit words; empty for all messages.
     ack_set: Vec<i64>,
+    /// The reason why the entry cannot be decoded, set by the caller of the decoder; None if it can.
     #[pyo3(get, set)]
     defect: Option<Py<PyString>>,
 }
 
-/// Bytes of memory that an entry and its decoded messages take besides the frame, and that each property in its own metadata
-/// adds. They were measured as growth of the process's resident memory.
+/// Bytes of memory that an entry and its decoded messages take besides the frame, and that each property in the metadata of the
+/// entry, not of a message in its batch, adds. They were measured as growth of the process's resident memory.
 const ENTRY_BYTES: usize = 1000;
 const PROPERTY_BYTES: usize = 60;
 
@@ -42,7 +44,7 @@ impl PulsarEntry {
         (self.fields.entry_to_decode(source, &self.ack_set), self.defect.as_ref().map(|defect| defect.to_string()))
     }
 
-    /// Returns the bytes of memory to charge to the consumer's permits.
+    /// Returns the bytes of memory that `FlowPermits` counts for the entry.
     fn charge(&self) -> usize {
         self.frame.len() + ENTRY_BYTES + PROPERTY_BYTES * self.fields.property_count
     }
@@ -80,11 +82,13 @@ impl PulsarEntry {
         self.fields.count.is_some()
     }
 
+    /// Number of messages; an entry with a defect counts as one damaged message.
     #[getter]
     fn count(&self) -> i32 {
         if self.defect.is_some() { 1 } else { self.fields.count.unwrap_or(1) }
     }
 
+    /// Size of the payload in bytes.
     #[getter]
     fn size(&self) -> usize {
         self.fields.size()
@@ -95,6 +99,7 @@ impl PulsarEntry {
         self.charge()
     }
 
+    // An ordinary entry is never a chunk.
     #[getter]
     fn is_chunk(&self) -> bool {
         false
@@ -132,6 +137,7 @@ impl PulsarEntry {
         self.ack_set = words;
     }
 
+    /// Returns true if the message at this index of the batch is to be delivered, because it is not acknowledged.
     fn is_due(&self, index: usize) -> bool {
         is_due(&self.ack_set, index)
     }
@@ -144,9 +150,10 @@ impl PulsarEntry {
 #[pyclass(frozen, get_all)]
 pub struct PulsarRun {
     consumer: u64,
+    /// Epoch of the SUBSCRIBE for which the broker read the entries; None if the broker does not send it.
     epoch: Option<u64>,
     entries: Py<PyList>,
-    /// Bytes of memory of each entry, to charge to the permits.
+    /// Bytes of memory of each entry, for `FlowPermits`.
     charges: Vec<usize>,
     /// Number of messages in all entries.
     messages: i64,
@@ -204,6 +211,7 @@ fn pulsar_runs<'py>(py: Python<'py>, frames: &Bound<'py, PyList>) -> PyResult<Ve
                 result.push(frame);
                 continue;
             };
+            // The index is stale if the runs were just closed.
             let index = run_index.filter(|_| !open_runs.is_empty()).unwrap_or_else(|| {
                 open_runs.push(PulsarRun::starting_with(py, &fields));
                 open_runs.len() - 1
