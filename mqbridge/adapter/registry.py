@@ -34,8 +34,8 @@ class MakeCluster(Protocol):
 Preview = Callable[[Message, str | None, int], list[tuple[str, str | bytes]]]
 """Function that returns the fields which a message would have in the system, as pairs (name in the system, value).
 
-It takes the message, the origin prefix to stamp (None: no origin) and the current time (ms). It raises MappingError for a message
-that the system cannot represent.
+It takes the message, the prefix of the origin to write, to which the message's position is appended (None: no new origin), and
+the current time (ms). It raises MappingError for a message that the system cannot represent.
 """
 
 
@@ -88,5 +88,5 @@ class _InstalledAdapters(Mapping[str, Adapter]):
 
 
 def load_adapters() -> Mapping[str, Adapter]:
-    """Return every installed adapter by system name; each is imported on first use, which raises ConfigError if it fails."""
+    """Return every installed adapter by system name; each is imported on first use. An ImportError is raised as ConfigError."""
     return _InstalledAdapters(entry_points(group=ENTRY_POINT_GROUP))

@@ -2,7 +2,8 @@
 
 Editors use it for completion and checks. The schema of a cluster is chosen by its `system`. The `options` of a source or target
 depend on the system of its cluster, and JSON Schema cannot express that: the schema accepts the options of any adapter, and only
-`mqbridge check` verifies them. `${NAME}` is valid in place of numbers, booleans and enumerations.
+`mqbridge check` verifies them. Texts may contain `${NAME}` anyway; the schema also allows it in place of numbers, booleans and
+enumerations.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +25,7 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{.+\}", "description": "A value f
 
 
 def json_schema(adapters: Mapping[str, Adapter] | None = None) -> Schema:
-    """Return the schema of a configuration file."""
+    """Return the schema of a configuration file; `adapters` None means the installed adapters."""
     schema = _allow_variables(schema_without_variables(adapters))
     schema["$defs"]["variable"] = _VARIABLE
     return schema
@@ -35,7 +36,8 @@ def schema_without_variables(adapters: Mapping[str, Adapter] | None = None) -> S
     adapters = load_adapters() if adapters is None else adapters
     installed = [adapters[system] for system in sorted(adapters)]
     names, defs = _definitions(installed)
-    del defs["ClusterConfig"], defs["BaseModel"]  # replaced below by the schemas of the systems
+    # Placeholders of the cluster settings and of `options`; the models of the adapters replace them below.
+    del defs["ClusterConfig"], defs["BaseModel"]
     for adapter in installed:
         defs[f"cluster.{adapter.system}"] = _cluster_schema(adapter, defs[names[adapter.cluster_model]])
     clusters = [_ref(f"cluster.{adapter.system}") for adapter in installed]
@@ -93,9 +95,10 @@ def _ref(name: str) -> Schema:
 def _tidy(node: Schema) -> None:
     """Change a schema and its subschemas for publication.
 
-    Defaults are written with units, arrays with the mark ONE_OR_MORE also accept a single item, and titles and the keywords that
-    only pydantic knows are removed.
+    Defaults are written with units, and arrays with the mark ONE_OR_MORE also accept a single item. Keywords that
+    only pydantic knows, and the titles of properties, are removed.
     """
+    # The format of an optional value is in one of its alternatives, beside null.
     formats = [inner.get("format") for inner in (node, *node.get("anyOf", ()))]
     format_value = next((_DEFAULT_FORMATTERS[name] for name in formats if name in _DEFAULT_FORMATTERS), None)
     if format_value is not None and isinstance(node.get("default"), (int, float)):

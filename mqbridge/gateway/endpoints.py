@@ -39,7 +39,7 @@ from mqbridge.routing.topics import SelectedTopic, render_target_topic
 log = logging.getLogger(__name__)
 
 OnLooped = Callable[[int], None]
-"""Callback that is called with the number of looped messages that were dropped."""
+"""Called with the number of messages that were dropped because they came from their target, or made too many hops."""
 OutboundKey = tuple[str, str, BaseModel | None]
 """Cluster, topic and options; there is one outbound per key."""
 
@@ -105,7 +105,7 @@ class RouteEndpoints:
                 plan = await Planner(self._clusters, self._pending_routes()).plan(self._config)
             raise_problems([plan])
             for planned in plan.changes.values():
-                # More partitions than in the source may be a mistake in the table.
+                # More partitions than in the source may be a mistake in the partition table of the target.
                 level = logging.WARNING if planned.reason_for_more else logging.INFO
                 log.log(level, "route %s: %s", self._config.name, planned.change)
                 await self._create_or_grow(planned.cluster, planned.topic, planned.planned_partitions)
@@ -124,7 +124,7 @@ class RouteEndpoints:
             raise
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close every outbound; a second call does nothing."""
+        """Close every outbound, and ignore errors; a second call does nothing."""
         outbounds, self._outbounds = self._outbounds, []
         await asyncio.gather(*(outbound.close(deadline) for _, outbound in outbounds), return_exceptions=True)
 
@@ -147,7 +147,7 @@ class RouteEndpoints:
         return await warnings_about(uses, self._clusters)
 
     async def refresh(self) -> bool:
-        """Compare the open topics with those of the clusters, and grow targets whose source topic grew.
+        """Compare the open topics with those of the clusters, and grow targets with `create` whose source topic grew.
 
         Returns True if the route must be reopened, because source topics were added or removed, or an outbound cannot see new
         partitions. Raises ConfigError or ClusterError.
@@ -187,7 +187,7 @@ class RouteEndpoints:
         outbound = await self._get_outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
         if unassignable_partitions(rule, topic, outbound.partitions):
-            # By its plan, the target topic has enough partitions by now, but the outbound cannot send to the new ones yet.
+            # `open` has grown the target topic as planned, but the outbound cannot send to the new partitions yet.
             needed = partitions_needed(rule, len(topic.partitions))
             problem = (
                 f"route {self._config.name!r}: target {label} accepts messages in only {outbound.partitions} partitions so far"
@@ -230,7 +230,7 @@ class RouteEndpoints:
     # --- growing ------------------------------------------------------------------------------------------------------
 
     async def _grow(self, open_target: OpenTarget, source_partitions: int) -> bool:
-        """Grow a target that is too small; return True if its outbound must be reopened to see the new partitions."""
+        """Grow a target with `create` that has too few partitions; return True to reopen it, so that it sees new ones."""
         config, cluster = open_target.config, self._clusters[open_target.config.cluster]
         wanted_partitions = configured_or_needed_partitions(config, source_partitions)
         if config.create and open_target.target.outbound.partitions < wanted_partitions:

@@ -1,4 +1,4 @@
-"""Finds the cluster or the route that the options name. Runs on the driver only, where the configuration file is."""
+"""Finds the cluster or the route that the Spark options name. Runs on the driver only, where the configuration file is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,14 +42,15 @@ class ResolvedRoute:
 def resolve_route(values: OptionValues) -> ResolvedRoute | None:
     """Return the route of the option `route`, or None without that option.
 
-    Raises ConfigError if the configuration has no such route, or if `config` is not set, or `cluster` or `url` is set as well.
+    Raises ConfigError if the configuration is invalid or has no such route, if `config` is not set, or if `cluster` or `url` is
+    set as well.
     """
     name = values["route"]
     if name is None:
         return None
     if values["config"] is None or values["cluster"] is not None or values["url"] is not None:
         raise ConfigError(
-            "the option route needs config, and excludes cluster and url", hint="Remove cluster and url, set config"
+            "the option route needs config, and excludes cluster and url", hint="Set config, and do not set cluster or url"
         )
     config = load(Path(values["config"]))
     routes = {route.name: route for route in config.routes}

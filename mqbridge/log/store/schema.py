@@ -1,7 +1,14 @@
 """Tables of the log, opening of connections, and the meaning of SQLite's errors.
 
-A transaction stores each row of `batch` completely or not at all. Its blob is the last column, so that queries of the other
-columns do not read the blob's pages. `partition.next` stays when batches are dropped: offsets are never reused.
+    topic      topics by name
+    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches
+    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`; `bytes` is the size of `records`
+    position   the offset at which a group (`grp`) continues in a partition
+    lease      the member (`owner`) of a group that reads a partition
+    member     the members of a group, each with the time of its last heartbeat (by `clock_ms`) and the length of its lease
+
+The blob of `batch` is the last column, so that queries of the other columns do not read its pages. `partition.next` stays when
+batches are dropped: offsets are never reused.
 """
 
 import sqlite3
@@ -42,7 +49,7 @@ CREATE TABLE lease (
     + _MEMBER_TABLE
 )
 _UPGRADES = {
-    1: "DROP TABLE member;" + _MEMBER_TABLE,  # its leases expired by wall-clock time; members register again within seconds
+    1: "DROP TABLE member;" + _MEMBER_TABLE,  # version 1 used wall-clock time; members register again within seconds
 }
 """Scripts that upgrade a file to the next schema version, by its current version."""
 
@@ -72,14 +79,17 @@ _RETRY_HINTS = {
 
 
 def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
-    """Make a ClusterError from SQLite's error: RETRY if `_RETRY_HINTS` has its code, else FATAL; an unknown error is a bug."""
+    """Make a ClusterError from SQLite's error: RETRY if `_RETRY_HINTS` has its code, else FATAL."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     hint = _RETRY_HINTS.get(code) or _FATAL_HINTS.get(code, "this is a bug of mqbridge, or another program changed the file")
     return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY_HINTS else Failure.FATAL)
 
 
 def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open a connection in autocommit mode; create the file and its tables if they are missing. Raises ClusterError."""
+    """Open a connection in autocommit mode; create the file and its tables if they are missing. Raises ClusterError.
+
+    `synchronous` is the value of SQLite's pragma; `busy_timeout_s` is the time to wait for another connection's lock.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # One thread at a time uses a connection, but its executor may open and close it in different threads.
@@ -126,13 +136,13 @@ def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         if (version := _version(connection)) < SCHEMA_VERSION:
             for script in [_TABLES] if version == 0 else [_UPGRADES[current] for current in range(version, SCHEMA_VERSION)]:
-                for statement in script.split(";"):
+                for statement in script.split(";"):  # not executescript, which commits first
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         connection.execute("COMMIT")
     if (version := _version(connection)) != SCHEMA_VERSION:
         raise ClusterError(
-            f"the log {path} has schema version {version}, but this mqbridge reads {SCHEMA_VERSION}; use the one that wrote it",
+            f"the log {path} has schema version {version}, this mqbridge reads {SCHEMA_VERSION}; use the version that wrote it",
             Failure.FATAL,
         )
 

@@ -47,7 +47,7 @@ _ALL_FLAGS = (_HOPS << 1) - 1  # _HOPS is the highest flag
 def encode_record(message: Message, origin: str | None) -> bytes:
     """Encode one record with `origin` instead of the message's own; if they differ, one hop is added. None stores no origin.
 
-    Raises MappingError if a number exceeds 64 bits.
+    Without an origin, hops are not stored either. Raises MappingError if a number exceeds 64 bits, or a length 32 bits.
     """
     flags, texts = _collect_texts(message, origin)
     parts: list[bytes] = []
@@ -164,7 +164,7 @@ def decode_row(row: bytes, count: int, base: int) -> list[Message]:
 def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) -> list[Message]:
     """Decode rows (base offset, message count, row bytes); return the messages at offsets from `first` to before `end`.
 
-    Raises RemoteProtocolError.
+    There must be at least one row, and each must begin where the previous one ends. Raises RemoteProtocolError for damage.
     """
     messages: list[Message] = []
     for base, count, row in rows:
@@ -173,7 +173,7 @@ def decode_rows(rows: Sequence[tuple[int, int, bytes]], first: int, end: int) ->
 
 
 def _parse_row(row: bytes, count: int, base: int) -> list[Message]:
-    """Decode the messages of a row. Raises struct.error, IndexError or ValueError for damaged bytes, as all functions below."""
+    """Decode the messages of a row. Like all functions below, raises struct.error, IndexError or ValueError for damage."""
     messages: list[Message] = []
     at = _check_version(row)
     for offset in range(base, base + count):

@@ -39,7 +39,7 @@ class MemoryCluster:
         return MemoryOperations(self)
 
     async def connect(self) -> None:
-        """Register with the broker. Raises Unreachable while it is disconnected."""
+        """Register with the broker, also during a simulated outage, in which this raises Unreachable."""
         self.connectivity.open()
         if self.connectivity not in self.broker.clients:
             self.broker.clients.append(self.connectivity)
@@ -48,12 +48,12 @@ class MemoryCluster:
         except Unreachable as error:
             self.connectivity.record_failure(ADDRESS, error)
             raise
-        # Reported as a connection that was open for a moment: the broker responded, and nothing can be lost.
+        # Reported as a connection that was opened and closed: the broker responded, and there is no connection to lose later.
         self.connectivity.record_response(ADDRESS)
         self.connectivity.record_end(ADDRESS)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Unregister from the broker."""
+        """Unregister from the broker. This does not wait, so `deadline` has no effect."""
         self.connectivity.close()
         if self.connectivity in self.broker.clients:
             self.broker.clients.remove(self.connectivity)
@@ -70,7 +70,7 @@ class MemoryCluster:
         return None if stored is None else Topic(topic, tuple(map(str, range(len(stored)))))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create or grow a topic."""
+        """Create a topic, or grow it to this number of partitions; it never shrinks. Raises the errors of `check_create`."""
         await self.check_create(topic, partitions)
         self.broker.create(topic, partitions)
 
@@ -92,7 +92,7 @@ class MemoryCluster:
         }
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
-        """Return by partition the offset below which the group has acknowledged everything."""
+        """Return by partition the offset below which the group has acknowledged everything; none without progress."""
         self.existing_partitions(topic)
         progress = self.broker.progress.items()
         return {
@@ -104,7 +104,7 @@ class MemoryCluster:
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the messages from `begin` to before `end` as batches, but not beyond the last message.
 
-        Without `end`, wait for new messages after the last one. Raises GapError if messages were deleted.
+        Without `end`, wait for new messages after the last one. Raises GapError if the next message to read was deleted.
         """
         stored = self.existing_partitions(topic)[int(partition)]
         source = Partition(self.name, topic, partition, int(partition))
@@ -129,7 +129,7 @@ class MemoryCluster:
             stored.readers.discard(wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Split the range by offsets: one unit is one message."""
+        """Return one unit range for these offsets: each unit, the smallest amount to split by, is one message."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
@@ -140,7 +140,7 @@ class MemoryCluster:
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Raise ClusterError if a topic is missing or groups cannot be joined."""
+        """Raise ClusterError if a topic is missing, or if the injected fault `join_error` is set."""
         for topic in spec.topics:
             self.existing_partitions(topic)
         if self.broker.faults.join_error is not None:
@@ -156,7 +156,7 @@ class MemoryCluster:
         self.existing_partitions(spec.topic)
 
     def _require_connected(self) -> None:
-        """Raise Unreachable while the broker is disconnected."""
+        """Raise Unreachable while the broker simulates an outage."""
         if not self.broker.connected.is_set():
             raise Unreachable(f"memory cluster {self.name!r} is disconnected")
 

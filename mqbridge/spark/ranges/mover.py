@@ -23,8 +23,8 @@ MAX_CONCURRENT_RANGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class PumpReadingRules:
-    """The rules for reading a range, which for a normal read are the options `failOnDataLoss` and `retryTimeout`."""
+class RouteReadRules:
+    """The `ReadRules` of a `RangeReader`, taken from a route instead of the source's options."""
 
     fail_on_data_loss: bool
     retry_s: float
@@ -32,7 +32,7 @@ class PumpReadingRules:
 
 @dataclass(frozen=True, slots=True)
 class Pump:
-    """Moves the messages of the ranges of one task. Picklable.
+    """Moves the messages of the ranges of one task (`mqbridge spark mirror --through pump`). Picklable.
 
     spec     where the messages are stored
     sources  every cluster that a range may come from, by name
@@ -44,15 +44,15 @@ class Pump:
     job: str
 
     @property
-    def _reading_rules(self) -> PumpReadingRules:
-        """The rules of the route. A gap is an error with `on_gap: stop`, else it is skipped. Reads are retried like writes."""
-        return PumpReadingRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
+    def _read_rules(self) -> RouteReadRules:
+        """A gap is an error with `on_gap: stop`, else it is skipped. Reads are retried as long as writes (`writeTimeout`)."""
+        return RouteReadRules(self.spec.delivery.on_gap == "stop", self.spec.write_timeout_s)
 
     async def move(self, rows: Sequence[RangeRow], find_cluster: FindCluster, replay: Replay | None = None) -> Counts:
         """Store the messages of all ranges, and return their counts. Must run on an event loop.
 
-        Without `replay`, no earlier attempt may have sent some of the messages. Raises the errors of `RangeReader.batches` and
-        `Transfer.run`. The first range that fails cancels the others.
+        `replay` says where an earlier attempt may have stored some of the messages; None: this is the first attempt. Raises
+        the errors of `RangeReader.batches` and `Transfer.run`. The first range that fails cancels the others.
         """
         budget, range_slots = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
 
@@ -73,7 +73,7 @@ class Pump:
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, is_part=row.is_part, index=partition.index)
         ref = self._source_cluster(partition.cluster)
-        async with aclosing(RangeReader(self._reading_rules, task, lambda: find_cluster(ref)).batches()) as batches:
+        async with aclosing(RangeReader(self._read_rules, task, lambda: find_cluster(ref)).batches()) as batches:
             async for batch in batches:
                 yield batch
 

@@ -1,6 +1,7 @@
 """A lane for the batches of an iterator.
 
-The gateway's delivery takes batches from lanes, one per source partition. The gateway's own lanes belong to a consumer.
+The gateway's delivery takes batches from lanes: a lane yields the batches of one source partition and takes their
+acknowledgements. The gateway's own lanes belong to a consumer.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ class IteratorLane:
         self.error: BaseException | None = None
         """The error that the iterator raised; None if it has raised none."""
         self.acknowledged_batches = 0
+        """How many batches were acknowledged: between two failures, a higher number shows progress."""
         self._batches, self._tally = batches, tally
         self._unacknowledged: deque[Batch] = deque()
         self._to_receive = 0
@@ -53,7 +55,7 @@ class IteratorLane:
         self._to_receive = len(self._unacknowledged)
 
     async def receive(self) -> Batch:
-        """Return the next batch; after the last one, wait forever. Raises the errors of the iterator."""
+        """Return the next batch; after the last one, wait until the caller is cancelled. Raises the errors of the iterator."""
         batch = await self.peek()
         if batch is None:
             self._update_done()
@@ -96,7 +98,7 @@ class IteratorLane:
             self.done.set()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Do nothing: the batch is buffered until it is acknowledged."""
+        """Do nothing: the batch stays in the buffer, and `receive` returns it again after `rewind`."""
 
     async def close(self) -> None:
         """Stop reading: cancel a read in progress."""
