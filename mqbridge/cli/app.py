@@ -40,7 +40,7 @@ class Commands(LazyGroup):
         ),
         "peek": Subcommand(
             f"{COMMANDS_PACKAGE}.peek:peek",
-            "Show the newest messages of a topic, or those from a position on. Joins no group and moves none.",
+            "Show the newest messages of a topic, or those from a position on. Joins no group and moves no group's position.",
         ),
         "produce": Subcommand(
             f"{COMMANDS_PACKAGE}.produce:produce",

@@ -124,7 +124,7 @@ def test_peeked_messages_can_be_produced_again(invoke: Invoke, orders: list[Any]
     ("arguments", "code", "expected"),
     [
         (["--first", "-n", 2], 2, "exclude each other"),
-        (["-n", 2, "-c", 2], 2, "exclude each other"),
+        (["-n", 2, "-c", 2], 2, "--last and --count exclude each other"),
         (["-o", "5"], 2, "the position 5 needs one partition. Name it with -p"),
         (["-o", "5", "-p", 0], 2, "partition 0 has no position 5. It holds 0 up to 0"),
         (["-o", "1:2", "-p", 0], 2, "has no position 1:2"),
@@ -143,7 +143,7 @@ def test_wrong_options_are_reported_with_a_hint(
 
 def test_an_empty_and_a_missing_topic(invoke: Invoke, orders: list[Any]) -> None:
     empty = invoke("peek", "orders", *orders)
-    assert (empty.code, empty.out, empty.err) == (0, "", "orders has no message there\n")
+    assert (empty.code, empty.out, empty.err) == (0, "", "orders has no messages in the selected range\n")
     missing = invoke("peek", "odrers", *orders)
     assert missing.code == 3
     assert "`mqbridge topics` lists them" in missing.err

@@ -50,7 +50,10 @@ READ_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PeekRequest:
-    """The messages to show: `count` messages from `start` on; without a `start`, the newest `count` messages."""
+    """The messages to show: `count` in all partitions together, from `start` on; without a `start`, the newest ones.
+
+    `partitions` are names or indexes; empty means all.
+    """
 
     partitions: Sequence[str]
     start: StartPosition | None
@@ -87,14 +90,14 @@ def peek(
         list[str] | None, typer.Option("--partition", "-p", help="Only this partition, by name or index; may be repeated.")
     ] = None,
     preview: Annotated[
-        int, typer.Option("--bytes", metavar="N", min=0, help="Approximate maximum of each payload to show, in bytes.")
+        int, typer.Option("--bytes", metavar="N", min=0, help="Show about N bytes of each payload at most.")
     ] = DEFAULT_PREVIEW_BYTES,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
     at: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print one JSON object per message, as consume does.")] = False,
 ) -> None:
-    """Show the newest messages of a topic, or those from a position on. Joins no group and moves none.
+    """Show the newest messages of a topic, or those from a position on. Joins no group and moves no group's position.
 
     For example:
 
@@ -113,15 +116,17 @@ def peek(
             print_message(*located, limit=preview)
     sys.stdout.flush()
     if not selected:
-        print_note(f"{topic} has no message there")
+        print_note(f"{topic} has no messages in the selected range")
 
 
 def _request(
     last: int | None, count: int | None, at_position: str | None, partitions: list[str] | None, *, first: bool
 ) -> PeekRequest:
     """Make the request from the options. Raises ConfigError for options that exclude each other."""
-    if sum((last is not None, first, at_position is not None)) > 1 or (last is not None and count is not None):
-        raise ConfigError("--last, --first and --at-position exclude each other", hint="Give one of them, the last two with -c")
+    if sum((last is not None, first, at_position is not None)) > 1:
+        raise ConfigError("--last, --first and --at-position exclude each other", hint="Give one of them")
+    if last is not None and count is not None:
+        raise ConfigError("--last and --count exclude each other", hint="--last N already is the number of messages")
     start: StartPosition | None = Start.EARLIEST if first else None
     if at_position is not None:
         start = parse_start_position(at_position, "--at-position")
@@ -137,7 +142,7 @@ async def _peek(choice: "ClusterChoice", topic: str, request: PeekRequest) -> li
         names, bounds = select_partitions(described, request.partitions), await cluster.bounds(topic)
         begin = await _begin_positions(cluster, topic, names, request, bounds)
         ranges = {name: Range(begin.get(name, bounds[name].first), bounds[name].next) for name in names if name in bounds}
-        newest = request.start is None
+        newest = request.start is None  # they are at the end of each range, so each range is read whole
         selection = MessageSelection(request.count, newest=newest)
         chunks = read(cluster, topic, ranges, limit_per_partition=None if newest else request.count)
         await _collect(chunks, selection, topic)
