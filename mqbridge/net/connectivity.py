@@ -1,7 +1,8 @@
 """Reachability of a cluster's servers, as reported by its connections; logs the start and the end of each outage once.
 
-A server is missing after a connection to it fails, or is closed because the server is silent. It is reachable again when it
-responds over another connection. A lost connection alone is no outage: clients may reconnect at once, or not need it any more.
+A server is missing after a connection to it fails, or is closed because the server sent nothing for too long. It is reachable
+again when it responds over another connection. A lost connection alone is no outage: clients may reconnect at once, or not need
+it any more.
 The bootstrap servers of a client (name servers, Masters, service addresses) replace each other, so they are missing only while
 the last connection to each of them has failed. A server that no client has tried to reach for FORGET_S is not needed any more,
 and is forgotten.
@@ -50,9 +51,9 @@ class Connectivity:
         self.retries = 0
         """Number of retried sends; counted by the clients."""
         self.credentials_accepted = False
-        """True if the cluster has ever accepted our credentials; a later rejection may then be transient."""
+        """True once the cluster has accepted our credentials, or needed none; a later rejection is then retried."""
         self.missing: dict[str, str] = {}
-        """Error text of each missing server, by address; see the module for the bootstrap servers."""
+        """Error text of each missing server, by address; bootstrap servers are missing only together (see above)."""
         self._bootstrap_servers = [address_of(host, port) for host, port in bootstrap_servers]
         self._errors: dict[str, str] = {}
         """Error text of each server whose last connection failed, by address; a response removes it, and so does `_forget`."""
@@ -65,7 +66,7 @@ class Connectivity:
         self._forget_timer: asyncio.TimerHandle | None = None
         """Runs `_forget` while `_errors` has entries."""
         self._closed = False
-        """True while no client is open; failures are then not recorded."""
+        """True from `close` to the next `open`; failures are then not recorded."""
 
     @property
     def unreachable_s(self) -> float | None:
@@ -105,14 +106,14 @@ class Connectivity:
         self._schedule_forgetting()
 
     def close(self) -> None:
-        """Stop recording failures: the client is closing, so connections that end now are no outage."""
+        """Stop recording failures: the cluster's clients are closing, so connections that end now are no outage."""
         self._closed = True
         if self._forget_timer is not None:
             self._forget_timer.cancel()
             self._forget_timer = None
 
     def open(self) -> None:
-        """Start recording for a new client; servers that are missing already are forgotten unless this client tries them."""
+        """Record failures again, for new clients. Servers that are already missing are forgotten unless a client tries them."""
         self._closed = False
         if self._errors:
             self._schedule_forgetting()
@@ -144,10 +145,12 @@ class Connectivity:
     def _forget(self) -> None:
         """Forget servers that no client has tried for FORGET_S: their topics moved, or they left the cluster."""
         forget_before = time.monotonic() - FORGET_S
-        for address in [address for address in self._errors if self._last_failed_at[address] <= forget_before]:
+        forgotten = [address for address in self._errors if self._last_failed_at[address] <= forget_before]
+        for address in forgotten:
             del self._errors[address]
-        self._update_missing(f"needs none of its missing servers any more (not tried for {FORGET_S:g} s),")
+        self._update_missing(f"no longer needs {', '.join(forgotten)} (not tried for {FORGET_S:g} s): the outage ends")
         loop = asyncio.get_running_loop()
+        # Checks twice per FORGET_S, so a server is forgotten at most FORGET_S / 2 too late.
         self._forget_timer = loop.call_later(FORGET_S / 2, self._forget) if self._errors else None
 
 
@@ -166,7 +169,7 @@ class Link:
 
     @property
     def credentials_accepted(self) -> bool:
-        """True if the cluster has ever accepted our credentials."""
+        """True once the cluster has accepted our credentials, or needed none."""
         return self._connectivity.credentials_accepted
 
     def record_credentials_accepted(self) -> None:
