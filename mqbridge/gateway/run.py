@@ -1,9 +1,10 @@
 """The gateway: starts, reloads and stops the clusters, routes and HTTP server of a configuration.
 
-The start prepares everything before any route runs: it binds the port, connects the clusters, checks the plans of all routes, and
-only then creates topics and opens targets. A problem in a plan is raised before anything is created. If a cluster is unreachable,
-its routes start when it is reached, and the others run meanwhile (with `fail_fast`, it is an error). A new configuration is
-applied in the same order: new connections and targets are opened first, then the changed routes are stopped and replaced.
+The start prepares everything before any route runs: it binds the port, connects the clusters, checks the plans of all routes (the
+topics and groups to create), and only then creates topics and opens targets. A problem in a plan is raised before anything is
+created. If a cluster is unreachable, its routes start when it is reached, and the others run meanwhile (with `fail_fast`, it is
+an error). A new configuration is applied in the same order: new connections and targets are opened first, then the changed routes
+are stopped and replaced.
 """
 
 import asyncio
@@ -78,7 +79,7 @@ class Gateway:
         """Clusters that a reload has replaced or removed, and that are not closed yet."""
         self._checkpoints: Checkpoints | None = None
         self._is_applying = False
-        """True while a reload replaces routes: that all routes have ended does not end the gateway then."""
+        """True while a reload replaces routes: the gateway then keeps running even if all routes have ended."""
         self._fail_fast = fail_fast
         self._deadline: float | None = None
         """Loop time by which everything must be drained and closed; None until the gateway stops."""
@@ -91,8 +92,9 @@ class Gateway:
     async def run(self, until_idle_s: float | None = None) -> RunResult:
         """Run until `stop`, until every route has stopped, or until no route received anything for `until_idle_s` seconds.
 
-        Raises ConfigError or ClusterError if it cannot start. An unreachable cluster is such an error with `fail_fast`, which is
-        the default with `until_idle_s`; otherwise the gateway keeps trying to connect.
+        With None, idle routes keep running. Raises ConfigError or ClusterError if the gateway cannot start. An unreachable
+        cluster is such an error with `fail_fast`, which is the default with `until_idle_s`; otherwise the gateway keeps trying to
+        connect.
         """
         began_at = time.monotonic()
         fail_fast = self._fail_fast if self._fail_fast is not None else until_idle_s is not None
@@ -107,7 +109,7 @@ class Gateway:
                 await self._wait_for_end(until_idle_s)
             finally:
                 self.ready = False
-                latest = self._set_deadline() + 2 * GRACE_S
+                latest = self._set_deadline() + 2 * GRACE_S  # a route abandons its own tasks GRACE_S after the deadline
                 # Cancelled first: while the routes drain, a running reload closes the clusters that it has connected.
                 for helper in helpers:
                     helper.cancel()
@@ -237,7 +239,7 @@ class Gateway:
     ) -> dict[Route, Plan]:
         """Make the plans of routes before any of them is opened; `unconnected` names the clusters to leave out.
 
-        `retained` routes keep running; those of them that are pending may still create topics.
+        `retained` routes keep running; those that are pending (not open yet) may still create topics.
         """
         connected = {name: cluster for name, cluster in clusters.items() if name not in unconnected}
         planner = Planner(connected, [route.config for route in retained if route.is_pending])
@@ -257,7 +259,10 @@ class Gateway:
         return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending)
 
     def _earlier_pending_routes(self, name: str) -> list[RouteConfig]:
-        """Return the pending routes before the named one; with later ones too, two routes could wait for each other forever."""
+        """Return the pending routes before the named one, which may still create topics that it needs.
+
+        Later routes are left out: otherwise two routes could wait for each other's topics forever.
+        """
         earlier = itertools.takewhile(lambda route: route.name != name, self.routes)
         return [route.config for route in earlier if route.is_pending]
 

@@ -14,8 +14,9 @@ class RouteResult:
     name: str
     counters: Counters
     error: str | None = None
+    """The error that stopped the route; None if none did."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """The error of each partition that stopped with one, by partition."""
+    """The error of each partition that stopped with one, by the partition as text."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for JSON output."""
@@ -30,11 +31,11 @@ class RunResult:
     seconds: float
     """Duration of the run."""
     unreachable: dict[str, str] = field(default_factory=dict)
-    """Reason of each cluster that was unreachable at the end, by cluster name."""
+    """Reason of each cluster that was unreachable at the end, by cluster name; `away` in JSON."""
 
     @property
     def clean(self) -> bool:
-        """True if no route and no partition stopped with an error."""
+        """True if no route and no partition stopped with an error; unreachable clusters do not count."""
         return all(route.error is None and not route.stopped for route in self.routes)
 
     def as_json(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The texts in messages are either few and repeated, or so many that no cache helps. So the cache keeps no LRU order, and a hit
 costs as much as a dict lookup. On a hot path bind `get = cache.get` once and write `get(key) or cache[key]`
-(a value that is false is then made each time).
+(a stored value that is false is then looked up twice).
 """
 
 from collections.abc import Callable, Sequence, Sized

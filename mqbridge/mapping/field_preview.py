@@ -4,7 +4,7 @@ from mqbridge.errors import MappingError
 from mqbridge.message import Message, format_position, next_origin
 
 _NOT_LISTED = {"defect", "hops", "origin", "position", "properties"}
-"""Fields that are not listed by name: properties, origin and hops follow the others; the target sets a new position."""
+"""Fields not listed by name: properties, origin and hops follow at the end, a defect is an error, the position will be new."""
 
 
 def preview_fields(message: Message, origin_prefix: str | None) -> list[tuple[str, str | bytes]]:

@@ -4,8 +4,9 @@ A message meets a rule if it meets all conditions of the rule. A message passes 
 and no `exclude` rule. Each condition tests texts of the message: its type, its keys, or the values of a property. A message that
 could not be decoded has none of these and always passes, because it must be written to the dead-letter topic.
 
-Rules with conditions on the type only are tested first. In a batch that the compiled module decoded, they are tested once per
-distinct type, and no message becomes a Python object. The other rules are tested on the remaining messages.
+If all `include` rules have conditions on the type only, they are tested first; the same applies to the `exclude` rules. In a
+batch that the compiled module decoded, this tests each distinct type once, and no message becomes a Python object. All other
+rules are tested on the remaining messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +31,14 @@ class Filter:
     def __init__(self, msg_types: frozenset[str], rules: FilterRules, on_filtered: Callable[[int], None]) -> None:
         type_tests: list[Test[str | None]] = [msg_types.__contains__] if msg_types else []
         message_tests: list[Test[Message]] = []
-        for same_kind, include in ((rules.include, True), (rules.exclude, False)):
-            has_only_type_conditions = all(rule.key is None and not rule.properties for rule in same_kind)
-            if same_kind and has_only_type_conditions:  # such rules are tested per distinct type, without the messages
+        for kind_rules, include in ((rules.include, True), (rules.exclude, False)):
+            has_only_type_conditions = all(rule.key is None and not rule.properties for rule in kind_rules)
+            if kind_rules and has_only_type_conditions:  # such rules are tested per distinct type, without the messages
                 type_tests.append(
-                    _any_of([_type_test(rule.msg_type) for rule in same_kind if rule.msg_type is not None], negate=not include)
+                    _any_of([_type_test(rule.msg_type) for rule in kind_rules if rule.msg_type is not None], negate=not include)
                 )
-            elif same_kind:
-                message_tests.append(_any_of([_rule_test(rule) for rule in same_kind], negate=not include))
+            elif kind_rules:
+                message_tests.append(_any_of([_rule_test(rule) for rule in kind_rules], negate=not include))
         self._type_passes = _all_of(type_tests) if type_tests else None
         self._message_passes = _all_of(message_tests) if message_tests else None
         self._on_filtered = on_filtered
@@ -63,7 +64,7 @@ class Filter:
         types: list[str | None] = messages.msg_types()  # type: ignore[attr-defined]
         passing_types = set(filter(passes, set(types)))
         kept = [index for index, msg_type in enumerate(types) if msg_type in passing_types]
-        undecoded: list[int] = messages.damaged()  # type: ignore[attr-defined]
+        undecoded: list[int] = messages.damaged()  # type: ignore[attr-defined]  # indexes of messages with a defect
         return sorted({*kept, *undecoded}) if undecoded else kept
 
 

@@ -1,4 +1,4 @@
-"""Renders, as texts, the templates that edits contain. `mqbridge.config.templates` defines their grammar and their words.
+"""Renders the templates in the edits of a target. `mqbridge.config.templates` defines the grammar and the words (`{WORD}`).
 
 If a message has no value for a word of the template, the result is None, and the field is not changed.
 """
@@ -13,6 +13,7 @@ GetWordValue = Callable[[Message, Partition], str | None]
 
 
 def _key(message: Message, _: Partition) -> str | None:
+    """Return the key as text; bytes of a binary key that are not UTF-8 become U+FFFD."""
     if isinstance(message.key, bytes):
         return message.key.decode(errors="replace")
     return message.key
@@ -21,7 +22,7 @@ def _key(message: Message, _: Partition) -> str | None:
 _MESSAGE_WORDS: dict[str, GetWordValue] = {
     "key": _key,
     "msg_type": lambda message, _: message.msg_type,
-    "event_time": lambda message, _: None if message.event_time is None else str(message.event_time),
+    "event_time": lambda message, _: None if message.event_time is None else str(message.event_time),  # ms
     "position": lambda message, _: format_position(message.position),
     "cluster": lambda _, source: source.cluster,
     "topic": lambda _, source: source.topic,
@@ -30,9 +31,9 @@ _MESSAGE_WORDS: dict[str, GetWordValue] = {
 
 
 class Template:
-    """A parsed template. `topic_words` has the values of the source topic's words, by word (see `mqbridge.routing.topics`).
+    """A parsed template. `topic_words` has the values that come from the source topic, by word (see `mqbridge.routing.topics`).
 
-    If a word of messages and a word of the topic have the same name, the word of messages is used.
+    A word in both `_MESSAGE_WORDS` and `topic_words` takes its value from the message.
     """
 
     def __init__(self, template: str, topic_words: Mapping[str, str]) -> None:

@@ -51,7 +51,7 @@ COLUMNS = tuple(_TYPES)
 def message_schema(*, binary_properties: bool = False) -> StructType:
     """Return the schema of the source.
 
-    `binary_properties`: each row has its properties as one blob, see `property_blob`. False: as a map.
+    `binary_properties`: each row has its properties as one blob (see `mqbridge.spark.property_blob`). False: as a map.
     """
     types = dict(_TYPES)
     if binary_properties:
@@ -60,7 +60,7 @@ def message_schema(*, binary_properties: bool = False) -> StructType:
 
 
 def format_source(partition: Partition, *, is_part: bool = False) -> str:
-    """Return `cluster|topic|name|index`, with the names percent-escaped as in origins; with `is_part`, `|part` follows."""
+    """Return `cluster|topic|name|index`, with `%` and `|` percent-encoded in names; with `is_part`, `|part` follows."""
     names = (partition.cluster, partition.topic, partition.name)
     parts = [name.replace("%", "%25").replace("|", "%7C") for name in names] + [str(partition.index)]
     return "|".join([*parts, PART_MARK] if is_part else parts)

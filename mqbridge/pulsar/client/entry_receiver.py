@@ -1,7 +1,7 @@
 """Processing of received MESSAGE frames: each entry is queued, stored as a chunk of an incomplete message, or dropped.
 
-Entries of an older SUBSCRIBE and entries that were already delivered are dropped, and their memory is released. So are entries
-whose messages are all acknowledged; their acknowledgement is sent again.
+Entries of an older SUBSCRIBE and entries that were already delivered are dropped, and no longer count towards the memory limit.
+So are entries whose messages are all acknowledged; their acknowledgement is sent again.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class EntryReceiver:
     """Receiver of one consumer's entries.
 
     `partition` is the topic's partition index, -1 for an unpartitioned topic. A message expires if its next chunk does not arrive
-    within `chunk_expiry_s` seconds. `wake` is called when expired messages are queued; for other entries, `add` and `add_run`
+    within `chunk_expiry_s` seconds: it is queued with a defect, and `wake` is called. For other entries, `add` and `add_run`
     return whether the queue has grown. `connection` returns the current connection, None without one.
     """
 
@@ -56,8 +56,8 @@ class EntryReceiver:
     def add_run(self, run: EntryRun) -> bool:
         """Process a run of ordinary entries (see `entry_runs.py`); return True if the queue has grown.
 
-        The entries of a run are queued together if all are new, and if neither partly acknowledged entries nor dropped chunks
-        may be redelivered. Then a run costs little more than one entry. Otherwise the entries are processed one by one.
+        The entries of a run are queued together if all are new, and if no partly acknowledged entry and no dropped chunk awaits
+        redelivery. Then a run costs little more than one entry. Otherwise the entries are processed one by one.
         """
         receiver_queue, state, before = self._receiver_queue, self._state, len(self._receiver_queue)
         if (
@@ -75,17 +75,17 @@ class EntryReceiver:
         return len(receiver_queue) > before
 
     def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:
-        """Process an entry of this SUBSCRIBE `epoch` that takes `size` bytes of memory.
+        """Process an entry that takes `size` bytes; `epoch` numbers its SUBSCRIBE, None if the broker sends no epochs.
 
         `mask` is the broker's mask of the entry's unacknowledged messages, None if the broker sent no mask.
         """
         receiver_queue, entry_id = self._receiver_queue, entry.id
         entry.partition = self._partition
-        # The broker takes no permits for messages that its mask shows as acknowledged.
+        # The broker takes no permits for messages that its mask shows as acknowledged. Here a mask of 0 counts as no mask.
         receiver_queue.permits.on_received(mask.bit_count() if mask else entry.count, size)
         if not self._state.accepts_epoch(epoch):
             receiver_queue.permits.release(size)
-        elif (mask is not None or self._acks.partial) and self._mask_acknowledged(entry, mask):
+        elif (mask is not None or self._acks.partial) and self._mark_acknowledged(entry, mask):
             receiver_queue.permits.release(size)
             self._state.record_skip(entry_id)
             self._acks.acknowledge_undelivered((entry_id,))
@@ -95,7 +95,7 @@ class EntryReceiver:
             if receiver_queue.chunks and self._chunk_timer is None:
                 self._chunk_timer = self._loop.call_later(self._chunk_expiry_s, self._expire_chunks)
 
-    def _mask_acknowledged(self, entry: Entry, mask: int | None) -> bool:
+    def _mark_acknowledged(self, entry: Entry, mask: int | None) -> bool:
         """Mark in the entry the messages that are acknowledged at the broker (`mask`) or by this client.
 
         Return True if all messages are acknowledged. This client's mask is needed because a broker may not store acknowledgements

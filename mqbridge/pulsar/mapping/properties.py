@@ -34,27 +34,30 @@ CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
-def write_fields(metadata: MessageMetadata, message: Message, origin: str | None) -> None:
-    """Set all fields of the metadata. `origin` is the prefix of the message's origin (see `encode`); None writes no origin."""
+def write_fields(metadata: MessageMetadata, message: Message, origin_prefix: str | None) -> None:
+    """Set all fields of the metadata.
+
+    `origin_prefix` begins the new origin (see `mqbridge.message.origin_prefix`); None keeps the origin of the message, if any.
+    """
     write_keys(metadata, message.key, message.ordering_key)
-    for name, value in write_properties(message, origin):
+    for name, value in write_properties(message, origin_prefix):
         metadata.properties.add(key=name, value=value)
     if message.event_time:
-        metadata.event_time = unsigned(message.event_time)
+        metadata.event_time = unsigned(message.event_time)  # uint64 in Pulsar; times before 1970 are negative here
     if message.payload is None:
         metadata.null_value = True
 
 
-def encode_single(message: Message, origin: str | None) -> bytes:
-    """Encode SingleMessageMetadata with its size prefix, for a message in a batch. `origin` is as in `write_fields`."""
+def encode_single(message: Message, origin_prefix: str | None) -> bytes:
+    """Encode SingleMessageMetadata with its size prefix, for a message in a batch. `origin_prefix` is as in `write_fields`."""
     key, is_base64 = encode_key(message.key)
     time = 0 if message.event_time is None else unsigned(message.event_time)
     size = -1 if message.payload is None else len(message.payload)  # -1: a tombstone
-    return encode_prefix(size, write_properties(message, origin), key, is_base64, message.ordering_key, time)
+    return encode_prefix(size, write_properties(message, origin_prefix), key, is_base64, message.ordering_key, time)
 
 
-def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
-    """Return all properties: the user's first, then the reserved ones. `origin` is as in `write_fields`."""
+def write_properties(message: Message, origin_prefix: str | None) -> Sequence[Pair]:
+    """Return all properties: the user's first, then the reserved ones. `origin_prefix` is as in `write_fields`."""
     pairs = list(message.properties)
     names = [name for name, _ in pairs]
     if RESERVED_PREFIX in "".join(names):  # one search, because few messages have such a name
@@ -64,7 +67,8 @@ def write_properties(message: Message, origin: str | None) -> Sequence[Pair]:
         pairs += type_properties(message)
     if message.event_time == 0:  # on the wire 0 means none, so time 0 needs a reserved property
         pairs.append((EVENT_TIME, "0"))
-    return pairs + origin_properties(message, None if origin is None else origin + format_position(message.position))
+    origin = None if origin_prefix is None else origin_prefix + format_position(message.position)
+    return pairs + origin_properties(message, origin)
 
 
 def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key: bytes | None) -> None:
@@ -132,7 +136,7 @@ class MessageReader:
 def _set_carried(message: Message, *, blank: bool) -> None:
     """Set the message type, and the fields that reserved properties carry; these replace what was read from Pulsar's fields.
 
-    `blank` is True if the payload is empty, as that of a tombstone is.
+    `blank` is True if the payload is empty; only then a reserved property may say that the message is a tombstone.
     """
     message.properties, carried = read_carried(message.properties, blank=blank)
     message.msg_type = message.property(MSG_TYPE)

@@ -1,7 +1,8 @@
 """Field rules of Pulsar: the fields of its metadata, and the reserved properties for fields of other systems.
 
-MessageMetadata belongs to an entry, and to its message without batch framing; SingleMessageMetadata belongs to a message in a
-batch.
+MessageMetadata belongs to an entry; if the entry is not a batch, also to its only message. SingleMessageMetadata belongs to a
+message in a batch. Each rule contains Pulsar's field, the field of `Message` (None: no such field), the fate of the value when a
+message is written (see `mqbridge.mapping.field_table`), and a note for the published page.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
@@ -21,7 +22,7 @@ MESSAGE_METADATA = (
     FieldRule("MessageMetadata.properties", "properties", NATIVE, "in order, repeats kept"),
     FieldRule("MessageMetadata.replicated_from", None, DROPPED, "the cluster that a replicator of the source copied it from"),
     FieldRule("MessageMetadata.partition_key", "key", NATIVE, _KEY + "; an entry has that of its first message"),
-    FieldRule("MessageMetadata.replicate_to", None, DROPPED, "clusters of the source's instance"),
+    FieldRule("MessageMetadata.replicate_to", None, DROPPED, "names of clusters of the source's Pulsar instance"),
     FieldRule("MessageMetadata.compression", None, RECOMPUTED, "undone on reading; written as the outbound's option says"),
     FieldRule("MessageMetadata.uncompressed_size", None, RECOMPUTED, "of the written entry"),
     FieldRule("MessageMetadata.num_messages_in_batch", None, RECOMPUTED, "batches become messages, messages become batches"),
@@ -32,7 +33,7 @@ MESSAGE_METADATA = (
     FieldRule("MessageMetadata.schema_version", None, DROPPED, "a number of the source's schema registry, meaningless elsewhere"),
     FieldRule("MessageMetadata.partition_key_b64_encoded", "key", NATIVE, "a binary key"),
     FieldRule("MessageMetadata.ordering_key", "ordering_key", NATIVE, "bytes; an entry has that of its first message"),
-    FieldRule("MessageMetadata.deliver_at_time", "deliver_at", NATIVE, "in an entry of its own"),
+    FieldRule("MessageMetadata.deliver_at_time", "deliver_at", NATIVE, "a message with a delivery time gets an entry of its own"),
     FieldRule("MessageMetadata.marker_type", None, DROPPED, "markers are internal to brokers and never reach a consumer"),
     FieldRule("MessageMetadata.txnid_least_bits", None, DROPPED, _TRANSACTION),
     FieldRule("MessageMetadata.txnid_most_bits", None, DROPPED, _TRANSACTION),
@@ -74,9 +75,9 @@ RESERVED_PROPERTIES = (
     FieldRule("mqbridge.attributes", "attributes", CARRIED, "byte for byte"),
     FieldRule("mqbridge.attributes.b64", "attributes", CARRIED, "if it is not UTF-8"),
     FieldRule("mqbridge.keys", "keys", CARRIED, "percent-encoded, joined by commas"),
-    FieldRule("mqbridge.msg_type", "msg_type", CARRIED, "a type without $msgType$"),
+    FieldRule("mqbridge.msg_type", "msg_type", CARRIED, "the type, if no property $msgType$ has it"),
     FieldRule("mqbridge.event_time", "event_time", CARRIED, "time 0, which means none on the wire"),
-    FieldRule("mqbridge.without", "msg_type", CARRIED, "a property $msgType$ that is not the type", own=True),
+    FieldRule("mqbridge.without", "msg_type", CARRIED, "there is a property $msgType$, but no type", own=True),
     FieldRule("mqbridge.origin", "origin", CARRIED, "cluster, topic, partition and position of the source"),
     FieldRule("mqbridge.hops", "hops", CARRIED, "number of gateways passed, from the second gateway on"),
     FieldRule("mqbridge.u.*", "properties", CARRIED, "a user's property with one of these names"),

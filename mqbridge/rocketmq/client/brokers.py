@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 class Brokers:
-    """Finds the broker of a queue in the route and sends requests to it; failures invalidate the route."""
+    """Finds the broker of a queue in the topic's route and sends requests to it.
+
+    A failure that a new route may cure invalidates the route, so that the next request queries a name server for it.
+    """
 
     def __init__(self, client: BaseClient) -> None:
         self.client = client
 
     async def master(self, topic: str, broker: str) -> str:
-        """Return the address of a broker's master. Raises ClusterError (REFRESH) while it has none."""
+        """Return the address of a broker's master. Raises ClusterError (`Failure.REFRESH`) if the topic's route contains none."""
         route = await self.client.routes.get_or_last_known(topic)
         address = route.master(broker) if route is not None else None
         if address is None:
-            raise self._missing_broker(topic, broker)
+            raise self._missing_address(topic, f"master of broker {broker}")
         return address
 
     async def reader(self, topic: str, broker: str) -> tuple[str, bool]:
@@ -38,7 +41,7 @@ class Brokers:
         route = await self.client.routes.get_or_last_known(topic)
         address = route.reader(broker) if route is not None else None
         if route is None or address is None:
-            raise self._missing_broker(topic, broker)
+            raise self._missing_address(topic, f"address of broker {broker}")
         return address, address == route.master(broker)
 
     def cached_reader(self, topic: str, broker: str) -> tuple[str, bool] | None:
@@ -47,10 +50,10 @@ class Brokers:
         address = route.reader(broker) if route is not None else None
         return None if route is None or address is None else (address, address == route.master(broker))
 
-    def _missing_broker(self, topic: str, broker: str) -> ClusterError:
-        """Invalidate the route, and return the error for a broker that it lacks."""
+    def _missing_address(self, topic: str, wanted: str) -> ClusterError:
+        """Invalidate the route, and return the error for a wanted address that it lacks."""
         self.client.routes.invalidate(topic)
-        return ClusterError(f"the route of topic {topic} has no address of broker {broker} now", Failure.REFRESH)
+        return ClusterError(f"the route of topic {topic} contains no {wanted} now", Failure.REFRESH)
 
     async def request(
         self,
@@ -91,6 +94,7 @@ class Brokers:
                 self.client.routes.invalidate(topic)
             raise
         except Unreachable:
+            # This name server may not have noticed yet that the broker is down: query another one.
             self.client.routes.invalidate_and_switch_server(topic)
             raise
         except (ConnectionLost, RequestTimeout):
@@ -98,7 +102,10 @@ class Brokers:
             raise
 
     async def send_oneway(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
-        """Send a one-way request to the master of a queue. Raises Unreachable, ConnectionLost, ClusterError (REFRESH)."""
+        """Send a one-way request to the master of a queue. Raises Unreachable, ConnectionLost, ClusterError (REFRESH).
+
+        A failure to connect does not invalidate the route.
+        """
         await self.client.oneway(await self.master(queue.topic, queue.broker), code, ext)
 
 

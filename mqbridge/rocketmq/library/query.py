@@ -1,7 +1,7 @@
 """Looks up single messages: by key, by unique key, or by offset id.
 
 Brokers index messages by the hash of each key, shortly after storing them. A query may therefore return messages with other keys
-of the same hash; the client drops these.
+of the same hash; the client drops these, but they count towards the limit `most`.
 """
 
 import asyncio

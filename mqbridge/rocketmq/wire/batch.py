@@ -1,6 +1,6 @@
-"""The body of SEND_BATCH_MESSAGE and of a stored inner batch: messages of one queue, back to back.
+"""The body of SEND_BATCH_MESSAGE, and of an inner batch (stored as one record): messages of one queue, back to back.
 
-    int32 size | int32 magic | int32 crc | int32 flag | int32 bodyLen, body | int16 propertiesLen, properties
+    int32 size | int32 magic | int32 crc | int32 flag | int32 bodyLen, body | uint16 propertiesLen, properties
 
 size counts the whole message, itself included. magic and crc are 0: no client fills them in, no broker checks them.
 """
@@ -50,7 +50,8 @@ def encode_batch(elements: Iterable[Element]) -> bytes:
 def decode_batch(data: bytes, max_messages: int | None = None) -> list[Element]:
     """Return the flag, body and property string of each message.
 
-    Raises RemoteProtocolError for bytes that cannot be split into messages, and for more than `max_messages` messages.
+    Raises RemoteProtocolError for bytes that cannot be split into messages, and for more than `max_messages` messages
+    (None: no limit).
     """
     elements: list[Element] = []
     at, end = 0, len(data)

@@ -62,6 +62,7 @@ class Command:
     flag       the bits RESPONSE and ONEWAY
     opaque     the request's correlation id, int32, repeated by its response
     ext        the custom header (extFields): values, as text, by field name; never None
+    body       the bytes after the header; `code` defines their format
     remark     the server's text, mostly about an error
     language   the client language of the sender, one of LANGUAGES
     version    the sender's version number, like `codes.VERSION`
@@ -114,7 +115,7 @@ def measure(data: bytes, at: int) -> int:
     This is the function that `FrameCutter` needs. Raises RemoteProtocolError for a prefix that starts no valid frame.
     """
     if len(data) - at < PREFIX_BYTES:
-        if len(data) > at and data[at] > 1:
+        if len(data) > at and data[at] > 1:  # 0 in a valid frame; 1 if it is too large, which is reported below
             raise RemoteProtocolError(_wrong_protocol_problem(data[at]))
         return PREFIX_BYTES
     total, type_and_size = _unpack_prefix(data, at)

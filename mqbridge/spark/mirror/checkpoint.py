@@ -1,4 +1,4 @@
-"""The checkpoint folder of a mirror. Only the routes recorded in it may use it, and only one mirror at a time.
+"""The checkpoint folder of a mirror. It belongs to one configuration, and only one mirror may use it at a time.
 
     DIR/mirror.json        the routes of the folder: their sources, targets and partition rules
     DIR/mirror.json.lock   locked by the running mirror, if the folder is on a local file system
@@ -6,7 +6,8 @@
     DIR/ROUTE/             Spark's checkpoint of the route's query
 
 The positions of a route are stored only here. A route with another name, source or target would continue at the positions of
-another route, or start again and write everything twice. So the mirror rejects a folder that was recorded for other routes.
+another route, or start again and write everything twice. So the mirror rejects a folder if a recorded route has changed, or
+is missing in the configuration. New routes may be added.
 """
 
 import contextlib
@@ -147,7 +148,7 @@ class CheckpointFolder:
             )
         routes = content.get("routes")
         if not isinstance(routes, dict):
-            raise self._damaged_error("its key routes is missing or no object")
+            raise self._damaged_error("its key 'routes' is missing or is not an object")
         return routes
 
     def _damaged_error(self, problem: str) -> ConfigError:

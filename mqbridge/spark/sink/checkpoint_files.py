@@ -41,7 +41,7 @@ class CheckpointFiles:
             return bytes(stream.read())
 
     def read_spark_file(self, name: str) -> bytes | None:
-        """Return the content of one of Spark's own files in the checkpoint folder; None if it does not exist."""
+        """Return the content of one of Spark's own files, by its path in the checkpoint folder; None if it does not exist."""
         try:
             with self._file_system.open_input_stream(posixpath.join(posixpath.dirname(self.path), name)) as stream:
                 return bytes(stream.read())

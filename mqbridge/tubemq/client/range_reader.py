@@ -1,9 +1,9 @@
 """Reads a range of one partition with a temporary group, without registering at the Master; see `read_range`.
 
-Brokers do not send the offset of each message. A response contains the offset at which a pack begins, and the response to a
-commit the offset at which the pack ended. A pack's messages cannot be counted to get the offsets in between, because offsets also
-count the messages of the other partitions of a store. So if a range ends inside a pack, the partition is read once more, from the
-range's end: the first message found there shows where to cut the pack.
+Brokers do not send the offset of each message. The response to a get contains a pack of messages and the offset at which the
+pack begins, and the response to a commit the offset at which it ended. A pack's messages cannot be counted to get the offsets in
+between, because offsets also count the messages of the other partitions of a store. So if a range ends inside a pack, the
+partition is read once more, from the range's end: the first message found there shows where to cut the pack.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 INDEX_ENTRY_BYTES = 28
 """Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
 ALL_STORES = 303
-"""The qryPriorityId with which Brokers also deliver data that is not on disk yet."""
+"""The qryPriorityId for reading all stores of a Broker, so also data that is not on disk yet."""
 
 MessagePosition = tuple[int, int]
 """(offset, index): the message that follows `index` other messages of the partition from this offset on."""
@@ -55,7 +55,7 @@ class PackSlice(NamedTuple):
 
 
 class _Context:
-    """The PartitionContext of a partition that no Master assigned."""
+    """What a `HeldPartition` needs from its consumer, for a partition that no Master assigned; a PartitionContext."""
 
     def __init__(self, masters: Masters, topic: str, group: str, host: str) -> None:
         self.membership = MemberIdentity(masters, group, topics=[topic], filters={}, priority=ALL_STORES)
@@ -83,7 +83,7 @@ async def _new_partition(masters: Masters, ref: PartitionRef, group: str) -> Hel
 async def store_range(masters: Masters, ref: PartitionRef, group: str) -> tuple[int, int]:
     """Return the first offset in the partition's store, and the offset that the store's next message will get.
 
-    `group` is a temporary group, which registers the partition for this and releases it again. Raises ClusterError.
+    `group` is a temporary group: it registers for the partition to get these offsets, then releases it. Raises ClusterError.
     """
     partition = await _new_partition(masters, ref, group)
     try:
@@ -131,7 +131,10 @@ class _RangeProgress:
         return self._is_at_data_end or (self.end is not None and self.position >= self.end)
 
     async def step(self) -> list[PackSlice]:
-        """Read one pack and commit it; return the part of it that lies in the range, as a list of at most one slice."""
+        """Read one pack and commit it; return the part of it that lies in the range, as a list of at most one slice.
+
+        The list is also empty if no messages arrived, or the commit failed; the next step then reads again.
+        """
         partition = self._partition
         pack = await partition.poll()
         if pack is None and self.end is None:  # a range without an end waits for further messages
@@ -161,11 +164,10 @@ class _RangeProgress:
         self._is_at_data_end = self._partition.caught_up and min(self._max_offset_at_start, self.end[0]) <= offset
 
     def _take_pack(self, pack: Pack, skip: int, after: int) -> list[PackSlice]:
-        """Return the slice of a pack that ends at offset `after`. The end offset of the range is not inside the pack.
+        """Return the part in the range of a pack that ended at offset `after`. `end[0]` is not between its begin and `after`.
 
-        But the end of the range may be at an index inside the pack. An index, of `position` or of `end`, may also be larger than
-        this pack, since a pack from the same offset may have another size in each read. The remainder of the index then counts
-        from the offset after the pack.
+        If `end[0]` is the pack's begin, `end[1]` may be an index inside the pack. An index, of `position` or of `end`, may also
+        exceed the pack, because packs read from the same offset may differ in size. The rest of it then counts from `after`.
         """
         count, last = len(pack.messages), len(pack.messages)
         remaining_skip = self.position[1] - skip if pack.offset == self.position[0] else 0

@@ -36,7 +36,7 @@ FIRST_DATA_OFFSET = HEADER_BYTES + LENGTH_BYTES
 
 
 def measure(data: bytes, start: int) -> int:
-    """Return the minimum size in bytes of the frame that begins at offset `start`, for `FrameCutter`.
+    """Return the minimum size in bytes of the frame that begins at offset `start`, which `FrameCutter` then waits for.
 
     The size is exact when the lengths of all blocks are in `data`. Raises RemoteProtocolError if the bytes are no frame.
     """

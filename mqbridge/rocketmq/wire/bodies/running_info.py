@@ -1,4 +1,4 @@
-"""Responses of a client to requests of administration tools, which the broker forwards: its state, and one message consumed."""
+"""A client's responses to requests of administration tools, which the broker forwards: report state, or consume a message."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CONSUMED, LATER, THREW = "CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"
 class RunningInfo(Body):
     """Response to GET_CONSUMER_RUNNING_INFO: the state of a consumer.
 
-    `queues` contains the figures of each queue, under the names of the fields of Java's ProcessQueueInfo.
+    `queues` contains the positions and counts of each queue, named like the fields of Java's ProcessQueueInfo.
     """
 
     properties: Mapping[str, str]
@@ -24,6 +24,7 @@ class RunningInfo(Body):
     queues: Mapping[Queue, Mapping[str, Any]] = member("mqTable", dict)
 
     def _write_only_members(self) -> dict[str, Any]:
+        """Return members that the tools expect, but mqbridge does not fill."""
         return {"mqPopTable": {}, "statusTable": {}, "userConsumerInfo": {}}
 
 
@@ -31,7 +32,7 @@ class RunningInfo(Body):
 class ConsumeDirectlyResult(Body):
     """Response to CONSUME_MESSAGE_DIRECTLY: the result of consuming one message; `spent_ms` is the time it took.
 
-    `order` is True for an orderly consumer.
+    `order` is True for an orderly consumer; `auto_commit` has a meaning only for such a consumer.
     """
 
     result: str = member("consumeResult")

@@ -33,7 +33,10 @@ class QueryResult(Header):
 
 @dataclass(slots=True)
 class ViewHeader(Header):
-    """VIEW_MESSAGE_BY_ID; `offset` is the physical offset. Brokers do not need `topic` to find the message."""
+    """VIEW_MESSAGE_BY_ID; `offset` is the physical offset. Brokers do not need `topic`.
+
+    `bname` is the name of the broker, which proxies need and brokers ignore.
+    """
 
     offset: int
     topic: str | None = None

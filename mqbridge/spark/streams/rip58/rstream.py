@@ -1,4 +1,4 @@
-"""RStream, GroupedStream, WindowStream and JoinedStream: the operators of RIP-58.
+"""RStream, GroupedStream, WindowStream and JoinedStream: the operators of RIP-58, the API of RocketMQ Streams.
 
 An operator on single values adds a step, a Python function that a Spark task calls for each element. An aggregate or a join adds
 a node, a Spark operator that keeps state. Consecutive steps run in one pass of the rows through Python.
@@ -145,7 +145,10 @@ class GroupedStream(Stream):
 
 
 class WindowStream:
-    """A stream of values, grouped by key and window. An aggregate yields one value per key and window when the window closes."""
+    """A stream of values, grouped by key and window. An aggregate yields one value per key and window.
+
+    It does so when the window closes: when the watermark, which follows the times of the values, passes the window's end.
+    """
 
     def __init__(self, chain: Chain, codec: Codec, window: Window) -> None:
         self._chain = chain
