@@ -2,6 +2,7 @@
 
 A pull is the response to one pull request: consecutive messages of one queue. A `DeliveredPull` tracks which messages of its pull
 are acknowledged. The `QueueAcknowledger` of the queue commits the offset below which every message is acknowledged. A message is
+sent back when the consumer asks the broker to redeliver it: the broker stores a copy in the group's retry topic. A message is
 outstanding from its delivery on, while it is neither acknowledged nor being sent back.
 """
 
@@ -23,9 +24,10 @@ from mqbridge.rocketmq.wire.record import Record
 
 
 class DeliveredPull:
-    """Delivers the messages of one pull, and tracks which are acknowledged. It is the `handle` of the messages that it delivers.
+    """Delivers the messages of one pull, and tracks which are acknowledged.
 
-    Its records stay in memory, as stored, until all messages are acknowledged: a message that is sent back needs its record.
+    It is the `handle` of each `ReceivedMessage` that it delivers. Its records stay in memory, as
+    stored, until all messages are acknowledged: a message that is sent back needs its record.
     """
 
     def __init__(self, acknowledger: "QueueAcknowledger", pulled: PulledRecords) -> None:
@@ -42,7 +44,9 @@ class DeliveredPull:
         """Offsets of delivered messages in order; acknowledged ones are removed from the left."""
         self._pulled: PulledRecords | None = pulled
         """The stored records; None once all messages are acknowledged."""
-        self._end_offset, self._size_bytes = pulled.next, pulled.size  # `next` is the offset after the pull
+        self._first_offset, self._size_bytes = pulled.first, pulled.size
+        self._end_offset = pulled.next
+        """The offset after the last message to deliver; the first undelivered one if a revocation ended the delivery."""
         self._messages: Sequence[Message] | None = None
         """The decoded messages; None before the first `take`, empty once exhausted."""
         self._original_topics: Sequence[str] | None = None
@@ -98,6 +102,10 @@ class DeliveredPull:
     def exhaust(self) -> None:
         """Deliver no further message: drop the decoded ones, release the pull's bytes from the consumer's budget, and commit."""
         if not self.exhausted.is_set():
+            if self._messages is None:  # the pull is no longer current; undelivered messages must not be committed
+                self._end_offset = self._first_offset
+            elif self._index < len(self._messages):
+                self._end_offset = self._messages[self._index].position[0]
             self._index = 0
             self._messages = self._original_topics = ()
             self.acknowledger.assigned.release_budget(self._size_bytes)
@@ -128,7 +136,7 @@ class DeliveredPull:
 
     @property
     def is_acknowledged(self) -> bool:
-        """True once all messages are delivered and acknowledged."""
+        """True once no message is left to deliver, and all delivered ones are acknowledged."""
         return self.exhausted.is_set() and self.committable_offset() == self._end_offset
 
 
@@ -140,7 +148,7 @@ class QueueAcknowledger:
         self._pulls: deque[DeliveredPull] = deque()
 
     def add(self, pulled: PulledRecords) -> DeliveredPull:
-        """Return a new DeliveredPull for these records, the newest of the queue."""
+        """Return a DeliveredPull for the newest records of the queue; drop the pulls of earlier runs."""
         while self._pulls and not self._pulls[0].is_current:
             self._pulls.popleft()
         pull = DeliveredPull(self, pulled)

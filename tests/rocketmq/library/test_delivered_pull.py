@@ -145,6 +145,20 @@ def test_a_revoked_queue_delivers_nothing(assigned: FakeAssignedQueue, acknowled
     assert assigned.commits == []
 
 
+@pytest.mark.parametrize(("delivered", "committed"), [(0, 5), (1, 6), (2, 7)])
+def test_a_queue_that_settles_does_not_commit_messages_that_are_not_delivered(
+    assigned: FakeAssignedQueue, acknowledger: QueueAcknowledger, delivered: int, committed: int
+) -> None:
+    pull = acknowledger.add(make_pull(5, b"a", b"b", b"c"))
+    messages = [pull.take() for _ in range(delivered)]
+    assigned.revoked, assigned.state.state = True, State.SETTLING
+    assert pull.take() is None
+    for message in messages:
+        assert message is not None
+        assert acknowledger.acknowledge(pull, message.position[0])
+    assert assigned.commits[-1] == committed
+
+
 def test_a_message_of_a_retry_queue_has_its_original_topic() -> None:
     queue = Queue("%RETRY%billing", "broker-a", 0)
     acknowledger = QueueAcknowledger(FakeAssignedQueue(queue))  # type: ignore[arg-type]
