@@ -9,13 +9,13 @@ Every method may raise these errors, besides those in its docstring:
 
     ClusterError, RETRY or REFRESH   the same call may succeed later: the gateway joins the group again, with backoff
     ClusterError, FATAL              a person has to change something: the route stops and shows the error
-    ProtocolError                    a peer violates the protocol
+    ProtocolError                    a peer, or our own code, violates the protocol
     LaneRevoked, GapError            the lane ends: its partition was revoked, or its source has lost messages
 
-REFUSED concerns single messages and occurs only in receipts. Any other exception is a bug.
+`Failure.REFUSED` concerns single messages and occurs only in receipts. Any other exception is a bug.
 
-Deadlines are event loop times in seconds; None means CLOSE_S from now. An adapter obeys the deadline of its caller, and chooses
-none of its own.
+Deadlines are event loop times in seconds; None means `deadlines.CLOSE_S` from now. An adapter obeys the deadline of its caller,
+and chooses none of its own.
 
 Read `cluster` first: it refers to all the other modules. `inbound`, `outbound` and `receipt` are the path of the messages.
 `registry` is where a new adapter starts. `operations` is optional: administrative requests of the command line.

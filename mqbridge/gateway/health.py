@@ -38,7 +38,7 @@ def stuck_targets(route: Route, now: float) -> dict[str, str]:
     `now` is a loop time. Targets of several source topics may share a label; the text is then about one of them.
     """
     return {
-        label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends} sends are in flight"
+        label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends_in_flight} sends are in flight"
         for label, progresses in route.progress.items()
         for progress in progresses
         if progress.waiting_s(now) >= STUCK_S

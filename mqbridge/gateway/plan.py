@@ -45,7 +45,7 @@ class PlannedTopic:
     planned_partitions: int
     """Planned number of partitions; 0 if the topic does not exist and is not created."""
     reason_for_more: str = ""
-    """The end of the text of `change`: why the topic gets more partitions than its source topic has; empty if it does not."""
+    """Appended to `change`: why the topic gets more partitions than its source topic has; empty if it does not."""
 
     @property
     def change(self) -> str:
@@ -58,7 +58,7 @@ class PlannedTopic:
 
 @dataclass(slots=True)
 class PlannedSource:
-    """A source topic, with its name and words (`selected`), its description (`topic`), and its targets in configured order."""
+    """A source topic: its name and template words (`selected`), its partitions (`topic`), and its targets in configured order."""
 
     selected: SelectedTopic
     topic: Topic
@@ -87,11 +87,11 @@ class Plan:
     @property
     def topic_uses(self) -> list[TopicUse]:
         """The topics that the route reads and writes, for the retention warnings."""
-        source, letters = self.route.source, self.route.delivery.dead_letter
+        source, dead_letter = self.route.source, self.route.delivery.dead_letter
         uses = [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources]
         written = dict.fromkeys((target.cluster, target.topic) for planned in self.sources for target in planned.targets)
         uses += [TopicUse(*key, group=None, groups_to_create=self.groups.get(key, ())) for key in written]
-        return uses if letters is None else [*uses, TopicUse(letters.cluster, letters.topic)]
+        return uses if dead_letter is None else [*uses, TopicUse(dead_letter.cluster, dead_letter.topic)]
 
 
 def raise_problems(plans: Sequence[Plan]) -> None:
@@ -155,15 +155,16 @@ class Planner:
     async def _plan_route(self, plan: Plan, route: RouteConfig) -> None:
         """Plan the sources, the targets and the dead-letter topic of a route, and check its group."""
         for name in sorted(route.clusters - self._clusters.keys()):
+            # Transient (the default of ClusterError): a later attempt may reach the cluster.
             plan.problems.append(ClusterError(f"route {route.name!r}: cluster {name!r} cannot be reached"))
         source = self._clusters.get(route.source.cluster)
         if source is None:  # already in `problems`
             return
         try:
             await self._plan_sources(plan, source)
-            letters = route.delivery.dead_letter
-            if letters is not None and letters.cluster in self._clusters:
-                required = PlannedTopic(letters.cluster, letters.topic, existing_partitions=0, planned_partitions=1)
+            dead_letter = route.delivery.dead_letter
+            if dead_letter is not None and dead_letter.cluster in self._clusters:
+                required = PlannedTopic(dead_letter.cluster, dead_letter.topic, existing_partitions=0, planned_partitions=1)
                 await self._plan_written_topic(plan, required, options=None, create=True)
             await self._check_group(plan, source)
         except MqbridgeError as error:
@@ -213,7 +214,7 @@ class Planner:
         return Topic(name, tuple(map(str, range(planned.planned_partitions))))  # the numbers stand for the future names
 
     async def _check_group(self, plan: Plan, source: Cluster) -> None:
-        """Check that the group can be joined, if all source topics exist."""
+        """Check that the group can be joined, if the plan has no problems so far and waits for no other route."""
         config = plan.route.source
         topics = tuple(planned.selected.topic for planned in plan.sources)
         if topics and not plan.is_provisional and not plan.problems:
@@ -226,7 +227,8 @@ class Planner:
     async def _plan_target(self, plan: Plan, target: TargetConfig, source: PlannedSource) -> PlannedTopic:
         """Plan the target topic of a source topic."""
         rule, partitions = target.partitions, len(source.topic.partitions)
-        needed, to_create = partitions_needed(rule, partitions), configured_or_needed_partitions(target, partitions)
+        needed = partitions_needed(rule, partitions)  # `to_create` may be fewer: `create.partitions` overrides it
+        to_create = configured_or_needed_partitions(target, partitions)
         # With `create.partitions` the number was chosen on purpose, so no reason is needed.
         reason = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
         required = PlannedTopic(
@@ -293,7 +295,7 @@ def _unwritable_error(route: RouteConfig, planned: PlannedTopic, error: Mqbridge
 def no_partition_error(
     route: RouteConfig, target: TargetConfig, topic: str, source: str, reasons: Mapping[str, str], needed: int
 ) -> ConfigError:
-    """Make the error for a target that has no partition for some of the source's partitions: `reasons` by their names."""
+    """Make the error for a target that has no partition for some source partitions; `reasons` are by source partition name."""
     rule: PartitionRule = target.partitions
     partition, why = next(iter(reasons.items()))
     return ConfigError(

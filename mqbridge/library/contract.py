@@ -49,7 +49,10 @@ class SendReceipt:
 
 
 class Producer(Protocol):
-    """Sends messages to all partitions of a topic. The key chooses the partition; messages with the same key keep their order."""
+    """Sends messages to all partitions of a topic. The key chooses the partition; messages with the same key keep their order.
+
+    Without a key, the producer chooses the partition.
+    """
 
     @property
     def topic(self) -> str:
@@ -73,8 +76,8 @@ class Producer(Protocol):
         """Send a message, wait until it is stored, and return its receipt. Waits first while `max_pending_bytes` are in flight.
 
         Concurrent calls are sent in batches, in the order of the calls: `asyncio.gather(*map(producer.send, payloads))`.
-        Times are ms since the epoch. Raises ClusterError, whose `failure` says whether to retry, and MappingError for a message
-        that the system cannot store.
+        Times are ms since the epoch; the payload None is a tombstone. Raises ClusterError, whose `failure` says whether to retry,
+        and MappingError for a message that the system cannot store.
         """
 
     async def flush(self) -> None:
@@ -100,7 +103,7 @@ class Consumer(Protocol):
         """True once `close` was called."""
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Wait for the next message, at most `timeout` seconds, and return it.
+        """Wait for the next message, at most `timeout` seconds (None: without limit), and return it.
 
         Raises TimeoutError after `timeout` seconds, GapError if the system has deleted messages that were never read, and
         ClusterError if the consumer is closed or cannot continue.
@@ -110,7 +113,8 @@ class Consumer(Protocol):
         """Acknowledge a message; the acknowledgement is sent to the cluster soon, at the latest by `flush` or `close`.
 
         Returns False, and does nothing, if the message no longer belongs to this consumer: its partition moved to another member,
-        or `seek` moved the group. The message is then delivered again.
+        or `seek` moved the group. The message is then delivered again, unless the seek skipped it. A second acknowledgement of a
+        message may return True or False.
         """
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
@@ -142,10 +146,10 @@ class Client(Protocol):
     """The client of one cluster. It connects on first use, and closes the producers and consumers that it has opened."""
 
     def producer(self, topic: str) -> "Opening[Producer]":
-        """Return a producer of a topic that is not open yet: `await` it, or use `async with`. Opening raises ClusterError."""
+        """Return an unopened producer of a topic: to open it, `await` it or use `async with`. Opening raises ClusterError."""
 
     def consumer(self, topics: str | Sequence[str], group: str, *, start: Start = "earliest") -> "Opening[Consumer]":
-        """Return a consumer in a group that reads these topics: `await` it, or use `async with`. Opening raises ClusterError.
+        """Return an unopened consumer of these topics: to open it, `await` it or use `async with`. Opening raises ClusterError.
 
         The group is a consumer group in TubeMQ and RocketMQ, and a subscription in Pulsar.
         """

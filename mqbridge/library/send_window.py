@@ -17,7 +17,7 @@ class SendWindow:
 
     def __init__(self, max_bytes: int = MAX_PENDING_BYTES) -> None:
         self.max_bytes = max_bytes
-        self.bytes = 0
+        self.bytes_in_flight = 0
         """Total size of the messages in flight: they are admitted, and `leave` was not called for them yet."""
         self._pending: set[int] = set()
         """Numbers of all unfinished messages."""
@@ -42,7 +42,7 @@ class SendWindow:
         self._next += 1
         self._pending.add(number)
         if not self._waiters and not self._resuming and self._fits(size):
-            self.bytes += size
+            self.bytes_in_flight += size
             return number
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((waiter, size))
@@ -62,7 +62,7 @@ class SendWindow:
 
     def leave(self, number: int, size: int) -> None:
         """Release the bytes of a message that is stored, failed or cancelled; admit waiting calls and wake `drain` calls."""
-        self.bytes -= size
+        self.bytes_in_flight -= size
         self._pending.discard(number)
         self._admit()
         while self._drains and self._is_drained(self._drains[0][0]):
@@ -78,7 +78,7 @@ class SendWindow:
             await waiter
 
     def abort(self, error: ClusterError) -> None:
-        """Raise this error in waiting and later `enter` calls."""
+        """Raise this error in waiting and later `enter` calls; messages in flight are not affected."""
         self._error = error
         while self._waiters:
             waiter, _ = self._waiters.popleft()
@@ -92,7 +92,7 @@ class SendWindow:
         return self._oldest >= before
 
     def _fits(self, size: int) -> bool:
-        return not self.bytes or self.bytes + size <= self.max_bytes
+        return not self.bytes_in_flight or self.bytes_in_flight + size <= self.max_bytes
 
     def _admit(self) -> None:
         """Admit waiting calls, oldest first, while their messages fit; remove cancelled ones."""
@@ -101,7 +101,7 @@ class SendWindow:
             if not waiter.done():
                 if not self._fits(size):
                     return
-                self.bytes += size
+                self.bytes_in_flight += size
                 self._resuming += 1
                 waiter.set_result(None)
             self._waiters.popleft()

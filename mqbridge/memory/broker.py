@@ -1,7 +1,7 @@
-"""Broker of a memory cluster: its topics, consumer groups and injected faults.
+"""Broker of a memory cluster, which exists in this process only: its topics, consumer groups and injected faults.
 
 The broker rebalances a group immediately: it assigns partitions round robin to the members. A member that loses a partition
-ends the lane of that partition.
+ends the lane with which it reads that partition.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Faults:
     refuse: Callable[[Message], str | None] | None = None
     """Function that returns the reason why a message is refused, or None to store it."""
     transient: int = 0
-    """Number of attempts to store a send that fail before one succeeds."""
+    """Number of attempts to store a send that fail before one succeeds; the outbound repeats them itself."""
     fatal: str | None = None
     """Error text of every send, which fails with FATAL; None lets sends succeed."""
     create_error: str | None = None
@@ -110,8 +110,8 @@ class Broker:
         """Set while the broker is reachable: always, except between `disconnect` and `reconnect`."""
         self.withheld_receipts: list[Callable[[], None]] = []
         """Functions that send the receipts which `Faults.hold_receipts` withholds."""
-        self.clients: list[Connectivity] = []
-        """Clients whose connectivity state follows `disconnect` and `reconnect`."""
+        self.connectivities: list[Connectivity] = []
+        """Connectivity states of the connected clients; they follow `disconnect` and `reconnect`."""
         self._members: dict[str, list[Member]] = {}
         """Members by group, in the order in which they joined."""
         self._owners: dict[tuple[str, str, int], Member] = {}
@@ -127,8 +127,8 @@ class Broker:
     def disconnect(self) -> None:
         """Make the broker unreachable until `reconnect`: sends wait, and every lane ends."""
         self.connected.clear()
-        for client in self.clients:
-            client.record_failure(ADDRESS, Unreachable("the memory broker is disconnected"))
+        for connectivity in self.connectivities:
+            connectivity.record_failure(ADDRESS, Unreachable("the memory broker is disconnected"))
         for (_, topic, number), member in list(self._owners.items()):
             member.revoke(topic, number)
         self._owners.clear()
@@ -136,9 +136,9 @@ class Broker:
     def reconnect(self) -> None:
         """Make the broker reachable again: sends resume, and partitions are assigned again."""
         self.connected.set()
-        for client in self.clients:
-            client.record_response(ADDRESS)
-            client.record_end(ADDRESS)
+        for connectivity in self.connectivities:
+            connectivity.record_response(ADDRESS)
+            connectivity.record_end(ADDRESS)
         for group in self._members:
             self.rebalance(group)
 

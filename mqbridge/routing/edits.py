@@ -67,7 +67,7 @@ class Edit:
         changes = {field: value for field, value in new_values.items() if value != getattr(message, field)}
         self._update_properties(message, changes)
         if changes and message.attributes is not None and ("properties" in changes or "msg_type" in changes):
-            # The old attribute string still contains the old values and removed properties.
+            # The attribute string, TubeMQ's form of type and properties, still contains the old values and removed properties.
             changes["attributes"] = None
         return changes
 
@@ -91,7 +91,7 @@ class Edit:
                 yield text
 
     def _edited_properties(self, message: Message, source: Partition) -> tuple[Pair, ...]:
-        """Return the properties after all edits of properties."""
+        """Return the properties after all edits; a template whose words have no value sets nothing."""
         properties = message.properties
         if self._removed or self._removed_patterns or self._renamed:
             properties = self._remove_and_rename(properties)

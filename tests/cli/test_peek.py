@@ -104,7 +104,7 @@ def test_messages_are_printed_with_escaped_control_characters(invoke: Invoke, or
 def test_long_payloads_are_cut(invoke: Invoke, orders: list[Any]) -> None:
     fill(invoke, orders, 0, b"x" * 5000)
     shown = invoke("peek", "orders", "--bytes", 10, *orders).out
-    assert "    xxxxxxxxxx\n    … 4,990 more" in shown
+    assert "    xxxxxxxxxx\n    … 4,990 more characters" in shown
     assert "text, 5,000 bytes" in shown
     assert peeked(invoke, orders) == ["x" * 5000]
 

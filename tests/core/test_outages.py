@@ -180,7 +180,7 @@ async def test_a_slow_target_is_not_stuck(world: World, monkeypatch: pytest.Monk
     fill(world.a, "t", 1, 1)
     async with running(world.config(route("r", "a/t", "b/copy"))) as gateway:
         [[progress]] = gateway.routes[0].progress.values()
-        await until(lambda: not progress.sends)
+        await until(lambda: not progress.sends_in_flight)
         clock = asyncio.get_running_loop().time
         begin = clock()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: begin)

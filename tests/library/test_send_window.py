@@ -23,7 +23,7 @@ async def test_a_call_waits_until_the_window_has_room() -> None:
     assert await started(second) == [False]
     window.leave(first, 8)
     assert await started(second) == [True]
-    assert window.bytes == 8
+    assert window.bytes_in_flight == 8
 
 
 async def test_a_message_larger_than_the_window_is_admitted_alone() -> None:
@@ -65,7 +65,7 @@ async def test_a_cancelled_call_releases_its_bytes_to_the_next() -> None:
     third.cancel()
     await started()
     window.leave(second.result(), 10)
-    assert window.bytes == 0
+    assert window.bytes_in_flight == 0
     await window.drain()
 
 
@@ -82,7 +82,7 @@ async def test_drain_waits_for_the_calls_before_it_only() -> None:
     assert not drained.done()
     window.leave(waiting.result(), 4)
     await drained
-    assert window.bytes == 1
+    assert window.bytes_in_flight == 1
 
 
 async def test_after_an_abort_waiting_and_new_calls_fail() -> None:

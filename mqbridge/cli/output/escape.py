@@ -52,16 +52,16 @@ def payload_lines(message: Message, limit: int) -> list[str]:
     """
     payload, kind = message.payload or b"", payload_kind(message)
     if kind == "binary":
-        return _hex_dump(payload[:limit]) + _omission(limit, len(payload))
+        return _hex_dump(payload[:limit]) + _omission(limit, len(payload), "bytes")
     text = payload.decode()
     if kind == "JSON" and len(payload) <= MAX_PRETTY_BYTES:
         text = indent_json(text)
-    return text[:limit].splitlines() + _omission(limit, len(text))
+    return text[:limit].splitlines() + _omission(limit, len(text), "characters")
 
 
-def _omission(limit: int, size: int) -> list[str]:
+def _omission(limit: int, size: int, unit: str) -> list[str]:
     """Return a line that says how much of `size` is left out after `limit`; no line if nothing is."""
-    return [f"… {size - limit:,} more"] if size > limit else []
+    return [f"… {size - limit:,} more {unit}"] if size > limit else []
 
 
 def _is_json(payload: bytes) -> bool:

@@ -57,7 +57,7 @@ def is_json() -> bool:
 
 
 def write(level: int, message: str) -> None:
-    """Write a log record to standard error, even if its level is below that of the log."""
+    """Write a note or an error for people as a log record, even if its level is below that of the log."""
     logger = logging.getLogger("mqbridge.cli")
     for handler in logging.getLogger().handlers:
         if handler.name == HANDLER_NAME:

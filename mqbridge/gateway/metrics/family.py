@@ -18,7 +18,7 @@ class MeteredGateway(Protocol):
     lag: LagWatch
     reloader: Reloader
     ready: bool
-    """True from the end of the start to the beginning of the stop."""
+    """True once the gateway has started, until it begins to stop."""
 
 
 Value = float | Histogram
@@ -34,7 +34,7 @@ class Family(NamedTuple):
     labels: tuple[str, ...]
     description: str
     when_to_look: str
-    """What its value says to a person, and when to look at it."""
+    """When to look at the metric, and what its value then means."""
     read: Callable[[MeteredGateway], Samples]
     """Returns the current samples."""
 

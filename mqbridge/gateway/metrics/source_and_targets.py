@@ -44,7 +44,11 @@ def _target_states(gateway: MeteredGateway) -> Iterator[tuple[str, str, int, flo
     now = asyncio.get_running_loop().time()
     for route in gateway.routes:
         states = [
-            (max(progress.waiting_s(now) for progress in progresses), sum(progress.sends for progress in progresses), label)
+            (
+                max(progress.waiting_s(now) for progress in progresses),
+                sum(progress.sends_in_flight for progress in progresses),
+                label,
+            )
             for label, progresses in route.progress.items()
         ]
         for seconds, sends, label in sorted(states, reverse=True)[:MAX_TARGET_SERIES]:

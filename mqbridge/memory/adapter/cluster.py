@@ -41,8 +41,8 @@ class MemoryCluster:
     async def connect(self) -> None:
         """Register with the broker, also during a simulated outage, in which this raises Unreachable."""
         self.connectivity.open()
-        if self.connectivity not in self.broker.clients:
-            self.broker.clients.append(self.connectivity)
+        if self.connectivity not in self.broker.connectivities:
+            self.broker.connectivities.append(self.connectivity)
         try:
             self._require_connected()
         except Unreachable as error:
@@ -55,8 +55,8 @@ class MemoryCluster:
     async def close(self, deadline: float | None = None) -> None:
         """Unregister from the broker. This does not wait, so `deadline` has no effect."""
         self.connectivity.close()
-        if self.connectivity in self.broker.clients:
-            self.broker.clients.remove(self.connectivity)
+        if self.connectivity in self.broker.connectivities:
+            self.broker.connectivities.remove(self.connectivity)
 
     async def topics(self) -> list[str]:
         """Return the names of all topics."""

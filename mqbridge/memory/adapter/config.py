@@ -13,7 +13,8 @@ class MemoryConfig(ClusterModel):
         description="Name of the broker; clusters with the same broker share its data. Empty means the cluster's own name.",
     )
     individual_ack: bool = Field(
-        default=False, description="Acknowledge batches in any order, and redeliver only rejected messages."
+        default=False,
+        description="Acknowledge messages in any order, and redeliver only rejected ones; otherwise also all later ones.",
     )
     empty_payload: bool = Field(default=True, description="Accept empty payloads; otherwise they are refused.")
     max_message_bytes: int = Field(
