@@ -48,14 +48,14 @@ def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-# Two caches. `cache.get(key) or cache[key]` computes the value only for a key that is not in the cache.
+# This cache and `_names_of_field`: `cache.get(key) or cache[key]` computes the value only for a key that is not in the cache.
 _prefix_of_names: BoundedCache[tuple[str, ...], bytes] = BoundedCache(
     lambda names: _encode_names(tuple(map(_encode_text, names))),
     max_entries=_MAX_NAME_SETS,
     max_length=_MAX_NAMES_BYTES,
     length=total_length,
 )
-"""The fields kind and names of a blob, by its names."""
+"""The encoded fields `kind` and `names` of a blob, by the names of its properties."""
 
 
 def encode_pairs(pairs: Sequence[Pair]) -> bytes:
@@ -83,7 +83,7 @@ def _join(prefix: bytes, values: Sequence[bytes]) -> bytes:
 
 
 def decode_pairs(blob: bytes | None) -> tuple[Pair, ...]:
-    """Return the properties in a blob. Raises ValueError if the bytes are not a valid blob."""
+    """Return the properties in a blob; none for None. Raises ValueError if the bytes are not a valid blob."""
     if not blob:
         return ()
     names, values = _split_blob(blob)
@@ -139,4 +139,4 @@ def _decode_names(field: bytes) -> _Names:
 _names_of_field: BoundedCache[bytes, _Names] = BoundedCache(
     _decode_names, max_entries=_MAX_NAME_SETS, max_length=_MAX_NAMES_BYTES
 )
-"""The names of a blob, by its field names without the leading size."""
+"""The names of a blob, by its encoded field `names` without the leading size."""

@@ -1,4 +1,4 @@
-"""Appends sends in groups, with one transaction and one disk sync per group.
+"""Appends the messages of sends to a log in groups, with one transaction and one disk sync per group.
 
 A group contains the sends of one iteration of the event loop, or those that arrive while the disk writes the previous group.
 Receipts follow the commit. Sends are stored in the order of the calls: a group that fails temporarily is retried unchanged,
@@ -19,16 +19,17 @@ from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 
 GROUP_BYTES = 16 << 20
-"""Maximum bytes of a transaction: large enough that many sends share one sync, and small enough for commits that wait for it."""
+"""Maximum bytes of a transaction: large enough that many sends share one sync, and small enough for the
+offset commits that wait for the writing thread."""
 
 
 class Append:
     """One `Outbound.send` of `count` messages: its rows for one partition, and the future of its receipt.
 
-    `partition` is the row id of the partition. `rows` have a message count and records each, and `size` is the number of bytes of
-    all records. `indexes` are the indexes of the messages that the rows contain; the other messages are in `failures`. If an
-    `ordered` append fails, later ordered appends to its partition fail too. `deadline` is a loop time, after which the append is
-    not retried; None: it is retried for ever.
+    `partition` is the row id of the partition. `rows` are pairs of a message count and the encoded messages (records), and `size`
+    is the number of bytes of all records. `indexes` are the indexes of the messages that the rows contain; the other messages are
+    in `failures`. If an `ordered` append fails, later ordered appends to its partition fail too. `deadline` is a loop time, after
+    which the append is not retried; None: it is retried for ever.
     """
 
     __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")
@@ -49,6 +50,7 @@ class Append:
         self.ordered, self.future, self.deadline = ordered, future, deadline
         self.size = sum(len(row) for _, row in rows)
         self.is_withdrawn = False
+        """True once `Appender.withdraw` was called: the append must not be tried again."""
 
     def resolve_stored(self, tail: int) -> None:
         """Resolve the receipt: the messages are stored, and `tail` is the offset after them."""
@@ -84,7 +86,7 @@ class Appender:
         """The appends in the running transaction, or in the next one after a failure."""
         self._backoff = Backoff()
         self._scheduled: asyncio.Handle | None = None
-        """The scheduled call of `_commit`; None while a transaction runs."""
+        """The scheduled call of `_commit`; None while a transaction runs, and while there is nothing to store."""
 
     def append(self, append: Append) -> None:
         """Queue an append; its future gives the receipt."""
@@ -103,7 +105,10 @@ class Appender:
                 future.set_exception(error)
 
     def withdraw(self, futures: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Fail these sends. Those in the running transaction fail only if the transaction fails temporarily."""
+        """Let these sends fail with RETRY, because their source partition has another consumer now.
+
+        Those in the running transaction fail only if the transaction fails temporarily.
+        """
         for append in (*self._group, *self._queue):
             append.is_withdrawn |= append.future in futures
         self._queue = deque(_fail_withdrawn(self._queue))
@@ -111,7 +116,7 @@ class Appender:
             self._group = _fail_withdrawn(self._group)
 
     def _commit(self) -> None:
-        """Fill the group from the queue and write it in one transaction."""
+        """Fill the group from the queue and write it in one transaction; fail everything if the log is closed."""
         self._scheduled = None
         self._fail_expired()
         size = sum(append.size for append in self._group)
@@ -127,7 +132,10 @@ class Appender:
             self._store.write(write_group, self._group, now_ms()).add_done_callback(self._on_written)
 
     def _fail_expired(self) -> None:
-        """Fail the appends of the group whose deadline has passed during retries, and the ordered appends after them."""
+        """Fail the appends of the group whose deadline has passed during retries, and later ordered ones to the same partition.
+
+        Appends whose receipt is already set or cancelled are dropped.
+        """
         now = asyncio.get_running_loop().time()
         blocked_partitions: set[int] = set()
         """Partitions with an expired ordered append, which later ones must not overtake."""

@@ -36,7 +36,7 @@ class AuthOptions(BaseModel):
         " beside it. It may be left out if `token` or `password` is given.",
     )
     token: Secret | None = Field(
-        default=None, description="For `token`: the token; a file or command is asked at every connection."
+        default=None, description="For `token`: the token; a file is read, and a command run, again for every connection."
     )
     user: str | None = Field(default=None, min_length=1, description="For `basic`: the name of the user.")
     password: Secret | None = Field(default=None, description="For `basic`: the password of the user.")
@@ -70,7 +70,7 @@ class AuthOptions(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
     def make(self, certificate: Path | None) -> Auth:
-        """Create the authentication method. Plugins may raise ValueError.
+        """Create the authentication method. Raises ValueError if a plugin is missing or refuses its options.
 
         `certificate` is the client certificate of `tls`, None without one; only the method `tls` uses it.
         """
@@ -81,6 +81,7 @@ class AuthOptions(BaseModel):
                 return BasicAuth(self.user, self.password)
             case "tls" if certificate is not None:
                 return TlsAuth(certificate)
+        # Not a built-in method: these have their options by now (`PulsarCluster` checks that `tls` has a certificate).
         return _load_plugin(self.method)(self.given_options)
 
     @property

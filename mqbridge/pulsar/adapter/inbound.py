@@ -1,9 +1,9 @@
-"""Inbound: a consumer per partition, and a lane while that consumer is the active one.
+"""Inbound: a consumer per partition, and a lane, which yields its batches, while that consumer is the active one.
 
-On exclusive, shared and key_shared subscriptions a lane lasts until it is released. On failover subscriptions a lane begins
-when the broker makes this member's consumer the active one, and ends when another member's becomes active. New partitions of a
-topic are checked for periodically and read from their beginning. Deleting a topic revokes its lanes. An ordinary SUBSCRIBE would
-re-create the topic at once if the broker auto-creates topics, so ours forbids it.
+On exclusive, shared and key_shared subscriptions a lane lasts until the route releases it. On failover subscriptions a lane
+begins when the broker makes this member's consumer the active one, and ends when another member's becomes active. New partitions
+of a topic are checked for periodically and read from their beginning. Deleting a topic revokes its lanes. An ordinary SUBSCRIBE
+would re-create the topic at once if the broker auto-creates topics, so ours forbids it, except for non-persistent topics.
 """
 
 import asyncio
@@ -54,6 +54,7 @@ class PulsarInbound:
         self._options = spec.options or PulsarInboundOptions()
         self._type = SUBSCRIPTION_TYPES[self._options.subscription_type]
         self.individual_ack = self._type in (Types.Shared, Types.Key_Shared)
+        """True if messages may be acknowledged in any order; see `mqbridge.adapter.inbound.Inbound`."""
         self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
         self._budget = ReceiveBudget(spec.max_bytes)
         self._consumers: dict[Partition, EntryConsumer] = {}
@@ -67,7 +68,7 @@ class PulsarInbound:
     async def open(self) -> None:
         """Subscribe to all existing partitions. On ClusterError (FATAL for a missing topic) everything is closed again."""
         try:
-            await self._subscribe_all(first=True)
+            await self._subscribe_all(is_opening=True)
         except BaseException:
             await self.close()
             raise
@@ -82,7 +83,7 @@ class PulsarInbound:
                 yield lane
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all lanes and close all consumers until `deadline` (loop time; None: CLOSE_S seconds from now)."""
+        """Revoke all lanes and close all consumers by `deadline` (loop time; None: CLOSE_S seconds from now)."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + CLOSE_S
         await cancel(self._refresh_task, *self._lane_tasks)
@@ -93,24 +94,24 @@ class PulsarInbound:
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
-    async def _subscribe_all(self, *, first: bool) -> None:
-        """Subscribe to the partitions that have no consumer yet; `first` is True while the inbound opens."""
-        partitions = [await self._topics.partitions(topic, allow_missing=not first) for topic in self._spec.topics]
+    async def _subscribe_all(self, *, is_opening: bool) -> None:
+        """Subscribe to the partitions that have no consumer yet; `is_opening` is False for later checks."""
+        partitions = [await self._topics.partitions(topic, allow_missing=not is_opening) for topic in self._spec.topics]
         self._budget.consumers = sum(map(len, partitions))
         for partition in itertools.chain(*partitions):
             if partition not in self._consumers:
-                await self._subscribe(partition, first=first)
+                await self._subscribe(partition, is_opening=is_opening)
 
-    async def _subscribe(self, partition: Partition, *, first: bool) -> None:
+    async def _subscribe(self, partition: Partition, *, is_opening: bool) -> None:
         """Subscribe to one partition and start to offer its lanes; a missing partition is left to the next check."""
         # The configured start is for the partitions that exist when the route starts; a later one is read from its beginning.
-        earliest = self._spec.start_of(partition.topic, partition.name) is Start.EARLIEST or not first
+        earliest = self._spec.start_of(partition.topic, partition.name) is Start.EARLIEST or not is_opening
         subscription = Subscription(
             self._spec.group,
             self._type,
             earliest=earliest,
             consumer_name=self._consumer_name,
-            batch_index_ack=self.individual_ack,  # brokers without it wait for the whole entry
+            batch_index_ack=self.individual_ack,  # a broker without it waits until all messages of an entry are acknowledged
             create_topic=not self._topics.is_persistent(partition.topic),  # a non-persistent topic exists only while it is in use
         )
         try:
@@ -118,7 +119,13 @@ class PulsarInbound:
         except ClusterError as error:
             if not is_topic_missing(error):
                 raise
-            log.info("partition %s is listed but does not exist yet, subscribing at a later check: %s", partition, error)
+            log.info(
+                "subscription %s: partition %s is listed but does not exist yet, trying again in %g s: %s",
+                self._spec.group,
+                partition,
+                self._refresh_s,
+                error,
+            )
             return
         self._consumers[partition] = consumer
         task = spawn(self._offer_lanes(partition, consumer), f"lane {partition}")
@@ -141,12 +148,16 @@ class PulsarInbound:
         except ClusterError as error:
             if is_topic_missing(error):
                 await self._drop(partition, consumer)
-            elif not consumer.closed:
+            elif not consumer.closed:  # closing the consumer ends it with an error, too
                 self._new_lanes.put_nowait(error)
 
     async def _drop(self, partition: Partition, consumer: EntryConsumer) -> None:
         """Revoke the lane of a deleted partition, and close its consumer."""
-        log.warning("partition %s was deleted; consuming continues when the partition is created again", partition)
+        log.warning(
+            "subscription %s: partition %s was deleted; consuming continues when the partition is created again",
+            self._spec.group,
+            partition,
+        )
         if (lane := self._latest_lanes.pop(partition, None)) is not None:
             lane.revoke()
         await consumer.close()
@@ -156,7 +167,7 @@ class PulsarInbound:
         while True:
             await asyncio.sleep(self._refresh_s)
             try:
-                await self._subscribe_all(first=False)
+                await self._subscribe_all(is_opening=False)
             except ClusterError as error:
                 log.log(
                     retry_log_level(error, logging.WARNING),

@@ -51,9 +51,9 @@ class ConsumerSettings:
     start_ms: int = 0
     """Start of TIMESTAMP: a store time, ms since the epoch."""
     came_later: Callable[[Queue], bool] | None = None
-    """Return True for a queue that was added to the topic after the group started; it is read from its beginning.
+    """Function that returns True for a queue that was added to the topic after the group started; it is read from its beginning.
 
-    Queues that this consumer sees being added are always read from their beginning.
+    Queues that this consumer sees being added are always read from their beginning; with None, only these.
     """
     orderly: bool = False
     """True: hold the lock of each assigned queue at its broker, so that no other member reads it at the same time.
@@ -71,7 +71,7 @@ class ConsumerSettings:
     store: BroadcastOffsets | None = None
     """Store of the offsets with BROADCASTING; without one, every restart begins each queue at `start`."""
     max_bytes: int = MAX_BYTES
-    """Limit of buffered bytes of all queues together."""
+    """Limit of buffered bytes of all queues together; at the limit, pulls wait."""
     max_msgs: int = MAX_MSGS
     """Number of messages requested per pull."""
 
@@ -80,7 +80,8 @@ class ConsumerSettings:
             subscribed_topics = {subscription.topic for subscription in self.subscriptions}
             if not self.queues or {queue.topic for queue in self.queues} - subscribed_topics:
                 raise LocalProtocolError(
-                    "a consumer of assigned queues needs `queues`, and a subscription to each of their topics"
+                    "a consumer of assigned queues needs `queues`, and a subscription to each of their topics: it has the queues "
+                    f"{list(map(str, self.queues))} and subscriptions to {sorted(subscribed_topics)}"
                 )
         elif not self.group or not self.subscriptions:
             raise LocalProtocolError(

@@ -1,7 +1,7 @@
 """The state of one held partition: its lease, its last pack, and its positions.
 
-Only `PartitionState` changes this state, and it does no IO. Its methods `on_...` record what happened. A transition that is not
-in the tables (see `partition_transitions`) raises LocalProtocolError.
+A pack contains the messages of one response to a get. Only `PartitionState` changes this state, and it does no IO. Its methods
+`on_...` record what happened. A transition that is not in the tables (see `partition_transitions`) raises LocalProtocolError.
 
 A generation lasts from one registration to the next. A request is abandoned if its caller no longer waits for the response. It
 may reach the Broker at any later time and move the group's position there. So an abandoned request ends the generation: the
@@ -40,9 +40,9 @@ class PartitionState:
 
     def __init__(self, name: str) -> None:
         self.lease, self.pack_state = NEW, NONE
-        """The states of the lease and of the last pack; `partition_transitions` explains their values."""
+        """The states of the lease (only READING allows gets) and of the last pack; `partition_transitions` explains all."""
         self.abandoned = AbandonedRequests.NONE
-        """The abandoned requests since the last registration."""
+        """The abandoned requests since the last registration: none, READS (gets or commits), or REGISTRATIONS."""
         self.generation = 0
         """Number of registrations so far."""
         self.safe_offset = self.max_offset = 0
@@ -106,8 +106,8 @@ class PartitionState:
         """The offset at which to register again; None for the group's position at the Broker.
 
         If the last pack is confirmed, this is the end of that pack; if the end is unknown here, the Broker's position is used.
-        If the last pack is not confirmed, the Broker's position cannot be used: a Broker that shuts down cleanly counts the last
-        pack that it sent as consumed. Reading then resumes at `safe_offset`.
+        If the last pack is not confirmed, or requests are abandoned, the Broker's position cannot be used: a Broker that shuts
+        down cleanly counts the last pack that it sent as consumed. Reading then resumes at `safe_offset`.
         """
         if self.abandoned is AbandonedRequests.NONE and self.pack_state in (NONE, CONFIRMED):
             return self.expected_offset
@@ -137,7 +137,7 @@ class PartitionState:
         self.abandoned = AbandonedRequests.NONE
         self.safe_offset = self.expected_offset = start
         self.max_offset = max_offset
-        if self.lease is READING:
+        if self.lease is READING:  # not if the partition was revoked meanwhile
             self.stop_reason = None
             if requested is not None and start > requested:
                 self._stop_at_gap(requested, start)
@@ -244,11 +244,11 @@ class PartitionState:
 
     def release(self, reason: LaneRevoked) -> bool:
         """Enter the final state RELEASED; return True if the unregister request has to confirm the last pack."""
-        consumed = self.pack_state is CONFIRMED
+        is_confirmed = self.pack_state is CONFIRMED
         self._transition("released", "released")
-        if not isinstance(self.stop_reason, LaneRevoked):
+        if not isinstance(self.stop_reason, LaneRevoked):  # an earlier revocation stays the reason
             self.stop_reason = reason
-        return consumed
+        return is_confirmed
 
     def _stop_at_gap(self, expected: int, offset: int) -> None:
         problem = (

@@ -23,8 +23,8 @@ class _Share:
 class ReadBudget:
     """A budget of `max_bytes` in equal shares per Broker, so that an unresponsive Broker blocks only its own share.
 
-    A share always allows one get, even if it is smaller than GET_BYTES. With `counts_packs=True` the bytes of a pack count until
-    its reader calls `HeldPartition.release_pack_bytes`; with False only gets in flight count.
+    A share always allows one get, even if it is smaller than GET_BYTES. With `counts_packs=True` the bytes of a pack (the
+    messages of a response) count until its reader calls `HeldPartition.release_pack_bytes`; with False only gets in flight count.
     """
 
     def __init__(self, max_bytes: int, *, counts_packs: bool = False) -> None:
@@ -38,7 +38,7 @@ class ReadBudget:
         return sum(share.used for share in self._shares.values())
 
     def share_among(self, brokers: set[Broker]) -> None:
-        """Divide the budget among these Brokers, those of the held partitions, from now on."""
+        """Divide the budget among these Brokers, those of the consumer's partitions, from now on."""
         self._share_bytes = self._max_bytes // max(1, len(brokers))
         # A share in use stays, also if its Broker is no longer listed: `release` still has to find it.
         self._shares = {broker: share for broker, share in self._shares.items() if broker in brokers or share.used}

@@ -33,13 +33,13 @@ const SLOTS: usize = 64;
 /// A cache of results by key.
 type SlotCache<K, V> = [Option<(K, V)>; SLOTS];
 
-/// Parses and formats `$msgTime$` values of a time zone.
+/// The caches of one time zone, with which `$msgTime$` values are parsed and formatted.
 ///
 /// It looks them up in the two caches of `mqbridge/tubemq/mapping/times.py`, and keeps the last results to spare calls of Python.
 struct Zone<'py> {
-    /// Python's `MsgTimes`.
+    /// The cache `MsgTimes` of `times.py`: times by `$msgTime$` value.
     msg_times: &'py Bound<'py, PyAny>,
-    /// Python's `MsgTimeTexts`; None for decoding.
+    /// The cache `MsgTimeTexts` of `times.py`: `$msgTime$` values by second; None for decoding.
     msg_time_texts: Option<&'py Bound<'py, PyAny>>,
     /// Times by `$msgTime$` value.
     parsed: SlotCache<[u8; MSG_TIME_DIGITS], Option<i64>>,
@@ -55,7 +55,7 @@ impl<'py> Zone<'py> {
         Zone { msg_times, msg_time_texts, parsed: [const { None }; SLOTS], formatted: [const { None }; SLOTS], error: None }
     }
 
-    /// Converts the result for a batch for Python. Raises the exception of a cache, if there was one.
+    /// Converts the result of a batch as `or_none` does, but raises the exception of a Python cache, if there was one.
     fn into_result<T>(self, py: Python<'_>, result: Result<T>) -> PyResult<Option<T>> {
         match self.error {
             Some(error) => Err(error),
@@ -71,7 +71,7 @@ impl<'py> Zone<'py> {
         })
     }
 
-    /// Returns the `$msgTime$` value for a second since the epoch from Python's cache; None if there is none.
+    /// Returns the `$msgTime$` value for a second since the epoch from Python's cache; None if `$msgTime$` cannot express it.
     fn format(&mut self, second: i64) -> Result<Option<Vec<u8>>> {
         let text = match self.msg_time_texts {
             None => Ok(None),
@@ -176,7 +176,7 @@ fn tubemq_split_answer<'py>(py: Python<'py>, data: Bound<'py, PyBytes>) -> PyRes
 
 /// Decodes a `Pack`, or a sequence of protobuf's `TransferedMessage`; see `decode` in stored.py, also for the arguments.
 ///
-/// Returns None if only the plain code can decode it.
+/// Returns None if only the plain Python code can decode it.
 #[pyfunction]
 fn tubemq_decode<'py>(
     py: Python<'py>,
@@ -260,7 +260,7 @@ impl Requests {
     }
 }
 
-/// Encodes messages as send requests; see `encode_share` in share.py. None if only the plain code can encode them.
+/// Encodes messages as send requests; see `encode_share` in share.py. None if only the plain Python code can encode them.
 #[pyfunction]
 fn tubemq_encode<'py>(
     py: Python<'py>,
