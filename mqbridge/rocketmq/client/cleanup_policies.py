@@ -19,7 +19,8 @@ class CleanupPolicies:
     async def is_compacted(self, queue: Queue) -> bool:
         """Return True if the topic keeps only the newest message per key, so that missing offsets are normal.
 
-        A broker that refuses the request is too old for such topics. Raises ClusterError, ProtocolError.
+        Return False also if the broker refuses the request, as one that is too old for such topics does. Raises ClusterError,
+        ProtocolError.
         """
         compacted = self._compacted.get(queue.topic)
         if compacted is None:

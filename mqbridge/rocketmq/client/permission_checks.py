@@ -5,7 +5,7 @@ message to a queue number that no topic has, an unlock of locks that are not hel
 versions of RocketMQ's access control check permissions with different requests, so requests for both are sent:
 
     permission           2.0 (from 5.3 on)              1.0 (4.x)
-    produce to a topic   SEND_MESSAGE_V2                SEND_MESSAGE_V2 (SEND_BATCH_MESSAGE is not checked)
+    produce to a topic   SEND_MESSAGE_V2                SEND_MESSAGE_V2 (brokers do not check SEND_BATCH_MESSAGE)
     consume a topic      UNLOCK_BATCH_MQ                QUERY_MESSAGE
     consume as a group   UNLOCK_BATCH_MQ                GET_CONSUMER_LIST_BY_GROUP
     query a topic        GET_MAX_OFFSET                 (always allowed)

@@ -101,8 +101,10 @@ class QueueState:
         `with_commit`: the pull also commits the acknowledged offset, unless our lock may have expired. `may_hold`: the broker may
         hold it while there are no messages; it is asked to only at the end of the queue.
         """
-        if self.state is not State.READING or self._pull is not None:
-            raise LocalProtocolError(f"a queue that is {self.state.value} cannot be pulled, or is being pulled already")
+        if self.state is not State.READING:
+            raise LocalProtocolError(f"a queue that is {self.state.value} cannot be pulled")
+        if self._pull is not None:
+            raise LocalProtocolError(f"the queue is being pulled already, at offset {self._pull.offset}")
         commit = self.acknowledged if with_commit and self.lock_holds(now) else None
         if commit is not None:
             self._reported = commit
@@ -164,7 +166,7 @@ class QueueState:
         """Record that all messages below `offset`, which were handed out in `run` (None: the current run), are consumed.
 
         Returns False without effect if these messages were not all handed out in this run, if some of them were handed out again
-        or will be, or if they are acknowledged already.
+        or will be, if they are acknowledged already, or if the queue is in none of the states ACKNOWLEDGING.
         """
         if self.state not in ACKNOWLEDGING or not self.acknowledged < offset <= self._limit(run):
             return False
@@ -191,8 +193,8 @@ class QueueState:
     def rewind(self, offset: int, run: int | None = None) -> bool:
         """Hand out messages again from `offset` on.
 
-        Returns False without effect if messages at `offset` are acknowledged, or were not handed out in `run` (None: the current
-        run).
+        Returns False without effect if messages from `offset` on are acknowledged, if those below it were not all handed out in
+        `run` (None: the current run), before `start`, and if the queue is no longer ours.
         """
         if not self.may(Event.MOVE) or not self.acknowledged <= offset <= self._limit(run):
             return False

@@ -1,8 +1,8 @@
 """The states of one assigned queue and their transitions. `QueueState` has the state and the offsets of a queue.
 
-READING pulls and hands out records. AT_GAP and REFUSED do not pull, but still hand out buffered records. "Owned" stands for
-these three states. In SETTLING, messages in flight may still be acknowledged; in RELEASING, only the last commit and the unlock
-remain to be done.
+In ASSIGNED, the start offset is not known yet. READING pulls and hands out records. AT_GAP and REFUSED do not pull, but still
+hand out buffered records. "Owned" stands for READING, AT_GAP and REFUSED. In SETTLING, messages in flight may still be
+acknowledged; in RELEASING, only the last commit and the unlock remain to be done.
 
 ASSIGNED --START--> READING
 READING --RESPONSE--> READING            the response to a pull
@@ -75,7 +75,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (S.SETTLING, E.LOSE_LOCK): S.LOST,
     (S.RELEASING, E.LOSE_LOCK): S.LOST,
 }
-"""The next state by state and event. Any other event raises LocalProtocolError."""
+"""The next state by state and event. `QueueState` ignores any other event, or raises LocalProtocolError for it."""
 
 HANDING_OUT = frozenset({S.READING, S.AT_GAP, S.REFUSED})
 """States in which records are handed out."""

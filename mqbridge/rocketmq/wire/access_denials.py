@@ -6,7 +6,8 @@ Access control 2.0 (brokers from 5.3 on) and 1.0 (4.x) use different response co
                   User:NAME is not found. | User:NAME is disabled. | username cannot be null.
                   User:NAME has no permission to access Topic:NAME from ADDRESS, no matched policies.
     1.0  code 1   org.apache.rocketmq.acl.common.AclException: TEXT, org.apache.rocketmq.acl.plain...
-                  Check signature failed for accessKey=NAME | No acl config for NAME | No accessKey is configured
+                  Check signature failed for accessKey=NAME | No acl config for NAME
+                  No PlainAccessResource for NAME | No accessKey is configured
                   No default permission for topic:NAME | No default permission for group:NAME
                   Need admin permission for request code=17, but accessKey=NAME is not
 
@@ -48,7 +49,8 @@ class AccessDenial(NamedTuple):
     """A denied request.
 
     `version` is the version of the broker's access control, 1 or 2. `resource` is the name of the topic, group or cluster for
-    which a permission is missing; empty if the remark does not name it, and for other reasons. Then `resource_type` is CLUSTER.
+    which a permission is missing. If the remark does not name it, or the reason is not MISSING_PERMISSION, `resource` is empty
+    and `resource_type` is CLUSTER.
     """
 
     reason: DenialReason
@@ -60,7 +62,7 @@ class AccessDenial(NamedTuple):
 
     @property
     def of_credentials(self) -> bool:
-        """True if the credentials are wrong; False if their user lacks a permission."""
+        """True if the credentials are missing, wrong or disabled; False if their user lacks a permission."""
         return self.reason is not DenialReason.MISSING_PERMISSION
 
 
