@@ -129,7 +129,7 @@ async def test_every_retention_policy_is_checked(cluster, admin, namespace, part
         assert "no subscription and no retention" in (await warnings_of())[0]
         assert await warnings_of(planned=("billing",)) == []
         await admin.set_retention(namespace, 90, 512)
-        assert "keeps messages for 90 minutes and 512 MB only" in (await warnings_of())[0]
+        assert "deletes messages beyond 90 minutes or 512 MB" in (await warnings_of())[0]
         await admin.set_retention(namespace, -1, -1)
         assert await warnings_of() == []
         await admin.set_policy(namespace, "messageTTL", 60)

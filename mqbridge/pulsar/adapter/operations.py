@@ -18,7 +18,7 @@ from mqbridge.pulsar.adapter.retention_warnings import (
     effective_policies,
     retaining_subscriptions,
     subscription_warnings,
-    write_warnings,
+    target_warnings,
 )
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
@@ -246,11 +246,11 @@ class PulsarOperations:
         if group is not None:
             return subscription_warnings(full, policies, group)
         if names is None or planned:
-            return write_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
+            return target_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
         partition_count = 0 if names == (UNPARTITIONED,) else len(names)  # as Pulsar counts
         stats = await self._admin.stats_by_partition(full, partition_count)
         subscriptions = {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
-        return write_warnings(full, policies, subscriptions)
+        return target_warnings(full, policies, subscriptions)
 
     # --- deduplication ----------------------------------------------------------------------------------------------
 

@@ -64,9 +64,10 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) ->
 
 
 def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
-    """Return the subscriptions for which a partition retains messages: durable ones, but not those of brokers and of our readers.
+    """Return the durable subscriptions for which a partition retains messages.
 
-    `stats` are the partition's statistics; None for a partition that was never used.
+    Those of brokers (`__...`) and of mqbridge's readers are left out. `stats` are the partition's statistics; None for a
+    partition that was never used.
     """
     return {
         name
@@ -75,8 +76,8 @@ def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
     }
 
 
-def write_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the warnings for a target topic; `subscriptions` are the names of the subscriptions by partition name."""
+def target_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the warnings for a target topic; `subscriptions` are the subscriptions that retain messages, by partition name."""
     unsubscribed = sorted(partition for partition, names in subscriptions.items() if not names)
     warnings = _expiry_warnings(topic, policies, "a subscription")
     if unsubscribed:
@@ -93,7 +94,7 @@ def write_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions:
             problem = f"{where} has no subscription and no retention: the broker deletes messages within minutes"
             warnings.insert(0, f"{problem} after a ledger is closed (rollover, unload, restart); {remedy}")
         elif (limit := _retention_limit(policies)) is not None:
-            warnings.insert(0, f"{where} has no subscription, and its retention keeps messages for {limit} only; {remedy}")
+            warnings.insert(0, f"{where} has no subscription, and its retention deletes messages beyond {limit}; {remedy}")
     return warnings
 
 
@@ -113,18 +114,18 @@ def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription
     if policies.evicts:
         effect = f"beyond the quota the oldest messages of {subscription} are deleted unread"
         problem = f"topic {topic} has a backlog quota with {EVICTION}: {effect}"
-        warnings.append(f"{problem}; use producer_request_hold, which lets the producer wait")
+        warnings.append(f"{problem}; use the policy producer_request_hold, which makes producers wait instead")
     return warnings
 
 
 def _retention_limit(policies: RetentionPolicies) -> str | None:
-    """Return the limits of the retention as text; None if it is unlimited."""
+    """Return the limits of the retention as text: messages beyond one of them are deleted. None if it is unlimited."""
     limits = []
     if policies.minutes > 0:
         limits.append(f"{policies.minutes} minutes")
     if policies.megabytes > 0:
         limits.append(f"{policies.megabytes} MB")
-    return " and ".join(limits) or None
+    return " or ".join(limits) or None
 
 
 def _evicts(quota: Mapping[str, Any]) -> bool:

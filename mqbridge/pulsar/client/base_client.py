@@ -78,12 +78,12 @@ class BaseClient:
 
     async def connect(self) -> str:
         """Connect to the cluster; return the server's version. Raises ClusterError."""
-        connection, _ = await self._pool.service()
+        connection, _ = await self._pool.connect_service()
         return connection.server_version
 
     async def max_message_size(self) -> int:
         """Return the maximum size of an entry in bytes, as announced by the broker. Raises ClusterError."""
-        connection, _ = await self._pool.service()
+        connection, _ = await self._pool.connect_service()
         return connection.max_message_size
 
     async def partitions(self, topic: str, *, create: bool = False) -> int | None:
@@ -169,7 +169,7 @@ class BaseClient:
     async def reader_subscription(self, start: EntryId) -> Subscription:
         """Return the subscription of a reader that begins at this entry. Raises ClusterError."""
         # Connect first, because the subscription's name begins with the client's role, which is unknown before.
-        await retry(self._pool.service, self._timing.operation)
+        await retry(self._pool.connect_service, self._timing.operation)
         return reader(start, self._pool.auth.principal)
 
     async def check_producing(self, topic: str) -> None:

@@ -59,7 +59,7 @@ class ConnectionPool:
         """True if connections are encrypted."""
         return self._tls is not None
 
-    async def service(self) -> tuple[Connection, Address]:
+    async def connect_service(self) -> tuple[Connection, Address]:
         """Return a connection to a service address, and this address. Raises the last error if all addresses fail.
 
         The address that was used last is tried first.
@@ -96,7 +96,7 @@ class ConnectionPool:
         """Return the connection to this address; dial if there is none. Raises ClusterError.
 
         If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. Concurrent calls share one attempt and
-        its error.
+        its error. For REFUSED_PAUSE_S after a refusal of the credentials, the same error is raised without an attempt.
         """
         if self._closed:
             raise ClusterError(f"the client of Pulsar cluster {self.connectivity.name} is closed", Failure.FATAL)

@@ -33,7 +33,10 @@ class EntryConsumer(ConsumerHandler):
 
     @property
     def last_delivered(self) -> EntryId:
-        """The latest entry that was delivered. A chunked message that expires may be delivered after it, with an earlier id."""
+        """The latest entry that was delivered; EARLIEST if there is none, but for a reader of LATEST the broker's cursor.
+
+        A chunked message that expires may be delivered after it, with an earlier id.
+        """
         return self._state.delivered
 
     async def receive(self) -> Entry:
@@ -61,7 +64,7 @@ class EntryConsumer(ConsumerHandler):
         """Take the next entries, unpacked, until one of the three limits is reached.
 
         `max_bytes` limits their size as received, `max_memory` their bytes of memory when unpacked. At least one entry is
-        returned unless the receiver queue is empty. The memory stays charged until `release_taken`.
+        returned unless the receiver queue is empty. The memory counts against the receive budget until `release_taken`.
         """
         entries = self._receiver_queue.take_many(max_bytes, max_memory, max_entries)
         for entry in entries:
@@ -74,7 +77,7 @@ class EntryConsumer(ConsumerHandler):
 
     @property
     def share(self) -> int:
-        """Bytes of memory that the entries of this consumer may take: its share of the budget."""
+        """Bytes of memory that the entries of this consumer may take: its share of the receive budget."""
         return self._receiver_queue.permits.share
 
     def release_taken(self) -> None:
@@ -111,7 +114,9 @@ class EntryConsumer(ConsumerHandler):
 
     async def wait_change(self, timeout: float) -> None:
         """Wait for the next change, a new entry or a change of the consumer's state; at most `timeout` seconds."""
-        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)  # a third of the CPU time of asyncio.timeout
+        timer = asyncio.get_running_loop().call_later(
+            timeout, self._changed.set
+        )  # needs a third of the CPU time of asyncio.timeout
         try:
             await self._wait_for_change()
         finally:
@@ -135,7 +140,7 @@ class EntryConsumer(ConsumerHandler):
         return self._acks.acknowledge_messages(entry, acknowledged, count)
 
     def acknowledge_up_to(self, entry: EntryId, index: int | None = None, count: int = 1) -> None:
-        """Acknowledge all earlier entries and this entry; with `index`, of its messages only 0 to `index` of `count`.
+        """Acknowledge all earlier entries and this entry; with `index`, only messages 0 to `index` of its `count` messages.
 
         `index` None stands for all messages of the entry. Only for ordered subscriptions. Does nothing if the entry was not
         delivered, or will be delivered again.
@@ -154,9 +159,10 @@ class EntryConsumer(ConsumerHandler):
         await self._acks.confirm(self._live_connection())
 
     def negative_acknowledge(self, entry: EntryId, delay_s: float = NEGATIVE_ACK_DELAY_S) -> None:
-        """Call `redeliver` for this entry after `delay_s` seconds.
+        """Request the redelivery of this entry after `delay_s` seconds.
 
-        On shared subscriptions the broker redelivers this entry and counts how often, on ordered ones all unacknowledged entries.
+        On shared subscriptions the broker redelivers only this entry, and counts the redeliveries; on ordered subscriptions it
+        redelivers all unacknowledged entries.
         """
         self._acks.negative_acknowledge(entry, delay_s)
 
@@ -180,7 +186,7 @@ class EntryConsumer(ConsumerHandler):
         return bool(self._receiver_queue) or await self._find_unreceived() is not None
 
     async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
-        """Move the cursor to this entry, or to the first entry published at `publish_time` or later. Raises ClusterError.
+        """Continue with this entry, or with the first entry published at `publish_time` or later. Raises ClusterError.
 
         Give one of the two; `publish_time` is in milliseconds since the epoch. Pending acknowledgements are discarded, because
         they would move the cursor again. The consumer then subscribes again, also after an error: the broker may have moved the
@@ -202,7 +208,7 @@ class EntryConsumer(ConsumerHandler):
             await retry(seek_once, self._request_timeout_s)
         finally:
             self._state.end_seek(entry)
-            self._resubscribe(self._forget)
+            self._resubscribe(self._forget)  # drops what was queued before the seek
 
     async def stats(self) -> ConsumerStats:
         """Return the broker's statistics of this consumer. Raises ClusterError."""

@@ -78,7 +78,7 @@ class Lookup:
 
         If the topic was migrated to another cluster, `service` are the service addresses of that cluster; (): ask this cluster.
         """
-        connection, address = await (self._pool.connect_first(service) if service else self._pool.service())
+        connection, address = await (self._pool.connect_first(service) if service else self._pool.connect_service())
         authoritative = False  # after a redirect: the flag of the redirecting broker, to be sent to the next one
         for _ in range(MAX_REDIRECTS):
             response: pb.CommandLookupTopicResponse = await connection.request(
@@ -106,7 +106,7 @@ class Lookup:
 
         With `proxied` the connection goes through the proxy at the service address.
         """
-        proxy = (await self._pool.service())[1] if proxied else None
+        proxy = (await self._pool.connect_service())[1] if proxied else None
         return await self._connect(url, url_tls, proxy)
 
     def addresses(self, url: str, url_tls: str) -> list[Address]:
@@ -134,7 +134,7 @@ class Lookup:
 
         With `create`, a broker that creates topics automatically creates a missing topic.
         """
-        connection, _ = await self._pool.service()
+        connection, _ = await self._pool.connect_service()
         response: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
             lambda request_id: commands.partition_metadata(request_id, topic, create),
             BaseCommand.PARTITIONED_METADATA_RESPONSE,
@@ -154,7 +154,7 @@ class Lookup:
         `known_hash` is the hash of an earlier list: the result contains no names if the list is still the same. None: always
         names.
         """
-        connection, _ = await self._pool.service()
+        connection, _ = await self._pool.connect_service()
         with explain_denial("list the topics of", namespace, namespace, connection.principal, EITHER):
             response: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
                 lambda request_id: topic_lists.topics_of_namespace(request_id, namespace, pattern, known_hash),
@@ -166,7 +166,7 @@ class Lookup:
 
     async def service(self) -> Connection:
         """Return a connection to one of the service addresses, for requests that any broker can answer."""
-        return (await self._pool.service())[0]
+        return (await self._pool.connect_service())[0]
 
     def _refusal_error(self, code: int, message: str, what: str) -> ServerRefused:
         """Return the error for a refused request; if the broker is not ready, let the next request go to another address.

@@ -21,7 +21,7 @@ pub struct Encoded<'a> {
     /// For each message: the end of its prefix in `prefixes`, and its payload. The prefix of a single message is empty.
     parts: Vec<(usize, &'a [u8])>,
     pub entries: Vec<EncodedEntry>,
-    /// Index and defect of each message with a defect; none of them is in an entry.
+    /// Index and defect (why it could not be decoded) of each message with a defect; none of them is in an entry.
     pub failures: Vec<(usize, &'a [u8])>,
 }
 
@@ -58,7 +58,8 @@ impl Encoded<'_> {
 
 /// Encodes all messages without a defect, in order. A message with a delivery time gets an entry of its own, as Pulsar requires.
 ///
-/// `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps.
+/// `origin` is the prefix of the origin property, to which the position of each message is appended; None keeps the origin that a
+/// message already has.
 pub fn encode<'a>(messages: impl Iterator<Item = Message<'a>>, origin: Option<&[u8]>, limits: &Limits) -> Encoded<'a> {
     let mut encoded = Encoded::default();
     let mut scratch = Vec::new();
@@ -67,7 +68,7 @@ pub fn encode<'a>(messages: impl Iterator<Item = Message<'a>>, origin: Option<&[
         let payload = message.payload().unwrap_or_default();
         let (part_index, prefix_at) = (encoded.parts.len(), encoded.prefixes.len());
         if message.defect().is_some() || message.deliver_at().is_some() {
-            encoded.entries.extend(batch.take());
+            encoded.entries.extend(batch.take()); // the batch ends here, because the indexes of an entry are consecutive
             if let Some(defect) = message.defect() {
                 encoded.failures.push((index, defect));
             } else {
@@ -214,6 +215,7 @@ fn write_properties(tag: u8, message: &Message, origin: Option<&[u8]>, scratch: 
     let mut add = |name: &[u8], value: &[u8]| write_property(tag, b"", name, value, out);
     carry_field(message, Field::Attributes, scratch, &mut add);
     carry_field(message, Field::Keys, scratch, &mut add);
+    // A gateway that reads the message takes the property MSG_TYPE as its type, unless TYPE or WITHOUT says otherwise.
     if type_property != message.msg_type() {
         match message.msg_type() {
             Some(msg_type) => add(TYPE, msg_type),
