@@ -43,7 +43,7 @@ class MqbridgeDataSource(DataSource):
         return "mqbridge"
 
     def schema(self) -> StructType:
-        """Return the schema of messages, or with `mode=ranges` the schema of ranges. Raises ConfigError."""
+        """Return the schema of messages; with `mode=ranges`, the schema of position ranges. Raises ConfigError."""
         values = parse_options(self.options, Usage.ANY)  # Spark does not say for which operation it needs the schema
         self._resolve_source_cluster(values)
         if values["mode"] == RANGES_MODE:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def check(
     *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
-    connect: Annotated[bool, typer.Option("--connect", help="Also connect to every cluster and check the topics.")] = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also connect to every cluster; check topics and the folder of `state`.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a configuration; names every problem at once, each with its line.
@@ -44,7 +46,7 @@ def check(
 
     try:
         config = load(file)
-        if connect and config.state is not None:
+        if connect and config.state is not None:  # without --connect, this need not be the gateway's machine
             check_folder(config.state)
     except ConfigError as error:
         if not as_json or debug.get():

@@ -56,7 +56,10 @@ def explain(
         typer.Option("--position", "-o", help="The position of the message, such as 12 or 12:3. Default: the first message."),
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="The partition of that message, by name or index; with --position.")
+        str | None,
+        typer.Option(
+            "--partition", "-p", help="The partition of the message, by name or index; --position needs it if there are several."
+        ),
     ] = None,
     config: ConfigOption = None,
     cluster: ClusterOption = None,
@@ -71,7 +74,8 @@ def explain(
         mqbridge explain --message pulsar://127.0.0.1:6650 orders rocketmq
         mqbridge explain -F gateway.yaml -b source orders pulsar -p 0 --position 12:3
 
-    With --message (or --config and --cluster) it reads a real message and shows it before and after the mapping. No group moves.
+    With --message (or --config and --cluster) it reads a real message and shows it before and after the mapping. No group's
+    position changes.
     """
     if len(names) != 2:
         raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
@@ -119,7 +123,7 @@ def _explain_systems(source: FieldTable, target: FieldTable, *, as_json: bool) -
 
 
 def _short_names(native_names: str) -> str:
-    """Remove the protocol structures from the names, and repeated names: `a.X, b.X` becomes `X`."""
+    """Remove the protocol structures from names that are not reserved, and repeated names: `a.X, b.X` becomes `X`."""
     names = native_names.split(", ")
     return ", ".join(dict.fromkeys(name if name.startswith(RESERVED_PREFIX) else name.rpartition(".")[2] for name in names))
 
@@ -130,7 +134,10 @@ def _short_names(native_names: str) -> str:
 async def _read_message(
     choice: "ClusterChoice", topic: str, partition: str | None, position: Position | None
 ) -> tuple[Partition, Message]:
-    """Read one message at or after the position. Raises ClusterError if there is none."""
+    """Read the first message of the topic or partition, or the first one at or after the position.
+
+    Raises ClusterError if there is none.
+    """
     async with choice.connected() as cluster:
         described = await cluster.describe(topic)
         if described is None:
@@ -151,7 +158,8 @@ def _explain_message(
 ) -> None:
     """Print the fields of the message, and what the target's adapter would write for them."""
     target = target_adapter.table
-    after = target_adapter.preview(message, origin_prefix(partition), time.time_ns() // 1_000_000)
+    now_ms = time.time_ns() // 1_000_000
+    after = target_adapter.preview(message, origin_prefix(partition), now_ms)
     written = [(native, _rule_of(target, native), value) for native, value in after]
     if as_json:
         rows = [_written_field(native, rule, value) for native, rule, value in written]
@@ -177,13 +185,13 @@ def _written_field(native: str, rule: FieldRule, value: str | bytes) -> dict[str
 
 def _native_names(table: FieldTable, field: str) -> str:
     """Return the source system's own names for a field of the message."""
-    return ", ".join(dict.fromkeys(rule.native for rule in table.rules_of(field) if not rule.native.startswith("mqbridge.")))
+    return ", ".join(dict.fromkeys(rule.native for rule in table.rules_of(field) if not rule.native.startswith(RESERVED_PREFIX)))
 
 
 def _rule_of(table: FieldTable, native: str) -> FieldRule:
     """Return the rule for a name of the target system. A name without a rule is a property of the user.
 
-    The name of a rule may be a pattern: `PREFIX*`, or `PREFIXN.*` for a prefix with a number and a name after it.
+    The name of a rule may be a pattern, such as `mqbridge.u.*`, or `mqbridge.x.N.*`, in which N stands for a number.
     """
     name = next((native.removeprefix(prefix) for prefix in _PREFIXES if native.startswith(prefix)), native)
     for rule in table.rules:

@@ -1,4 +1,4 @@
-"""`mqbridge spark quickstart`: write a topic, count it per minute and mirror it with Spark, on embedded logs."""
+"""`mqbridge spark quickstart`: write a topic, count it per minute and mirror it with Spark; files replace the clusters."""
 
 import shlex
 import tempfile
@@ -34,7 +34,7 @@ def quickstart(
         mqbridge spark quickstart
         mqbridge spark quickstart --messages 1000000 --keep /tmp/mqbridge-spark
 
-    Without --keep, the data is deleted at the end.
+    Without --keep, the data is deleted at the end. The exit code is 4 if a partition differs from its copy.
     """
     logs.configure("error")
     from mqbridge.spark.prerequisites import check_prerequisites
@@ -115,12 +115,12 @@ def _show(results: "Results", folder: Path | None) -> None:
         (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
         for row in results.partitions
     ]
-    columns = ["partition", "sent", "mirrored", "checksum sent", "checksum mirrored", "result"]
-    print_table(columns, rows, right=["sent", "mirrored"])
+    columns = ["partition", "sent", "copied", "checksum sent", "checksum copied", "result"]
+    print_table(columns, rows, right=["sent", "copied"])
     for step in results.steps:
         stdout_console().print(f"{step.name:>19}: {step.messages:,} messages in {step.seconds:.1f} s")
     stdout_console().print(
-        "everything arrived, in order and unchanged" if results.all_equal else "something differs", style="bold"
+        "everything arrived, in order and unchanged" if results.all_equal else "not every partition equals its copy", style="bold"
     )
     _next_steps(folder)
 

@@ -19,7 +19,9 @@ class Retry(Options):
     """Limits of retries after transient failures."""
 
     max_elapsed: Duration | None = Field(
-        default=None, gt=0, description="Transient failures are retried for this time, then the route stops; null means forever."
+        default=None,
+        gt=0,
+        description="How long a message is retried after transient failures, before the route stops; null means forever.",
     )
 
 
@@ -56,10 +58,10 @@ class Delivery(Options):
         default="stop",
         description="The action for a partition whose source has deleted messages that were never read. `stop` stops the "
         "partition and reports it. `continue` skips the gap, logs it and counts it (`mqbridge_skipped_gaps_total`). Gaps that "
-        "arose while the gateway was down are detected by `state`, or if the group's own position shows them. They are not "
-        "detected if the source itself moved the group (Pulsar's time to live and backlog eviction): it looks as if another "
-        "member had read the messages. If the positions of a source went back (a topic that was deleted and created again, a "
-        "restored disk), the partition always stops, until the group's position is reset (`mqbridge offsets --reset`).",
+        "arose while the gateway was down are detected with the option `state`, or if the group's own position shows them. They "
+        "are not detected if the source itself moved the group (Pulsar's time to live and backlog eviction): it looks as if "
+        "another member had read the messages. If the positions of a source went back (a topic that was deleted and created "
+        "again, a restored disk), the partition always stops, until the group's position is reset (`mqbridge offsets --reset`).",
     )
     stamp_origin: bool = Field(
         default=True,
@@ -84,12 +86,12 @@ class Delivery(Options):
 
     @property
     def read_ahead_bytes(self) -> int:
-        """The part of `in_flight_bytes` for messages that are read ahead (`InboundSpec.max_bytes`)."""
+        """The part of `in_flight_bytes` for messages that are read ahead."""
         return self.in_flight_bytes // 2
 
     @property
     def sending_bytes(self) -> int:
-        """The part of `in_flight_bytes` for messages that are received but not stored yet."""
+        """The part of `in_flight_bytes` for messages in flight to the targets."""
         return self.in_flight_bytes - self.read_ahead_bytes
 
     @property

@@ -53,6 +53,8 @@ class FilterRule(Options):
 class FilterRules(Options):
     """Selects the messages of a route; others are only acknowledged. A message that cannot be decoded is always selected."""
 
+    # A message that cannot be decoded must not be lost silently: it is stored as a dead letter, or stops the route.
+
     # `OneOrMore`: the file may give one rule in place of a list; the default, no rule, is valid too.
     include: Annotated[tuple[FilterRule, ...], OneOrMore] = Field(
         default=(),

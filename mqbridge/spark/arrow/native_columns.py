@@ -1,4 +1,7 @@
-"""Converts native messages to Arrow columns and back. The compiled module writes and reads the buffers that Arrow wraps."""
+"""Converts native messages (those that the compiled module holds) to Arrow columns and back.
+
+The compiled module writes and reads the buffers that Arrow wraps.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +57,9 @@ _MS = pa.timestamp("ms", "UTC")
 
 
 def native_messages(arrays: dict[str, pa.Array], count: int, *, keys_are_text: bool) -> Sequence[Message] | None:
-    """Return the messages of `count` rows, or None without the compiled module, and for rows that only the Python code can read.
+    """Return the messages of `count` rows; None if the caller must read them with Python code.
+
+    That is so without the compiled module, and if it cannot read a row, for example a text that is not UTF-8.
 
     `arrays` are the message columns by name. `keys_are_text`: whether a key is text, otherwise bytes, if its row has no value in
     the column `key_is_text`.
@@ -64,7 +69,7 @@ def native_messages(arrays: dict[str, pa.Array], count: int, *, keys_are_text: b
     columns: dict[str, Any] = {}
     for name, array in arrays.items():
         if name == "properties":
-            is_map = pa.types.is_map(array.type)
+            is_map = pa.types.is_map(array.type)  # otherwise all properties of a row are one byte string
             columns["maps" if is_map else "blobs"] = _map_buffers(array) if is_map else _buffers(array)
         elif pa.types.is_list(array.type):
             columns[name] = (array.offset, _validity(array), _offset_bytes(array.offsets), _buffers(array.values))

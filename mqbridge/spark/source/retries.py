@@ -1,4 +1,4 @@
-"""Retries requests to a cluster after transient failures, because an exception in the planning process would end the query."""
+"""Retries requests to a cluster after transient failures, because an error while Spark plans a batch would end the query."""
 
 import asyncio
 import logging
