@@ -1,4 +1,4 @@
-"""The settings and shared objects that a route passes to its lanes."""
+"""The settings and shared objects that a route passes to its lanes. A lane delivers one source partition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class LaneSettings:
     dead_letters: DeadLetters | None = None
     """None: a refused message ends its lane."""
     skip_gaps: bool = False
-    """True: continue after a gap, if the position after it is known."""
+    """True: continue after a gap (messages deleted before they were read). Without a known position after it, the lane ends."""
     rates: list[tuple[str, RateLimit]] = field(default_factory=list)
     """Rate limits, as pairs (name of the attribute of `Batch` that is limited: `count` or `size`, limit)."""
     on_progress: Callable[[Batch, bool], None] | None = None

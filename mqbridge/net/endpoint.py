@@ -83,7 +83,7 @@ class Endpoint(asyncio.Protocol):
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the peer's address and set the write limits."""
+        """Store the transport and the peer's address, and set the write limits; the connection is alive unless it was aborted."""
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self.alive = self._error is None  # it is set if `abort` was called before the connection was made
@@ -150,7 +150,7 @@ class Endpoint(asyncio.Protocol):
 
     @property
     def delivered_bytes(self) -> int:
-        """Number of bytes that the peer's kernel has acknowledged; after the end of the connection, of all written bytes.
+        """Number of bytes that the peer's kernel has acknowledged; after the connection has ended, the number of written bytes.
 
         If the platform does not report unacknowledged bytes, those that have left our own buffers count as acknowledged.
         """
@@ -253,7 +253,7 @@ class Endpoint(asyncio.Protocol):
 
         The transport would wait for the peer's TLS close message, which servers written in Java never send.
         """
-        checks = 0  # in a row that found no undelivered byte
-        while not self._closed.is_set() and checks < DELIVERY_CHECKS:
+        clean_checks = 0  # checks in a row that found no undelivered byte
+        while not self._closed.is_set() and clean_checks < DELIVERY_CHECKS:
             await asyncio.sleep(DELIVERY_CHECK_S)
-            checks = checks + 1 if self.delivered_bytes == self._written_bytes else 0
+            clean_checks = clean_checks + 1 if self.delivered_bytes == self._written_bytes else 0

@@ -20,7 +20,7 @@ class HasExtraInfo(Protocol):
     """The part of an asyncio transport that is used here."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return `socket`, among others."""
+        """Return the transport's information of this name, such as `socket`; `default` if it has none."""
 
 
 def limit_unsent_bytes(transport: HasExtraInfo, size: int) -> None:

@@ -15,7 +15,7 @@ from mqbridge.tubemq.mapping.stored import decode
 
 
 class DeliveredPack:
-    """Tracks which messages of a pack are acknowledged, by their index. It is the `handle` of the messages that it delivers.
+    """Tracks which messages of a pack are acknowledged, by their index. Each message has its pack as `handle`.
 
     zone           the time zone of `$msgTime$`
     skipped        indexes of messages not to deliver: acknowledged in an earlier delivery, or before the position of a seek
@@ -93,8 +93,8 @@ class DeliveredPack:
     def acknowledge(self, index: int) -> bool:
         """Mark the message with this index as acknowledged; confirm the pack when all of its messages are.
 
-        Return False, without any effect, if the pack was rejected, its partition revoked, or the consumer has sought. If the pack
-        was confirmed before, return True, also without effect.
+        Return False, without any effect, if the pack was rejected, its partition was revoked, or a seek made it obsolete. If the
+        pack was confirmed before, return True, also without effect.
         """
         if not self.is_outstanding:
             return self._confirmed

@@ -23,7 +23,7 @@ from mqbridge.tubemq.mapping.request import encode
 from mqbridge.tubemq.mapping.times import msg_times_of
 
 REQUEST_OVERHEAD_BYTES = 450
-"""Estimated memory of a pending message in addition to its data, measured for the gateway's outbound."""
+"""Estimated memory of a pending message in addition to its data, measured in the gateway."""
 
 
 class Producer:
@@ -77,13 +77,13 @@ class Producer:
         attributes: str | bytes | None = None,
         partition: str | None = None,
     ) -> SendReceipt:
-        """Send a message and return when it is stored; first waits while `max_pending_bytes` are pending.
+        """Wait while `max_pending_bytes` are pending, then send a message and return when it is stored.
 
         key         chooses the partition by its CRC-32; messages with the same key stay in the order of the calls
         keys        index keys; stored as property `mqbridge.keys`, since TubeMQ has none
         msg_type    the type that consumers filter by
         properties  the pairs of the attribute string; commas and equals signs are escaped, reserved names are renamed
-        event_time  ms since the epoch; stored as `$msgTime$`, which has only the minute, and exactly as `mqbridge.event_time`
+        event_time  ms since the epoch; stored as `mqbridge.event_time`, and without the seconds as `$msgTime$`
         deliver_at  ms since the epoch; only stored as a property: TubeMQ delivers at once
         attributes  the attribute string itself, byte for byte, instead of `properties`; may contain `$msgType$` and `$msgTime$`
         partition   the name of the partition to send to (see `partitions`); the key then does not matter
@@ -100,12 +100,12 @@ class Producer:
         if self._closed:
             raise ClusterError(f"the producer of topic {self.topic!r} is closed", Failure.FATAL)
         size = len(data) + REQUEST_OVERHEAD_BYTES
-        window_number = await self._window.enter(size)
+        message_number = await self._window.enter(size)
         result: asyncio.Future[SendResult] = self._ordered.loop.create_future()
 
         def on_done(outcome: SendResult | MqbridgeError) -> None:
             self._pending.discard(result)
-            self._window.leave(window_number, size)
+            self._window.leave(message_number, size)
             settle_future(result, outcome)
 
         self._pending.add(result)
@@ -124,7 +124,7 @@ class Producer:
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait for pending messages at most `timeout` seconds, then close; those still pending fail with ConnectionLost."""
+        """Wait for pending messages at most `timeout` seconds, then close; those still pending fail with SenderClosed."""
         if self._closed:
             return
         self._closed = True
@@ -154,7 +154,7 @@ class Producer:
         properties: Properties,
         attributes: str | bytes | None,
     ) -> Message:
-        """Return the message of a `send` call, of properties or of an attribute string. Raises MappingError."""
+        """Return the message of a `send` call, made from `properties` or from `attributes`. Raises MappingError."""
         if attributes is None:
             pairs = tuple(properties.items() if isinstance(properties, Mapping) else properties)
             return Message(payload, pairs, keys=tuple(keys), msg_type=msg_type)
