@@ -337,10 +337,12 @@ async def test_a_key_with_a_password_and_one_in_the_same_file(authority: Authori
     ("settings", "why"),
     [
         ({"authorities": "none.pem"}, "tls.authorities none.pem cannot be used: No such file or directory"),
-        ({"authorities": "text"}, "tls.authorities text cannot be used: its content is of another kind"),
+        ({"authorities": "text"}, "tls.authorities text cannot be used: its content is invalid"),
         ({"certificate": "none.pem"}, "tls.certificate none.pem cannot be used: No such file or directory"),
+        ({"certificate": "text"}, "tls.certificate text cannot be used: its content is invalid"),
+        ({"certificate": "text", "key": "mine.key"}, "tls.certificate text cannot be used: its content is invalid"),
         ({"certificate": "mine.pem", "key": "none.key"}, "tls.key none.key cannot be used: No such file or directory"),
-        ({"certificate": "mine.pem", "key": "text"}, "tls.key text cannot be used: its content is of another kind"),
+        ({"certificate": "mine.pem", "key": "text"}, "tls.key text cannot be used: its content is invalid"),
         ({"certificate": "mine.pem", "key": "other.key"}, "tls.key other.key is not the key of tls.certificate mine.pem"),
         ({"certificate": "locked.pem", "key": "locked.key"}, "tls.key locked.key is encrypted: give tls.key_password"),
         (

@@ -46,8 +46,19 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path, pas
         if _is_encrypted(key):
             problem = "tls.key_password does not open it" if password else "give tls.key_password"
             raise ClusterError(f"tls.key {key} is encrypted: {problem}", Failure.FATAL) from error
-        option, path = ("tls.key", key) if certificate.is_file() else ("tls.certificate", certificate)
-        raise _unusable_file_error(option, path, error, "PEM, the certificate with its chain, and its key") from error
+        if key != certificate and _has_certificates(certificate):
+            raise _unusable_file_error("tls.key", key, error, "a PEM file with the private key") from error
+        expected = "a PEM file with the certificate and its chain, and with the private key if tls.key is not set"
+        raise _unusable_file_error("tls.certificate", certificate, error, expected) from error
+
+
+def _has_certificates(path: Path) -> bool:
+    """Return True if the file contains valid certificates; OpenSSL's error does not tell which of two files is invalid."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+    except OSError:
+        return False
+    return True
 
 
 def _is_encrypted(key: Path) -> bool:
@@ -61,5 +72,5 @@ def _is_encrypted(key: Path) -> bool:
 def _unusable_file_error(option: str, path: Path | None, error: Exception, expected: str) -> ClusterError:
     """Make the error about the unusable file of an option. It omits OpenSSL's own text, which names OpenSSL's source files."""
     is_system_error = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
-    why = getattr(error, "strerror", None) if is_system_error else "its content is of another kind"
+    why = getattr(error, "strerror", None) if is_system_error else "its content is invalid"
     return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {expected}", Failure.FATAL)
