@@ -1,4 +1,4 @@
-"""Checks that find refusals by Brokers early: of this client when it connects, and of a group before it is joined."""
+"""Early checks that the Brokers accept this client's certificate and credentials, and that a group can be joined."""
 
 import asyncio
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ async def check_group_can_be_joined(client: ClusterClient, group: str) -> None:
     check_group(group)
     check_group(retry_topic(group))  # the prefix makes the name of the retry topic longer, and the same limit applies to it
     configs = (await client.groups.configs()).get(group, {})  # by Broker name
-    for broker, address in (await client.admin.masters()).items():
+    for broker, address in (await client.admin.masters()).items():  # a Broker creates groups unless AUTO_CREATE is false
         if broker not in configs and (await client.admin.broker_config(address)).get(AUTO_CREATE) == "false":
             raise ClusterError(
                 f"Broker {broker} has no group {group!r} and does not create it ({AUTO_CREATE}=false): create it there",

@@ -21,7 +21,7 @@ class Portion:
     next           offset after the last message, in the retry queue
     size           bytes of the message bodies
     budget_bytes   bytes that count against the consumer's budget for this portion; 0 once they are released
-    run            run of the queue in which the portion was pulled; every seek or reset begins a new run (see `queue_state`)
+    run            number of the queue's run in which the portion was pulled: every seek or reset of the queue begins a new run
     is_stored      True once all its messages are acknowledged, or sent back again
     """
 
@@ -37,7 +37,7 @@ class Portion:
         return self.size + RECORD_BYTES * len(self.records)
 
 
-class RetrySource(Protocol):
+class SharedRetryQueue(Protocol):
     """The methods of a RetryQueue that its lanes use."""
 
     error: MqbridgeError | None
@@ -73,7 +73,7 @@ class RetrySource(Protocol):
 class RetryLane:
     """Lane of one topic in a retry queue: delivers the topic's messages that members of the group sent back."""
 
-    def __init__(self, partition: Partition, queue: RetrySource) -> None:
+    def __init__(self, partition: Partition, queue: SharedRetryQueue) -> None:
         self.partition = partition
         self._queue = queue
         self._buffered: deque[Portion] = deque()
@@ -81,7 +81,7 @@ class RetryLane:
         self._in_flight: deque[Portion] = deque()
         """Portions that are delivered and not yet acknowledged, oldest first."""
         self._last: Portion | None = None
-        """The portion delivered last; its bytes may still count against the consumer's budget."""
+        """The portion delivered last. Its bytes count against the consumer's budget until `acknowledge` or the next `receive`."""
         self._changed = asyncio.Event()
         """Set when `receive` must check the buffer and the state of the queue again."""
         self.revoked = queue.ended
@@ -140,7 +140,7 @@ class RetryLane:
     ) -> None:
         """Acknowledge the batch. The committed offset passes it once all earlier messages of the queue are acknowledged, too.
 
-        `indexes` is not used, because the inbound has no `individual_ack`, nor is `receipt`.
+        `indexes` and `receipt` are not used: without `individual_ack`, a batch is acknowledged as a whole.
         """
         portion: Portion = batch.handle
         self._queue.release_budget(portion)
@@ -171,6 +171,6 @@ class RetryLane:
     async def release(self, deadline: float | None = None) -> None:
         """Release the whole retry queue; messages that are not acknowledged stay uncommitted and are redelivered.
 
-        The deadline is a loop time; None: CLOSE_S from now.
+        `deadline` is a loop time; None: 30 s (CLOSE_S) from now.
         """
         await self._queue.release(resolve_deadline(deadline))

@@ -57,7 +57,7 @@ class RetryQueue:
         send_back: SendBack,
     ) -> None:
         self.assigned = assigned
-        assigned.holds_budget = True
+        assigned.holds_budget = True  # pulled bytes count against the consumer's budget until `release_budget`
         self._cluster, self._topics, self._on_lane, self._send_back = cluster, frozenset(topics), on_lane, send_back
         self._lanes: dict[str, RetryLane] = {}
         self._portions: deque[Portion] = deque()
@@ -114,7 +114,7 @@ class RetryQueue:
             lane.wake()
 
     async def _skip_gap(self, gap: GapError) -> None:
-        """Continue after the deleted messages. A seek commits, so first wait until all messages before them are stored.
+        """Continue after the deleted messages. The seek commits its offset, so first wait until all earlier messages are stored.
 
         A gap without `resume` means that offsets have decreased, so which messages were read is unknown: continue at the end.
         """
@@ -126,7 +126,7 @@ class RetryQueue:
         await self.assigned.seek(offset)
 
     async def _distribute(self, pulled: PulledRecords) -> None:
-        """Split a pull to portions of one topic each; pass them to the lanes, and send messages of other topics back again."""
+        """Split a pull into portions of one topic each; pass them to the lanes, and send messages of other topics back again."""
         records, run = pulled.records, self.assigned.state.run
         # The offset after a record is that of the following one, because a retry queue may have gaps.
         next_offsets = {record.queue_offset: following.queue_offset for record, following in pairwise(records)}
@@ -147,7 +147,7 @@ class RetryQueue:
                 self.portion_stored(portion)
         if not records:
             self.assigned.release_budget(budget_bytes)
-            if not self._portions:  # otherwise the acknowledgement of a later portion commits an offset after this pull
+            if not self._portions:  # otherwise earlier messages are not stored yet; the next portion commits for this pull, too
                 self.assigned.commit(pulled.next)
 
     async def _send_back_again(self, record: Record) -> None:
@@ -158,9 +158,10 @@ class RetryQueue:
             except (ClusterError, ProtocolError) as error:
                 delay = self._backoff.delay()
                 log.warning(
-                    "%s: a message of a topic that this member does not consume (%s) cannot be sent back: %s; retrying in %.1f s",
+                    "%s: cannot send back offset %d, of topic %s, which this member does not consume: %s; retrying in %.1f s",
                     self.assigned,
-                    record,
+                    record.queue_offset,
+                    original_topic(record),
                     error,
                     delay,
                 )
@@ -174,7 +175,8 @@ class RetryQueue:
         lane = self._lanes.get(topic)
         if lane is None:
             queue = self.assigned.queue
-            partition = Partition(self._cluster, topic, f"{queue.topic}:{queue.broker}:{queue.id}", index=0)
+            name = f"{queue.topic}:{queue.broker}:{queue.id}"
+            partition = Partition(self._cluster, topic, name, index=0)  # no partition of the topic, so it has no index there
             lane = self._lanes[topic] = RetryLane(partition, self)
             self._on_lane(lane)
         return lane
@@ -207,6 +209,6 @@ class RetryQueue:
             portion.budget_bytes = 0
 
     async def release(self, deadline: float | None = None) -> None:
-        """Commit the acknowledged messages, and release the queue; all lanes end."""
+        """Commit the acknowledged messages and release the queue, by `deadline` (loop time; None: no limit); all lanes end."""
         await self.assigned.release(deadline)
         await cancel(self._watch_task, self._read_task)

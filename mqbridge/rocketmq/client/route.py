@@ -21,30 +21,29 @@ MASTER = 0
 class TopicRoute:
     """The route of a topic. Equal if queues, permissions and addresses are equal."""
 
-    __slots__ = ("_read", "_writable", "_write", "brokers", "topic")
+    __slots__ = ("_read_queues", "_write_queue_set", "_write_queues", "brokers", "topic")
 
     def __init__(
-        self, topic: str, brokers: Mapping[str, Mapping[int, str]], read: Sequence[Queue], write: Sequence[Queue]
+        self, topic: str, brokers: Mapping[str, Mapping[int, str]], readable: Sequence[Queue], writable: Sequence[Queue]
     ) -> None:
         self.topic = topic
         self.brokers = brokers
         """Addresses by broker name, then by broker id; id 0 is the master."""
-        self._read = tuple(sorted(read, key=_queue_order))
-        self._write = tuple(sorted(write, key=_queue_order))
-        self._writable = frozenset(write)
-        """The queues of `_write`, for `is_writable`."""
+        self._read_queues = tuple(sorted(readable, key=_queue_order))
+        self._write_queues = tuple(sorted(writable, key=_queue_order))
+        self._write_queue_set = frozenset(writable)
 
     def read_queues(self) -> Sequence[Queue]:
         """Return the readable queues, sorted by broker name (in Java's order) and queue id."""
-        return self._read
+        return self._read_queues
 
     def write_queues(self) -> Sequence[Queue]:
         """Return the writable queues whose broker has a master, sorted like `read_queues`."""
-        return self._write
+        return self._write_queues
 
     def is_writable(self, queue: Queue) -> bool:
         """Return True if this queue is writable and its broker has a master."""
-        return queue in self._writable
+        return queue in self._write_queue_set
 
     def master(self, broker: str) -> str | None:
         """Return the address of a broker's master; None while it has none."""
@@ -66,7 +65,11 @@ class TopicRoute:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TopicRoute):
             return NotImplemented
-        return (self.brokers, self._read, self._write) == (other.brokers, other._read, other._write)
+        return (self.brokers, self._read_queues, self._write_queues) == (
+            other.brokers,
+            other._read_queues,
+            other._write_queues,
+        )
 
     __hash__ = None  # type: ignore[assignment]  # compared, but never a key
 
@@ -85,28 +88,28 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
     """Decode a name server's response. Raises RemoteProtocolError if it is invalid, ClusterError (FATAL) for a static topic."""
     route = Route.decode(body)
     if route.is_static or any(data.broker.startswith(LOGICAL_BROKER_PREFIX) for data in route.queues):
-        problem = f"{topic} is a static topic: its queues are logical ones, spread over brokers by a map, which is not supported"
+        problem = f"{topic} is a static topic, which is not supported: a map assigns its logical queues to queues of brokers"
         raise ClusterError(f"{problem}; use a topic with queues of its own", Failure.FATAL)
     brokers = {broker.name: dict(broker.addresses) for broker in route.brokers}
-    for addresses in brokers.values():
+    for name, addresses in brokers.items():
         for broker_id, address in addresses.items():
-            _check_address(topic, broker_id, address)
+            _check_address(topic, name, broker_id, address)
     for data in route.queues:
         if not (0 <= data.read_queues <= MAX_QUEUES and 0 <= data.write_queues <= MAX_QUEUES):
             problem = f"{data.read_queues} readable and {data.write_queues} writable queues at broker {data.broker}"
-            raise RemoteProtocolError(f"the route of topic {topic} contains {problem}, at most {MAX_QUEUES} are possible")
+            raise RemoteProtocolError(f"the route of topic {topic} contains {problem}; the maximum is {MAX_QUEUES} of each")
     read = [queue for data in route.queues if data.perm & Perm.READ for queue in _queues(topic, data.broker, data.read_queues)]
     write = [queue for data in _writable_queue_data(route) for queue in _queues(topic, data.broker, data.write_queues)]
     return TopicRoute(topic, brokers, read, [queue for queue in write if MASTER in brokers.get(queue.broker, {})])
 
 
-def _check_address(topic: str, broker_id: int, address: str) -> None:
+def _check_address(topic: str, broker: str, broker_id: int, address: str) -> None:
     try:
         split_address(address, default_port=0)
     except ValueError as error:
-        raise RemoteProtocolError(f"the route of topic {topic} contains an invalid address of a broker: {error}") from error
+        raise RemoteProtocolError(f"the route of topic {topic} has an invalid address of broker {broker}: {error}") from error
     if broker_id < MASTER:
-        raise RemoteProtocolError(f"the route of topic {topic} contains a broker with the negative id {broker_id} at {address}")
+        raise RemoteProtocolError(f"the route of topic {topic} has a negative broker id, {broker_id}, of {broker} at {address}")
 
 
 def _queues(topic: str, broker: str, count: int) -> list[Queue]:
@@ -116,8 +119,8 @@ def _queues(topic: str, broker: str, count: int) -> list[Queue]:
 def _writable_queue_data(route: Route) -> list[QueueData]:
     """Return the brokers that accept messages of the topic, each with its number of writable queues.
 
-    If the route contains an order configuration like `broker-a:4;broker-b:4`, this names the brokers and numbers, whatever the
-    brokers' permissions and numbers are, as in Java.
+    If the route contains an order configuration like `broker-a:4;broker-b:4`, the brokers and the numbers come from there. As in
+    Java, the permissions and the numbers of `route.queues` then have no effect.
     """
     if not route.order_conf:
         return [data for data in route.queues if data.perm & Perm.WRITE]

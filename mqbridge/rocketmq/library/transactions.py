@@ -73,10 +73,10 @@ class TransactionResult(NamedTuple):
     """Result of a transactional send."""
 
     half: SendResult
-    """Where the half message is stored."""
+    """Result of sending the half message: where it is stored."""
     transaction_id: str
     state: State
-    """The outcome that was sent to the broker."""
+    """The outcome. If it could not be sent, this is only logged, and the broker asks for it."""
 
 
 Execute = Callable[[OutgoingMessage, str], State | Awaitable[State]]
@@ -146,12 +146,12 @@ class TransactionProducer:
     async def send(self, message: OutgoingMessage, execute: Execute, *, partition: str | None = None) -> TransactionResult:
         """Send the half message, run `execute` once it is stored, and send the outcome to the broker.
 
-        `partition` is the queue, `broker:queue`; None: the key chooses it, and messages without a key take the queues in turn.
+        `partition` is the queue as `BROKER:QUEUE_ID`. None: the key selects it, and messages without a key are sent round robin.
 
         If the broker stored the half message but reports that it may not be on disk or at a slave yet, the message is rolled
         back without running `execute`. If `execute` raises, UNKNOWN is sent to the broker, and the exception is raised.
         `delay_level` and `deliver_at` are ignored, because transactional messages cannot be delayed. Raises ClusterError if the
-        half message cannot be stored, and MappingError if RocketMQ cannot store such a message.
+        half message cannot be stored, or is stored under an invalid id; MappingError if RocketMQ cannot store such a message.
         """
         await self._register_group()
         transaction_id = self._client.unique_id()
@@ -223,8 +223,10 @@ class TransactionProducer:
             await self._client.oneway(address, Code.END_TRANSACTION, header.encode(), remark=remark)
         except ClusterError as error:
             log.info(
-                "sending the outcome of transaction %s to broker %s failed (%s); the broker will ask for the outcome",
+                "group %s: sending the outcome of transaction %s on topic %s to broker %s failed: %s; the broker will ask",
+                self._group,
                 header.msg_id,
+                self._topic,
                 address,
                 error,
             )
@@ -244,7 +246,7 @@ class TransactionProducer:
         spawn(self._run_check(address, check_header, half), f"check transaction {half.transaction_id}")
 
     async def _run_check(self, address: str, check_header: CheckTransactionHeader, half: Half) -> None:
-        """Call `check` and send the outcome to the broker. If `check` raises, the error is logged, and the broker asks again."""
+        """Call `check` and send the outcome to the broker. If `check` raises, `spawn` logs that, and the broker asks again."""
         try:
             state = await _await_state(self._check(half))
         finally:
@@ -292,7 +294,7 @@ def dispatch_check(client: BaseClient, address: str, request: Command) -> None:
     handler = _check_handlers.get(client, {}).get((group, record.topic))
     if handler is None:
         log.warning(
-            "ignoring a check by broker %s: this client has no transaction producer of group %s for topic %s",
+            "ignoring a check by broker %s, which asks again: this client has no transaction producer of group %s for topic %s",
             address,
             group,
             record.topic,
