@@ -1,4 +1,4 @@
-"""Producer into one topic of a log."""
+"""Producer into one topic of a log, an SQLite file with topics."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -20,25 +20,27 @@ from mqbridge.stored_positions import last_stored
 
 MAX_ROW_BYTES = 512 << 10
 MAX_ROW_MESSAGES = 1000
-"""Maximum bytes and messages of a row: a lane returns whole rows. A larger send is stored as several rows."""
+"""Maximum bytes and messages of a row of the table `batch`, which is always read as a whole. A larger send takes several rows."""
 
 
 class LogOutbound:
     """Encodes each send at once; the appender stores it with its next transaction.
 
-    With `stamp_origin`, a message's origin becomes its source partition and position; otherwise it keeps its own origin.
+    With `OutboundSpec.stamp_origin`, the stored origin is the message's source partition and position; without it, the origin
+    with which the message was read.
     """
 
     formats = ()
+    """No batch format can be sent without decoding."""
 
     def __init__(
         self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, partitions: Sequence[PartitionRow]
     ) -> None:
         self._cluster, self._store, self._appender, self._spec = cluster, store, appender, spec
         self._partition_ids = [row.id for row in partitions]
-        """Row id in the file of each partition, by index."""
+        """`PartitionRow.id` of each partition, by partition index."""
         self._in_flight: set[asyncio.Future[Receipt]] = set()
-        self._origin_of = spec.origin_of
+        self._origin_prefix_of = spec.origin_of
         self._closed = False
         self.partitions = len(partitions)
 
@@ -51,9 +53,9 @@ class LogOutbound:
         future: asyncio.Future[Receipt] = loop.create_future()
         records, indexes, failures = self._encode(share)
         if not records:
-            future.set_result(Receipt([()] * share.count, failures))
+            future.set_result(Receipt([()] * share.count, failures))  # (): not stored
             return future
-        share.held_bytes = sum(map(len, records))
+        share.held_bytes = sum(map(len, records))  # held until the receipt, so the gateway counts them
         max_elapsed_s = self._spec.max_elapsed_s
         deadline = None if max_elapsed_s is None else loop.time() + max_elapsed_s
         self._in_flight.add(future)
@@ -73,7 +75,7 @@ class LogOutbound:
         return future
 
     def _partition_id(self, partition: int) -> int:
-        """Return the id in the file of the partition with this index. Raises LocalProtocolError if it does not exist."""
+        """Return the `PartitionRow.id` of the partition with this index. Raises LocalProtocolError if it does not exist."""
         if not 0 <= partition < self.partitions:
             raise LocalProtocolError(
                 f"partition {partition} does not exist: topic {self._spec.topic!r} has {self.partitions} partitions"
@@ -82,7 +84,7 @@ class LogOutbound:
 
     def _encode(self, share: Share) -> tuple[list[bytes], Sequence[int], list[MessageFailure]]:
         """Return the records, the indexes of their messages, and the failures of messages that cannot be stored."""
-        prefix = self._origin_of(share.batch.partition)
+        prefix = self._origin_prefix_of(share.batch.partition)
         records: list[bytes] = []
         failures: list[MessageFailure] = []
         for index, message in enumerate(share.messages):
@@ -109,7 +111,7 @@ class LogOutbound:
         return record
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
-        """Withdraw these sends. Those in the running transaction are withdrawn only if it fails temporarily."""
+        """Fail these sends, so that they are not stored. Those in the running transaction fail only if it fails temporarily."""
         self._appender.withdraw(self._in_flight.intersection(sends))
 
     def partition_of(self, key: bytes) -> int:
@@ -117,15 +119,16 @@ class LogOutbound:
         return crc32c(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Search the topic backward for the last message that was copied from `source`, by the origins of the messages.
+        """Return the last position of `source` that each partition has stored, by index; see `Outbound.resume`.
 
+        Searches each partition backward for a message whose origin is in `source`, down to its position in `since`.
         Other producers may append meanwhile: a log cannot fence them.
         """
         partitions = {index: str(index) for index in range(self.partitions)}
         return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait until the deadline for the sends in flight, then fail the others."""
+        """Wait for the sends in flight until the deadline (loop time; None: CLOSE_S from now), then fail the rest with FATAL."""
         self._closed = True
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=seconds_until(deadline))

@@ -38,7 +38,7 @@ def partitions(connection: sqlite3.Connection, topic: str) -> list[PartitionRow]
 
 
 def create(topic: str, count: int) -> Callable[[sqlite3.Connection], None]:
-    """Return a job that creates the topic or grows it to `count` partitions."""
+    """Return a job for `Store.write` that creates the topic, or adds partitions until it has `count`."""
 
     def run(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT OR IGNORE INTO topic (name) VALUES (?)", (topic,))

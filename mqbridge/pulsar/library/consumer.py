@@ -1,8 +1,8 @@
 """Receives the messages of topics one by one, and acknowledges them.
 
-Entries are queued in the consumers of the partitions, limited by `max_bytes` in total; only the messages of one entry are held
-here. A message is acknowledged through its handle, a `ReceivedEntry`. A handle becomes outdated as soon as it is certain that the
-broker will redeliver the entry.
+Entries are queued in the consumers of the partitions, together at most `max_bytes` (see `PulsarClient.consumer`); only the
+messages of one entry are held here. A message is acknowledged through its handle, a `ReceivedEntry`. A handle becomes outdated as
+soon as it is certain that the broker will redeliver the entry.
 """
 
 import asyncio
@@ -41,8 +41,10 @@ class Consumer:
         self._decoded_messages: deque[ReceivedMessage] = deque()
         """The messages of the entry taken last that the application has not received yet."""
         self._seek_targets: dict[EntryConsumer, tuple[EntryId, int]] = {}
-        """Partition (its consumer) -> (entry, message index) of the message to which a seek moved it, inside a batch. The earlier
-        messages of that entry are skipped."""
+        """Entry and batch index of the message to which the last `seek` moved, by partition (its consumer).
+
+        The broker delivers the whole entry, so its earlier messages are skipped.
+        """
         self._seeking: set[EntryConsumer] = set()
         """Partitions whose seek is in progress; their messages are outdated."""
         self._unconfirmed: set[EntryConsumer] = set()
@@ -61,8 +63,8 @@ class Consumer:
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
         """Wait at most `timeout` seconds (None: for ever) for the next message and return it.
 
-        Cancelling the call loses no message. Raises TimeoutError. Raises ClusterError if the consumer is closed, and once for
-        each partition that has failed.
+        Cancelling the call loses no message. Raises TimeoutError. Raises ClusterError if the consumer is closed or has failed as
+        a whole, once for each failed partition, and on every call once all partitions have failed.
         """
         message = self._take()
         if message is None:
@@ -89,7 +91,7 @@ class Consumer:
     def _decode_entry(self, consumer: EntryConsumer, entry: Entry) -> None:
         """Decode an entry into the messages to be received next; acknowledge it if no message is left to receive.
 
-        A reader, whose subscription has `reader_from`, acknowledges nothing.
+        A reader (its subscription has `reader_from`, the entry to start at) acknowledges nothing.
         """
         topic, partition = self._names.topic_and_partition(consumer.topic)
         target, index = self._seek_targets.pop(consumer, (None, 0))
@@ -133,7 +135,7 @@ class Consumer:
         An entry is acknowledged when all of its messages are (see `batch_index_acks` of `PulsarClient.consumer`).
 
         Returns False and does nothing if the message will be redelivered: another consumer became active, the connection was
-        lost, or a `seek` or a negative acknowledgement has reset the partition.
+        lost, or a `seek` or a negative acknowledgement has reset the partition. Also after `close`, and for a deleted topic.
         """
         entry: ReceivedEntry = message.handle
         if not self._is_current(entry):
@@ -171,10 +173,10 @@ class Consumer:
         return True
 
     def _is_current(self, entry: ReceivedEntry) -> bool:
-        """Return False if the broker will redeliver the entry, or if its consumer is closed.
+        """Return False if a message of the entry can no longer be acknowledged.
 
         `ReceivedEntry.is_current` knows only the consumer of the partition. This method also returns False if the partition was
-        dropped (a deleted topic), while a seek of the partition is in progress, and if this consumer is closed.
+        dropped (a deleted topic), while a seek of the partition is in progress, and if `self` is closed.
         """
         consumer = entry.consumer
         is_consumed = self._topic_consumer.consumers.get(consumer.topic) is consumer and consumer not in self._seeking
@@ -193,10 +195,10 @@ class Consumer:
             raise
 
     async def _confirm(self, consumer: EntryConsumer) -> None:
-        """Wait until the broker has received this partition's acknowledgements; a failed consumer has none to wait for."""
+        """Send this partition's pending acknowledgements and wait until the broker has received all; not if it has failed."""
         if consumer.end_error is None:
             await retry(consumer.confirm_acks, self._request_timeout_s)
-            await consumer.last_id()  # the broker answers after it has read all earlier acknowledgements of the connection
+            await consumer.last_id()  # its response proves that the broker has read the acknowledgements sent before, too
 
     def schema_version(self, message: ReceivedMessage) -> bytes:
         """Return the schema version of the message, b"" without a schema; see `PulsarClient.schema`."""
@@ -243,7 +245,7 @@ class Consumer:
         consumers = self._topic_consumer.consumers
         with suppress(TimeoutError):
             async with asyncio.timeout(self._request_timeout_s):
-                # A consumer that was deactivated before has been announced already: as a passive one.
+                # A consumer with `deactivations` needs no waiting: the broker has announced it as passive.
                 while any(each.end_error is None and not each.active and not each.deactivations for each in consumers.values()):
                     await self._topic_consumer.wait()
         active = [each for each in consumers.values() if each.end_error is None and each.active]
@@ -312,8 +314,11 @@ class Consumer:
             async with asyncio.timeout(timeout):
                 await self.flush()
         except (ClusterError, TimeoutError) as error:
-            text = "closing a consumer: the broker did not confirm all acknowledgements, so messages may be redelivered: %s"
-            log.warning(text, error if str(error) else f"no response within {timeout:g} s")
+            topics = ", ".join(sorted(consumer.topic for consumer in self._unconfirmed))
+            reason = error if str(error) else f"no response within {timeout:g} s"
+            log.warning(
+                "closing the consumer: acknowledgements on %s are not confirmed, messages may be redelivered: %s", topics, reason
+            )
         finally:
             await self._topic_consumer.close(max(0.0, deadline - loop.time()))
 

@@ -20,7 +20,7 @@ from mqbridge.secret import Secret
 TIMEOUT_S = 10.0
 """Default time to wait for a response."""
 READY_TIMEOUT_S = 90.0
-"""How long to wait until a new topic accepts messages: a few heartbeats of the Broker, in some versions always 35 s."""
+"""How long to wait until a new topic accepts messages. That takes a few heartbeats of the Broker; some versions take 35 s."""
 READY_POLL_S = 0.5
 """Interval between queries whether a new topic accepts messages."""
 USER = "mqbridge"
@@ -51,7 +51,8 @@ class Admin:
     `tls` is for an `https` address, that is for a reverse proxy in front of the Master. The servers' own web interfaces have no
     TLS, so Brokers are called without it. Proxy settings in the environment are ignored: these servers are internal.
 
-    Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and RemoteProtocolError for malformed responses.
+    Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and RemoteProtocolError for malformed responses; changes
+    also raise ClusterError, FATAL without a token and RETRY if no Broker is online.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Admin:
         # An address with a path, such as that of a proxy, is used as it is.
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/webapi.htm"
         self._token = Secret(token) if isinstance(token, str) else token
+        self._timeout_s = timeout_s
         self._http = HttpConnections(httpx.Timeout(timeout_s), tls or Tls(), trust_env=False)
 
     async def close(self) -> None:
@@ -72,7 +74,7 @@ class Admin:
         return sorted({entry["topicName"] for entry in response["data"]} - SYSTEM_TOPICS)
 
     async def partitions(self, topic: str) -> dict[int, int]:
-        """Return the number of configured partitions of each Broker id, in all its stores; empty if the topic does not exist."""
+        """Return the topic's configured partitions by Broker id, a total over the Broker's stores; empty without the topic."""
         return {
             broker: entry["numPartitions"] * entry["numTopicStores"]
             for broker, entry in (await self._topic_configs(topic)).items()
@@ -81,7 +83,7 @@ class Admin:
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions until it has at least `partitions`; return when it accepts messages.
 
-        Does not change a topic that has this number already.
+        Does not change a topic that has this number of partitions, or more.
         """
         configs = await self._topic_configs(topic)
         nodes = await self.brokers()
@@ -92,7 +94,7 @@ class Admin:
                 if configs
                 else self._add_topic(topic, partitions, nodes)
             )
-            for broker in changed:
+            for broker in changed:  # a Broker uses the changed configuration only after a reload
                 await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
         await self._wait_until_ready(topic, partitions)
 
@@ -133,14 +135,14 @@ class Admin:
         return ranges
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the groups that have a confirmed offset on the topic or consume it now."""
+        """Return the groups that have a committed offset on the topic or consume it now."""
         groups: set[str] = set()
         for node in await self.brokers():
             groups.update(group for group, offsets in (await self._offsets(node, topicName=topic)).items() if topic in offsets)
         return sorted(groups)
 
     async def committed(self, topic: str, group: str) -> dict[str, int]:
-        """Return the group's confirmed offsets by partition name, without partitions that have none."""
+        """Return the group's committed offsets by partition name, without partitions that have none."""
         offsets: dict[str, int] = {}
         for node in await self.brokers():
             offsets_by_group = await self._offsets(node, topicName=topic, groupName=group)
@@ -196,7 +198,7 @@ class Admin:
                 while not await self._accepts_messages(topic, partitions):  # noqa: ASYNC110 - another process decides
                     await asyncio.sleep(READY_POLL_S)
         except TimeoutError as error:
-            problem = f"topic {topic} was created, but does not accept messages after {READY_TIMEOUT_S:g} s: check its Brokers"
+            problem = f"topic {topic} does not serve {partitions} partitions after {READY_TIMEOUT_S:g} s: check its Brokers"
             raise RequestTimeout(problem) from error
 
     async def _accepts_messages(self, topic: str, partitions: int) -> bool:
@@ -209,7 +211,7 @@ class Admin:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def _offsets(self, node: Node, **parameters: object) -> dict[str, dict[str, dict[int, int]]]:
-        """Return confirmed offsets by group, topic and partition."""
+        """Return committed offsets (TubeMQ: confirmed offsets) by group, topic and partition."""
         response = await self._broker(node, "admin_query_offset", **parameters)
         return {
             entry["groupName"]: {
@@ -240,17 +242,19 @@ class Admin:
         address = httpx.URL(url)
         request = f"{method} {parameters} at {address.copy_with(username=None, password=None)}"
         try:
-            http = await self._http.request("POST", address, data=form)
-            response: dict[str, Any] = http.json()
+            http_response = await self._http.request("POST", address, data=form)
+            response: dict[str, Any] = http_response.json()
             refused = [entry for entry in response.get("data", ()) if entry.get("success") is False]
-            is_success = http.status_code == 200 and response["result"] and not refused
+            is_success = http_response.status_code == 200 and response["result"] and not refused
         except httpx.TimeoutException as error:
-            raise RequestTimeout(f"{request} got no response in time") from error
+            raise RequestTimeout(f"{request} got no response within {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:
             reason = self._http.explain(error, address.host) or str(error) or type(error).__name__
             raise Unreachable(f"{request} failed: {reason}") from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise RemoteProtocolError(f"{request} got HTTP {http.status_code}, which is not a TubeMQ response") from error
+            raise RemoteProtocolError(
+                f"{request} got something that is not a TubeMQ response (HTTP {http_response.status_code})"
+            ) from error
         if not is_success:
             text = "; ".join(str(entry.get("errInfo", entry)) for entry in refused) or response.get("errMsg", "")
             raise ServerRefused(f"{request} was refused: {text}", response.get("errCode", 0), Failure.FATAL)

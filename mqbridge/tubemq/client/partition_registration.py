@@ -71,8 +71,8 @@ class PartitionRegistration:
     async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
         """Register at `offset` and return the offset at which the Broker starts.
 
-        If the Broker starts later than `offset`, its data was deleted up to there: with `exact` this is a gap, and `fetch` then
-        raises GapError. If the Broker starts earlier, its data ends before `offset`: this is only logged.
+        If the Broker starts later than `offset`, its data was deleted up to there. With `exact` this is a gap: the next fetch of
+        the partition raises GapError. If the Broker starts earlier, its data ends before `offset`: this is only logged.
         """
         response = await self._register_with_retries(read_status, offset, offset if exact else None)
         if (start := response.currOffset) < offset:
@@ -87,9 +87,9 @@ class PartitionRegistration:
     async def seek(self, offset: int, *, exact: bool = True) -> int:
         """Continue at `offset`; return the offset at which the Broker continues.
 
-        Raises LaneRevoked, or ClusterError; reading then continues where it was before.
+        Raises LaneRevoked, and ClusterError if the seek fails: reading then continues where it was before.
         """
-        if self._state.is_over:
+        if self._state.is_over:  # not for a gap, which stops reading too: a seek continues after it
             self._state.raise_if_stopped()
         start = await self.start_at(read_status=0, offset=offset, exact=exact)
         if self._state.is_over:  # revoked during the registration
@@ -107,6 +107,7 @@ class PartitionRegistration:
             return False
         if self._state.abandoned:
             await self._fence()
+        # The registration overwrites `safe_offset`, the end of the confirmed messages.
         safe_offset, offset = self._state.safe_offset, self._state.resume_offset
         # With readStatus 0, offset None means the group's position.
         response = await self._register_once(read_status=0, offset=offset, requested=offset)
@@ -117,7 +118,7 @@ class PartitionRegistration:
     async def _fence(self) -> None:
         """Fence abandoned requests: unregister, and switch to a new client id for the next registration.
 
-        If only the Broker knows where to continue, a commit queries this first. Raises ClusterError.
+        If only the Broker knows where to continue, send a commit first: its response contains the offset. Raises ClusterError.
         """
         if self._state.can_query_position:
             try:
@@ -125,9 +126,10 @@ class PartitionRegistration:
             except ServerRefused as error:
                 if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
                     raise
-                # The Broker restarted. If it shut down cleanly, its position may be after a pack that was not confirmed.
+                # The Broker restarted. A Broker that shuts down cleanly counts the last pack that it sent as confirmed, so its
+                # position cannot be used.
                 log.info(
-                    "%s: the Broker does not know the position, registering again at the last confirmed offset: %s",
+                    "%s: the Broker lost the registration and the position; registering again at the last confirmed offset: %s",
                     self._calls,
                     error,
                 )
@@ -135,12 +137,12 @@ class PartitionRegistration:
         self._calls.client_id = self._context.membership.fresh_client_id()
 
     async def _register_with_retries(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
-        """Register in up to five attempts, fencing abandoned requests before each; `requested` is as in `_register_once`.
+        """Register in up to REGISTER_ATTEMPTS attempts, fencing abandoned requests before each; see `_register_once`.
 
-        If the first attempt finds that another consumer holds the partition, only one more follows: if that consumer is dead and
-        its lease has expired, the first attempt makes the Broker remove the lease, and the second succeeds. Raises ClusterError
-        after the last attempt, and LaneRevoked if the partition was revoked or released between two attempts: the Master may then
-        assign it again, also to this member.
+        If another consumer holds the partition, only the first attempt is repeated: if that consumer is dead and its lease has
+        expired, the first attempt makes the Broker remove the lease, and the second succeeds. Raises ClusterError after the last
+        attempt, and LaneRevoked if the partition was revoked or released between two attempts: the Master may then assign it
+        again, also to this member.
         """
         for attempts_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
             try:
@@ -179,8 +181,9 @@ class PartitionRegistration:
 
 
 def warn_offset_set_back(partition: object, confirmed_offset: int, offset: int) -> None:
-    """Log that a Broker continues at `offset`, although all messages up to `confirmed_offset` had been confirmed."""
+    """Log that a Broker continues at `offset`, although all messages before `confirmed_offset` had been confirmed."""
     reason = (
-        "the Broker lost data or offsets that were not on disk yet, or a person moved the group; messages may be delivered again"
+        "the Broker lost data or offsets that were not on disk yet, or somebody reset the group's offset;"
+        " messages may be delivered again"
     )
     log.warning("%s: reading goes back from offset %d to %d: %s", partition, confirmed_offset, offset, reason)

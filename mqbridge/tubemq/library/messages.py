@@ -1,7 +1,8 @@
 """Encode and decode message data (body, attributes, type and time).
 
-Programs need this module for the senders that take encoded messages, and for packs, whose messages are not decoded. In the
-protocol the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and `$msgTime$` first.
+Programs need this module for the senders that take encoded messages, and for packs (the messages of one response of a Broker),
+which are received undecoded. In the protocol the attributes are one string: `key=value` pairs joined by commas, `$msgType$` and
+`$msgTime$` first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +60,7 @@ def _check_text(text: str) -> str:
 
 
 def decode(message: StoredMessage) -> TubeMessage:
-    """Decode a message of a pack. Raises LocalProtocolError for a wrong checksum; the SDKs skip such messages silently."""
+    """Decode a message of a pack. Raises LocalProtocolError if its checksum is wrong; the SDKs skip such a message silently."""
     data = message.payLoadData
     if checksum(data) != message.checkSum:
         raise LocalProtocolError(f"message {message.messageId} is damaged: its checksum differs from {message.checkSum}")
@@ -69,10 +70,10 @@ def decode(message: StoredMessage) -> TubeMessage:
 
 
 def decode_all(messages: Iterable[StoredMessage], types: Mapping[str, object] | Iterable[str] = ()) -> list[TubeMessage]:
-    """Decode the messages of a pack, without those of other types if `types` are given.
+    """Decode the messages of a pack; with `types`, return only the messages of these types.
 
-    `types` are message types (of a mapping, its keys); without any, all messages are returned. Brokers compare only hashes of
-    types, so they may send messages of other types, too. Raises LocalProtocolError like `decode`.
+    `types` contains message types, or is a mapping with message types as keys; if it is empty, all messages are returned. Brokers
+    compare only hashes of types, so they may send messages of other types, too. Raises LocalProtocolError like `decode`.
     """
     selected_types = frozenset(types)
     decoded = [decode(message) for message in messages]
