@@ -30,7 +30,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds in the largest unit that divides them, so that the text parses to the same value."""
+    """Format seconds in the largest unit that divides them; fractions of a millisecond get six decimals, so down to 1 ns."""
     for unit in ("d", "h", "m", "s"):
         count = seconds / _UNIT_SECONDS[unit]
         if count >= 1 and count.is_integer():
@@ -64,7 +64,7 @@ def split_listen_address(text: str) -> tuple[str, int]:
 
 
 def _read_duration(value: Any) -> Any:
-    """Parse a text. Raises PydanticCustomError for any other value."""
+    """Parse a text. Raises PydanticCustomError if it is invalid, and for any other value."""
     if isinstance(value, str):
         return _read(parse_duration, value)
     raise PydanticCustomError(

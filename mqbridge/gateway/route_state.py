@@ -13,7 +13,7 @@ from mqbridge.message import Partition
 from mqbridge.net.budget import Budget
 
 ASSIGNMENT_PATIENCE_S = 60.0
-"""Seconds after which partitions that are not assigned to this route count as assigned to other members of the group.
+"""Seconds since the last change of the assignment after which the missing partitions count as assigned to other members.
 
 Until then the route is not idle. Groups need at most a third of this time for an assignment.
 """
@@ -23,16 +23,18 @@ class RouteState:
     """The state of a route; the subclass `Route` changes it."""
 
     _endpoints: RouteEndpoints
+    """Source topics and targets that are in use; set by the subclass."""
 
     def __init__(self, config: RouteConfig, counters: Counters) -> None:
         self.name = config.name
         self.config = config
         self.counters = counters
         self.budget = Budget(config.delivery.sending_bytes)
+        """Limits the bytes of the batches in flight; the source is not read while it is full."""
         self.error: Exception | None = None
         """The error that stopped the route; None while it runs."""
         self.retry_reason: Exception | None = None
-        """The transient error after which the route will try again to open its targets or to join its group; None if none."""
+        """The transient error because of which the route will open its targets, or join its group, again; None without one."""
         self.memberships = 0
         """Number of memberships started so far."""
         self._membership: GroupMembership | None = None
@@ -51,7 +53,7 @@ class RouteState:
 
     @property
     def is_pending(self) -> bool:
-        """True if the route is not open yet, and not being stopped: it may still create missing topics."""
+        """True if the route has not opened its targets yet and is not being stopped: plans expect that it creates its topics."""
         return not (self._endpoints.is_open or self._stop_requested.is_set())
 
     @property
@@ -73,23 +75,23 @@ class RouteState:
 
     @property
     def in_flight_messages(self) -> int:
-        """Number of messages received and not yet stored, without those that still wait for the rate limit or the budget."""
+        """Number of messages received and not yet stored, without those that wait for the rate limit or for `budget`."""
         return sum(delivery.in_flight_messages for delivery in self.deliveries.values())
 
     @property
     def in_flight_batches(self) -> int:
-        """Number of batches received and not yet stored."""
+        """Number of batches received and not yet stored, including those that wait for the rate limit or for `budget`."""
         return sum(delivery.in_flight_batches for delivery in self.deliveries.values())
 
     def oldest_age(self, now: float) -> float:
-        """Return the age of the oldest batch in flight, in seconds; 0 if there is none."""
+        """Return the seconds since delivery of the oldest batch in flight began; 0 if there is none. `now` is the loop time."""
         return max(
             (now - opened_at for delivery in self.deliveries.values() if (opened_at := delivery.oldest_opened_at) is not None),
             default=0.0,
         )
 
     def idle_for(self, now: float) -> float:
-        """Return the seconds since the last message; infinite for a stopped route.
+        """Return the seconds since the last message or the last change of the assignment; infinite for a stopped route.
 
         It is 0 while the route joins its group, waits for partitions, or has messages in flight or still to read.
         """

@@ -1,4 +1,4 @@
-"""`mqbridge run`: run the gateway. Its packages are imported when it starts, not for help or completion."""
+"""`mqbridge run`: run the gateway. The gateway is imported only when the command runs: help and completion stay fast."""
 
 import asyncio
 import signal
@@ -50,9 +50,9 @@ def run(
     The first Ctrl-C or SIGTERM drains: messages in flight are delivered and acknowledged, the rest stays at the source.
     The second quits at once; the next run delivers the messages in flight again.
 
-    The gateway waits for clusters that are unreachable at the start and is not ready until then: their routes start when they
-    answer, the other routes run meanwhile. A problem with the topics of the reachable clusters ends the gateway before it creates
-    anything.
+    If a cluster is unreachable at the start, the gateway waits for it: the routes of this cluster start when it answers, and the
+    other routes run meanwhile. The gateway is not ready until every cluster has answered. A problem with the topics of the
+    reachable clusters ends the gateway before it creates anything.
 
     With --until-idle the gateway waits up to a minute for partitions that its group has not assigned to it; after that, other
     members of the group hold them.
@@ -65,7 +65,7 @@ def run(
     try:
         config = load(file)
     except ConfigError:
-        if wants_json_log(file):
+        if wants_json_log(file):  # report the invalid configuration in the log format that it asks for
             logs.configure("debug" if debug.get() else "warning", "json")
         raise
     _configure_log(config)
@@ -93,6 +93,7 @@ def serve(
     gateway.on_applied = _configure_log
 
     def stop() -> bool:
+        """Tell the gateway to end, after the first signal; return False to have `main` cancelled instead."""
         if not gateway.ready and until_idle_s is not None:
             return False  # a run until idle that has not started is cancelled: there is nothing to drain
         if not gateway.ready:

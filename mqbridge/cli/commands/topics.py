@@ -35,7 +35,7 @@ def topics(
     at: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List topics, describe them (partitions, bounds, settings), or create them.
+    """List topics, describe them (partitions with first and next position, settings), or create them.
 
     For example:
 
@@ -76,7 +76,7 @@ async def _topics(choice: "ClusterChoice", names: list[str], create: int | None,
 
 
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
-    """Return the fields of a topic for JSON: its partitions with their bounds, and its settings. Raises ClusterError."""
+    """Return the fields of a topic for JSON: partitions and settings. Unknown bounds and counts are None. Raises ClusterError."""
     topic = await cluster.describe(name)
     if topic is None:
         raise topic_not_found(name, cluster)
@@ -86,7 +86,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
             "name": partition,
             "first": format_position(bounds[partition].first) if partition in bounds else None,
             "next": format_position(bounds[partition].next) if partition in bounds else None,
-            "messages": PartitionLag(partition, bounds.get(partition)).message_count,
+            "messages": PartitionLag(partition, bounds.get(partition)).message_count,  # needs no group
         }
         for partition in topic.partitions
     ]

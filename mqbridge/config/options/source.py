@@ -37,7 +37,8 @@ class Source(Options):
         default=60.0,
         ge=MIN_REFRESH_S,
         description="Interval of checks for new topics and new source partitions. If new topics match the patterns, the route is "
-        "reopened with them. For new source partitions, targets with `create` are grown. Null disables the checks.",
+        "reopened with them. If a topic has new partitions, targets with `create` get more partitions, too. Null disables the "
+        "checks.",
     )
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for consuming; see the inbound options below."

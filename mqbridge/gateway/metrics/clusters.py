@@ -15,11 +15,11 @@ CLUSTER = ("cluster",)
 def clusters() -> Iterator[Family]:
     """Yield the metrics of clusters: connection state (not for systems without connections) and expiry times."""
     for name, kind, description, when_to_look, read in (
-        ("cluster_up", "gauge", "1 while every needed server is reachable", "Look here first: 0 is an outage.", _is_up),
+        ("cluster_up", "gauge", "1 while every server in use is reachable", "Look here first: 0 is an outage.", _is_up),
         (
             "cluster_away_seconds",
             "gauge",
-            "Seconds since a needed server became unreachable; 0 while all are reachable",
+            "Seconds since a server in use became unreachable; 0 while all are reachable",
             "How long has the outage lasted?",
             _unreachable_s,
         ),
@@ -40,7 +40,7 @@ def clusters() -> Iterator[Family]:
         (
             "retries",
             "counter",
-            "Sends that were retried",
+            "Retries of sends; every attempt counts",
             "It grows: the target has transient failures.",
             lambda connectivity: connectivity.retries,
         ),
@@ -51,7 +51,7 @@ def clusters() -> Iterator[Family]:
         "mqbridge_expiry_timestamp_seconds",
         "gauge",
         ("cluster", "of"),
-        "Expiry time of the certificates (ours and the servers') and tokens of a cluster, s since the epoch",
+        "Expiry time of the certificate (ours or a server's) or token that the label `of` names, s since the epoch",
         "`mqbridge_expiry_timestamp_seconds - time()`: renew it before that is 0.",
         _expiries,
     )

@@ -22,12 +22,12 @@ class LogSettings(ClusterModel):
         " the operating system has the data: a killed process loses nothing, a power failure may lose the last seconds.",
     )
     retention: Duration | None = Field(
-        default=7 * 86400.0, gt=0, description="Age after which a batch is dropped, read or not; null keeps everything."
+        default=7 * 86400.0, gt=0, description="Age after which stored messages are dropped, read or not; null keeps everything."
     )
     retention_bytes: Size | None = Field(
         default=None,
         gt=0,
-        description="Size of a partition above which the oldest batches are dropped, read or not; null sets no limit.",
+        description="Size of a partition above which its oldest messages are dropped, read or not; null sets no limit.",
     )
     max_message_bytes: Size = Field(
         default=16 << 20,
@@ -49,7 +49,7 @@ class LogSettings(ClusterModel):
         default=5.0,
         gt=0,
         le=600,
-        description="How long to wait for another process that is writing before the request fails.",
+        description="How long an operation waits for another process that is writing to the file, before it fails.",
     )
 
     @classmethod

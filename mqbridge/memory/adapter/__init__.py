@@ -1,4 +1,4 @@
-"""The adapter of the memory system; `ADAPTER` registers it with the gateway."""
+"""The adapter of the memory system, a broker inside the process; `ADAPTER` registers it with the gateway."""
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter

@@ -36,7 +36,7 @@ FindCluster = Callable[[ClusterRef], AbstractAsyncContextManager[Cluster]]
 
 
 def sender_name(job: str, source: Partition) -> str:
-    """Return the producer name under which every attempt of a job sends the messages of a source partition."""
+    """Return the sender (producer name) under which every attempt of a job sends the messages of a source partition."""
     return quote(f"mqbridge|{job}|{origin_prefix(source)}", safe="|")
 
 
@@ -46,7 +46,7 @@ class OpenRequest:
 
     job     the name of the job, the same in every attempt
     first   position of the first message to send
-    replay  None if no message from `first` on can be stored already
+    replay  where an earlier attempt may have stored messages from `first` on; None if none can be stored already
     """
 
     spec: TargetsSpec
@@ -57,7 +57,7 @@ class OpenRequest:
 
     @property
     def selected_topic(self) -> SelectedTopic:
-        """The source topic, with the words for templates of target topics. Raises ConfigError if the route does not read it."""
+        """The source topic, with the values that target topics may insert. Raises ConfigError if the route does not read it."""
         topic = self.source.topic
         if not self.spec.source_topics:
             return SelectedTopic(topic, {"topic": topic})
@@ -81,7 +81,7 @@ class OpenTargets:
         self.dead_letters: DeadLetters | None = None
         """The opened dead-letter topic; None if the spec has none."""
         self.initial_ends: dict[TopicKey, dict[int, Position]] = {}
-        """End positions of the topics before the first send. Empty in a replay: messages may be stored before the ends."""
+        """End positions of the topics before the first send. Empty in a replay: an earlier attempt may have sent already."""
         self._request, self._spec, self._clusters, self._tally = request, request.spec, clusters, tally
         self._outbounds: list[Outbound] = []
 
@@ -117,12 +117,13 @@ class OpenTargets:
         label = f"{config.cluster}/{topic}"
         if any(target.label == label for target in self.targets) and request.sender is not None:
             raise ConfigError(
-                f"two targets are {label}: a repeated attempt could not know which of them stored a message",
+                f"two targets of route {self._spec.name!r} are {label}:"
+                " a repeated attempt could not tell which of them stored a message",
                 hint="Remove one of the targets, or give them different topics",
             )
         outbound: Outbound
         if self._spec.topic_from_rows and await cluster.describe(topic) is None:
-            outbound = RefusingOutbound(f"its topic {topic!r} does not exist")
+            outbound = RefusingOutbound(f"the target topic {topic!r} does not exist")
         else:
             # `sender` makes the outbound send in order, see `_open_outbound`.
             outbound = CheckedOutbound(await self._open_outbound(config.cluster, topic, config.options, sender=request.sender))
@@ -162,6 +163,7 @@ class OpenTargets:
                 format_position(max(last.values())),
                 request.sender,
             )
+            # The earlier job may have stored them anywhere, so search the whole topic.
             return await find_stored(cluster, topic, outbound, request.source, request.first, since=None)
         return StoredPositions(last)
 

@@ -199,7 +199,7 @@ def test_topics_of_rows_are_no_templates_and_missing_ones_make_dead_letters(topi
         assert cluster.stored("orders") == [[], []]
         if not exists:
             reasons = {letter.property("mqbridge.dead.reason") for partition in stored for letter in partition}
-            assert reasons == {f"its topic {topic!r} does not exist"}
+            assert reasons == {f"the target topic {topic!r} does not exist"}
 
     run_in_virtual_time(run)
 
