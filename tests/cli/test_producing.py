@@ -1,7 +1,9 @@
 """`mqbridge produce`: how input and options become messages."""
 
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -170,3 +172,13 @@ def test_fields_of_a_json_object_override_the_command_line() -> None:
     assert (message.payload, message.key, message.msg_type) == (b"x", "other", "t")
     with pytest.raises(ConfigError):
         builder.make_message(b'{"defect": "x"}')
+
+
+async def test_unreadable_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=SimpleNamespace(fileno=lambda: folder)))
+    try:
+        with pytest.raises(ConfigError, match="standard input cannot be read: Is a directory"):
+            await anext(read_input.split_records([], b"\n"))
+    finally:
+        os.close(folder)

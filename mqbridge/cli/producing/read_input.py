@@ -39,7 +39,10 @@ async def whole_files(files: Sequence[Path]) -> AsyncIterator[list[bytes]]:
 
 
 async def split_records(files: Sequence[Path], delimiter: bytes) -> AsyncIterator[list[bytes]]:
-    """Yield the records between delimiters; the last record needs none. Raises ConfigError if a record is too large."""
+    """Yield the records between delimiters, those that one read completes together; without files, read standard input.
+
+    The last record of a file needs no delimiter. Raises ConfigError if a record is too large.
+    """
     for path in files or [STDIN]:
         remaining = b""
         async for data in _chunks(path):
@@ -56,17 +59,18 @@ async def split_records(files: Sequence[Path], delimiter: bytes) -> AsyncIterato
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:
     """Yield the bytes of a file as they are read. Raises ConfigError for a file that cannot be read."""
-    if path == STDIN:
-        read = _stdin_reader()
-        while data := await _in_thread(read):
-            yield data
-        return
     try:
+        if path == STDIN:
+            read = _stdin_reader()
+            while data := await _in_thread(read):
+                yield data
+            return
         with path.open("rb") as file:
             while data := await asyncio.to_thread(file.read, READ_BYTES):
                 yield data
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="Check the path and its permissions") from error
+        name = "standard input" if path == STDIN else path
+        raise ConfigError(f"{name} cannot be read: {error.strerror}", hint="Check the path and its permissions") from error
 
 
 def _stdin_reader() -> ReadFunction:
@@ -77,7 +81,7 @@ def _stdin_reader() -> ReadFunction:
     """
     try:
         descriptor = sys.stdin.buffer.fileno()
-    except (OSError, io.UnsupportedOperation):
+    except (OSError, io.UnsupportedOperation):  # a program has replaced sys.stdin, as tests do
         return lambda: sys.stdin.buffer.read(READ_BYTES)
     return lambda: os.read(descriptor, READ_BYTES)
 
