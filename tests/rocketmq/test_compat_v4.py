@@ -196,7 +196,7 @@ async def test_levels_come_from_the_brokers_settings(scripted: Scripted) -> None
     assert await levels_of(scripted, settings_of(407, "brokerName=a\n")) == tuple(s * 1000 for s in DEFAULT_LEVELS_S)
     assert await levels_of(scripted, settings_of(407, "messageDelayLevel=2s 1d\n")) == (2000, 86_400_000)
     assert await levels_of(scripted, settings_of(413, f"messageDelayLevel={LEVELS}\n")) == ()
-    with pytest.raises(RemoteProtocolError, match="messageDelayLevel contains '5x'"):
+    with pytest.raises(RemoteProtocolError, match=r"messageDelayLevel of broker .* contains '5x'"):
         await levels_of(scripted, settings_of(407, "messageDelayLevel=1s 5x\n"))
 
 

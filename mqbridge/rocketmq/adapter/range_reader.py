@@ -51,14 +51,14 @@ async def read_range(
         while end_offset is None or offset < end_offset:
             pulled = await _next_pull(assigned, end_offset)
             if pulled is None:
-                return  # no message follows in the range: the topic is compacted
+                return  # compaction has removed the last messages of the range
             pulls = join_pulls(assigned, pulled)
             if end_offset is not None:
                 pulls = [pull.until(end_offset) for pull in pulls if pull.first < end_offset]
                 if not pulls:
-                    return  # the first message of the pull is after the range: the topic is compacted
+                    return  # compaction has removed all messages between the last pull and the end of the range
             offset = pulls[-1].next
-            if (batch := make_batch(partition, pulls)) is not None:
+            if (batch := make_batch(partition, pulls)) is not None:  # None: no message of these pulls is in the range
                 yield batch
     finally:
         await reader.close()

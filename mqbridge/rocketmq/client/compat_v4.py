@@ -39,7 +39,7 @@ async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     """Return the broker's delays (ms) from level 1 on; empty for a 5.x broker, which delays messages until any time.
 
     A broker that refuses to return its settings counts as a 5.x broker. Raises ClusterError, also if it denies us access
-    (AccessRefused).
+    (AccessRefused), and RemoteProtocolError for an invalid level.
     """
     try:
         response = await client.request(address, Code.GET_BROKER_CONFIG)
@@ -50,7 +50,8 @@ async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
         return ()
     if not is_old(response):
         return ()
-    levels = tuple(_milliseconds(text) for text in (decode_settings(response.body).get("messageDelayLevel") or LEVELS).split())
+    texts = (decode_settings(response.body).get("messageDelayLevel") or LEVELS).split()
+    levels = tuple(_milliseconds(text, address) for text in texts)
     log.warning(
         "broker %s is older than 5.0: each delay is rounded up to the next of its %d levels, %d s at most",
         address,
@@ -60,15 +61,15 @@ async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
     return levels
 
 
-def _milliseconds(text: str) -> int:
-    """Parse a duration like `10s`. Raises RemoteProtocolError."""
+def _milliseconds(text: str, address: str) -> int:
+    """Parse a duration like `10s` from the settings of the broker at `address`. Raises RemoteProtocolError."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_MS or not number.isdecimal():
-        raise RemoteProtocolError(f"a broker's messageDelayLevel contains {text!r}, which is no duration like 10s")
+        raise RemoteProtocolError(f"messageDelayLevel of broker {address} contains {text!r}, which is no duration like 10s")
     return int(number) * _UNITS_MS[unit]
 
 
-async def find_time(
+async def find_offset_at(
     client: BaseClient, address: str, queue: Queue, timestamp: int, first: int, next_: int, *, upper: bool
 ) -> int:
     """Return the first offset whose message was stored at `timestamp` (ms) or later, `next_` if there is none.
@@ -88,7 +89,7 @@ async def find_time(
 
 
 async def _stored_at(client: BaseClient, address: str, queue: Queue, offset: int) -> int:
-    """Return the store time of a message (ms); -1 if it was deleted, which makes it older than all others."""
+    """Return the store time of a message (ms); -1 if there is none, because a deleted message is older than all others."""
     header = PullHeader(
         READER_GROUP,
         queue.topic,

@@ -5,7 +5,7 @@ For a queue that does not exist, a broker returns offset 0 instead of an error. 
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.rocketmq.client.base_client import BaseClient
-from mqbridge.rocketmq.client.compat_v4 import find_time, is_old, topics_with_offsets
+from mqbridge.rocketmq.client.compat_v4 import find_offset_at, is_old, topics_with_offsets
 from mqbridge.rocketmq.client.route import queue_label
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -60,7 +60,7 @@ class Positions:
             return OffsetResult.decode(response.ext).offset
         # The result of a 4.x broker may be inexact: search among the messages instead.
         bounds = await self.first(queue), await self.next(queue)
-        return await find_time(self._client, address, queue, timestamp, *bounds, upper=upper)
+        return await find_offset_at(self._client, address, queue, timestamp, *bounds, upper=upper)
 
     async def committed(self, queue: Queue, group: str, *, exact: bool = True) -> int | None:
         """Return the group's committed offset; None if there is none.

@@ -1,5 +1,6 @@
 """Commits of one queue that wait for the store's confirmation, as in a release or after a seek.
 
+The store keeps the committed offsets: the brokers for a group, otherwise see `offset_store`.
 Regular commits do not wait: pulls carry them, and `held_queues` sends those of all queues every few seconds.
 """
 
@@ -22,7 +23,7 @@ MAX_WAIT_S = 3.0
 milliseconds."""
 MAX_REVOKED_WAIT_S = 0.25
 """The same for the last commit of a revoked queue. It is shorter because the member that gets the queue queries the offset 0.5 s
-after it learns of that."""
+after the queue is assigned to it."""
 
 
 class CommitContext(Protocol):
@@ -60,7 +61,7 @@ class QueueCommits:
             )
 
     async def flush(self) -> None:
-        """Commit and wait for the store, as `save` does, but raise ClusterError after a failure."""
+        """Commit once and wait for the store. Raises ClusterError or ProtocolError after a failure."""
         await self._carrying_pulls.wait(MAX_WAIT_S)
         await self._save()
 
@@ -70,7 +71,7 @@ class QueueCommits:
         offset, run = state.unsaved(self._loop.time()), state.run
         if offset is not None:
             await self._context.store.save(self._queue, offset)
-            if run == state.run:  # a move or a reset in the meantime has set another offset, which is not saved yet
+            if run == state.run:  # else a seek or a reset began a new run meanwhile, with an offset that is not saved yet
                 state.mark_saved(offset)
 
     async def cancel_pulls(self) -> None:

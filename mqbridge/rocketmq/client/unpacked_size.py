@@ -40,7 +40,7 @@ def max_unpacked_body_bytes(body: bytes) -> int:
 
 
 def split_points(body: bytes, limit: int) -> Iterator[int]:
-    """Yield the indexes in `body` at which parts end; the last one is the end of the last record.
+    """Yield the indexes in `body` at which parts end; the last one is the end of the last record (0 if there is no record).
 
     A part consists of whole records whose bounds add up to at most `limit` bytes, or of one record with a bound above it.
     """
@@ -54,7 +54,7 @@ def split_points(body: bytes, limit: int) -> Iterator[int]:
 
 
 def _ends_and_bounds(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the index after each record, and the record's upper bound."""
+    """Yield the index after each record, and the record's upper bound. `PulledRecords` has checked the sizes in `body`."""
     at = 0
     while at < len(body):
         size, sys_flag = _SIZE_AND_SYS_FLAG.unpack_from(body, at)

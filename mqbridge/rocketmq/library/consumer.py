@@ -120,7 +120,7 @@ class Consumer:
         """Acknowledge a message. The group's offset in its queue passes it once all messages before it are acknowledged, too.
 
         Returns False, and does nothing, if the message no longer belongs to this consumer: its queue moved to another member, a
-        seek moved the queue, the message is acknowledged or sent back already, or the consumer is closed.
+        seek changed the queue's offset, the message is acknowledged or sent back already, or the consumer is closed.
         """
         pull: DeliveredPull = message.handle
         return not self.closed and pull.acknowledger.acknowledge(pull, message.position[0])
@@ -128,14 +128,14 @@ class Consumer:
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
         """Request redelivery of a message after at least `delay_s` seconds.
 
-        Returns False in the same cases as `acknowledge`, and already while a queue that moves to another member waits for its
-        last acknowledgements.
+        Returns False in the same cases as `acknowledge`, and also as soon as the queue is revoked, when `acknowledge` may still
+        succeed.
 
         The message is sent back to the group's retry topic, and any member may receive it from there. The broker delays it by the
         shortest delay level of at least `delay_s`: from 1 s to 2 h. After `max_redeliveries` it becomes a dead letter instead.
 
         A consumer that is orderly, broadcasting or a reader, or that does not read the retry topic, delivers the message again
-        itself; messages that follow it in the queue may be delivered before it.
+        itself, as does every consumer if sending back fails; messages that follow it in the queue may be delivered before it.
         """
         pull: DeliveredPull = message.handle
         offset = message.position[0]
@@ -156,7 +156,7 @@ class Consumer:
     async def dead_letter(self, message: ReceivedMessage) -> bool:
         """Move a message to the group's dead letter topic. Returns False in the same cases as `negative_acknowledge`.
 
-        Raises ClusterError if the broker does not store it; the message is then outstanding again.
+        Raises ClusterError if the broker does not store it; the message can then be acknowledged as before.
         """
         pull: DeliveredPull = message.handle
         offset = message.position[0]
@@ -217,7 +217,7 @@ class Consumer:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
-        """Move the group's offsets.
+        """Move the group's offsets; those of this consumer if it is a reader.
 
         `earliest`, `latest` or a time applies to every queue that is assigned to this consumer, except queues of the retry topic.
         A message applies to its own queue. The next message received from a queue is the one at the new offset. Raises

@@ -1,6 +1,8 @@
 """Field table: the rule for each field of a RocketMQ record, each system property and each reserved property of gateways.
 
-The sets of property names that the mapping uses are computed from this table. `FieldRule` explains the fates and `own`.
+The sets of property names that the mapping uses are computed from this table. `FieldRule` explains the fates, and `own`: the
+value is specific to RocketMQ, so values from other systems are not written there. To escape a property is to write it under the
+name `mqbridge.x.N.NAME`, which brokers and clients do not interpret.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
@@ -9,10 +11,11 @@ from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES, TRANSIENT_PREFIX, Na
 FLAG = "mqbridge.rocketmq.flag"
 """Property of a message for the flag of its record, unless it is 0."""
 SHARDED = "mqbridge.rocketmq.sharded"
-"""Property of a message whose record had a __SHARDINGKEY that equals its first index key, because `key` does not tell this."""
+"""Property of a message whose record had a __SHARDINGKEY that equals its first index key: `key` would be the same without it."""
 ESCAPE_PREFIX = "mqbridge.x."
+"""Start of the names of escaped properties."""
 EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"
-"""Names of reserved properties, see their rules below."""
+"""Names of two reserved properties; RESERVED_PROPERTIES describes them."""
 
 # Reasons that several rules have.
 _TIMER = "state of a delay that has passed; with it, the broker would delay the copy again"
@@ -161,7 +164,7 @@ RESERVED_PROPERTIES = (
     FieldRule(EMPTY, "payload", CARRIED, "an empty payload; valid only if the body is one zero byte"),
     FieldRule("mqbridge.without", "key", CARRIED, "a message with index keys but no key", own=True),
     FieldRule("mqbridge.origin", "origin", CARRIED, "cluster, topic, partition and position of the source"),
-    FieldRule("mqbridge.hops", "hops", CARRIED, "the number of gateways passed, from the second on"),
+    FieldRule("mqbridge.hops", "hops", CARRIED, "the number of gateways passed, if it is at least 2"),
     FieldRule("mqbridge.u.*", "properties", CARRIED, "a user property whose own name is reserved"),
     FieldRule(
         ESCAPE_PREFIX + "N.*",
@@ -184,7 +187,7 @@ RESERVED_PROPERTIES = (
         "mqbridge.v",
         None,
         CARRIED,
-        "marks a message that a gateway wrote, if no other pair does: its born timestamp is no event time",
+        "marks a message that a gateway wrote, if it has no other reserved property: its born timestamp is no event time",
     ),
     FieldRule("", "defect", DROPPED, "a message that cannot be decoded is never sent"),
 )

@@ -54,7 +54,10 @@ def parse_receipt(text: str) -> Receipt:
 
 
 def parse_start_offsets(text: str | None) -> dict[SourceQueue, int]:
-    """Parse `startOffsetInfo` to the start by queue; empty for None. Raises RemoteProtocolError for invalid text."""
+    """Parse `startOffsetInfo` to the first popped offset of each queue; empty for None.
+
+    Raises RemoteProtocolError for invalid text.
+    """
     try:
         return {(retry, int(queue)): int(start) for retry, queue, start in _entries(text)}
     except ValueError as error:
@@ -62,7 +65,7 @@ def parse_start_offsets(text: str | None) -> dict[SourceQueue, int]:
 
 
 def parse_message_offsets(text: str | None) -> dict[SourceQueue, list[int]]:
-    """Parse `msgOffsetInfo` to the offsets by queue; empty for None. Raises RemoteProtocolError for invalid text."""
+    """Parse `msgOffsetInfo` to the popped offsets of each queue; empty for None. Raises RemoteProtocolError for invalid text."""
     try:
         return {(retry, int(queue)): [int(offset) for offset in offsets.split(",")] for retry, queue, offsets in _entries(text)}
     except ValueError as error:

@@ -27,7 +27,7 @@ pub fn write_order(names: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// Parses a value of `mqbridge.order` to indexes; None for a text that is not a valid order, so that no gateway wrote it.
+/// Parses a value of `mqbridge.order` to indexes; None if it is not a valid order, which means that no gateway wrote it.
 pub fn read_order(text: &[u8]) -> Option<Vec<usize>> {
     if text == b"-" {
         return Some(Vec::new());
@@ -45,7 +45,7 @@ pub fn read_order(text: &[u8]) -> Option<Vec<usize>> {
     Some(order)
 }
 
-/// Puts the store's pairs from `start` on into the order that `text`, a value of `mqbridge.order`, describes.
+/// Puts the store's pairs from `start` on into the order that `text`, a valid value of `mqbridge.order`, describes.
 ///
 /// `names` are the names of these pairs as they are stored, that is, escaped. If there is one pair more than in the original
 /// message, a UNIQ_KEY is removed, because the broker or the gateway added it. If the number still differs, another client
