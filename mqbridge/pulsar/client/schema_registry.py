@@ -10,7 +10,7 @@ from mqbridge.pulsar.wire.schemas import Schema, get_or_create_schema, get_schem
 
 
 class RegisteredSchema(NamedTuple):
-    """A schema, and its version among the schemas of its topic."""
+    """A schema, and its version among the schemas of its topic (bytes that only the broker interprets)."""
 
     schema: Schema
     version: bytes
@@ -19,7 +19,7 @@ class RegisteredSchema(NamedTuple):
 async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: float) -> RegisteredSchema | None:
     """Return the schema of a topic in this version (None: the latest); None if the topic has no schema or does not exist.
 
-    `timeout` is the deadline of the response in seconds. Raises ClusterError.
+    `timeout` limits the wait for the response, in seconds. Raises ClusterError.
     """
     connection = await lookup.service()
     response: pb.CommandGetSchemaResponse = await connection.request(
@@ -38,7 +38,7 @@ async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: floa
 async def register(lookup: Lookup, topic: str, schema: Schema, timeout: float) -> bytes:
     """Register a schema at the broker that owns the topic, unless it is registered; return its version.
 
-    `timeout` is the deadline of the response in seconds. Raises ClusterError.
+    `timeout` limits the wait for the response, in seconds. Raises ClusterError.
     """
     owner = await lookup.owner(topic)
     response: pb.CommandGetOrCreateSchemaResponse = await owner.connection.request(

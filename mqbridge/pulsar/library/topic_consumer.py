@@ -65,7 +65,7 @@ class TopicConsumer:
         try:
             if self._watch is not None:
                 self._topics |= (await self._watch.next_change()).added
-            self._budget.consumers = len(self._topics)  # at least one consumer per topic; `_subscribe` may raise the number
+            self._budget.consumers = len(self._topics)  # at least; the budget also counts those that join
             for topic in sorted(self._topics):
                 await self._subscribe(topic, missing_is_fatal=self._watch is None)
         except BaseException:
@@ -102,7 +102,7 @@ class TopicConsumer:
         return None
 
     def failed_consumers(self) -> list[EntryConsumer]:
-        """Return the consumers that ended with an error (their `end_error`); a deleted topic of a pattern is not an error."""
+        """Return the consumers that ended with an error, except closed ones and those of deleted topics of a pattern."""
         return [
             each
             for each in self._round_robin

@@ -24,8 +24,8 @@ MAGIC_BROKER_METADATA = 0x0E02
 
 MIN_MESSAGE_BYTES = 6
 """Minimum size of a message in a batch: four bytes for the size of its metadata, at least two for the metadata (payload size).
-A batch that announces more messages than fit is damaged. So the bit mask of its messages, with one bit per message, is always
-smaller than its payload."""
+A batch that announces more messages than fit is damaged. So an acknowledgement mask, with one bit per message, is always smaller
+than the payload."""
 
 ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
 """Bytes of memory that an entry takes besides its payload, and that each property in its own metadata adds. They were measured as
@@ -42,7 +42,7 @@ class Entry:
     """An entry as received by a consumer.
 
     payload        after `unpack`: decompressed, still with batch framing if the metadata has `num_messages_in_batch`; with a
-                   `defect`: the bytes as received
+                   `defect`: as received, or decompressed if only the number of messages is wrong
     defect         the reason why the entry cannot be read; None if it can
     partition      partition index, -1 for an unpartitioned topic
     ack_set        bit set of the messages to deliver, as 64-bit words (see `ids.py`); empty for all messages
@@ -101,7 +101,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Size of the payload after decompression, in bytes."""
+        """Size of the payload after decompression, in bytes; until `unpack` as the producer's metadata states it."""
         return max(len(self.payload), self.metadata.uncompressed_size)
 
     @property
@@ -209,18 +209,24 @@ class SendEncoder:
         self._send.producer_id = producer_id
 
     def encode(
-        self, sequence_id: int, highest: int, count: int, metadata: MessageMetadata, payload: bytes, is_chunk: bool = False
+        self,
+        sequence_id: int,
+        highest_sequence_id: int,
+        count: int,
+        metadata: MessageMetadata,
+        payload: bytes,
+        is_chunk: bool = False,
     ) -> bytes:
         """Return the bytes of the frame before its payload, which the caller sends after them.
 
-        `sequence_id` is that of the first message and `highest` that of the last; they are equal if the entry has only one
-        message. `count` is the number of messages.
+        `sequence_id` is that of the first message and `highest_sequence_id` that of the last; they are equal if the entry has
+        only one message. `count` is the number of messages.
         """
         send = self._send
         send.sequence_id = sequence_id
         send.num_messages = count
-        if highest > sequence_id:
-            send.highest_sequence_id = highest
+        if highest_sequence_id > sequence_id:
+            send.highest_sequence_id = highest_sequence_id
         else:
             send.ClearField("highest_sequence_id")
         if is_chunk:

@@ -106,7 +106,7 @@ class TubeMQ:
     async def close(self, deadline: float | None = None) -> None:
         """Close all connections; before that, unregister the producer and remove the temporary groups of readers.
 
-        At `deadline` (event loop time; None: CLOSE_S from now) these requests are dropped, and only the connections are closed.
+        At `deadline` (event loop time; None: CLOSE_S (30 s) from now) it drops these requests and only closes the connections.
         """
         self.connectivity.close()
         with contextlib.suppress(TimeoutError):
@@ -230,7 +230,7 @@ class TubeMQ:
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
             filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
             heartbeat_s=self._config.heartbeat,
-            budget=ReadBudget(spec.max_bytes, counts_packs=True),  # `max_bytes` limits also the packs read ahead, not only gets
+            budget=ReadBudget(spec.max_bytes, counts_packs=True),  # so that `max_bytes` also covers packs read ahead
             priority=_query_priority(spec),
             # With start LATEST, partitions that did not exist when the route first joined are still read from the first message.
             is_new_partition=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
@@ -308,8 +308,8 @@ def _check_topic(topic: str, partitions: int) -> None:
 
 def _forbidden_text(group: str, topic: str) -> str:
     return (
-        f"group {group!r} may not consume topic {topic!r}, which is for listed groups only: list the group with"
-        f" admin_add_authorized_consumergroup_info&topicName={topic}&groupName={group}"
+        f"group {group!r} may not consume topic {topic!r}, which is for listed groups only: list the group with the"
+        f" Master's web API (method=admin_add_authorized_consumergroup_info&topicName={topic}&groupName={group})"
     )
 
 

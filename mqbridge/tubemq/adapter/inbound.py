@@ -44,7 +44,7 @@ class TubeMQInbound:
             yield TubeMQLane(held, partition, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Release all partitions and leave the group, until `deadline` (event loop time; None: CLOSE_S from now)."""
+        """Release all partitions and leave the group, by `deadline` (event loop time; None: CLOSE_S (30 s) from now)."""
         if not self._closed:
             self._closed = True
             await self._consumer.close(seconds_until(deadline))
@@ -56,6 +56,7 @@ class TubeMQLane:
     def __init__(self, held: HeldPartition, partition: Partition, zone: tzinfo) -> None:
         self.partition = partition
         self.revoked = held.revoked
+        """Event that is set as soon as the partition is revoked or released."""
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
         """After a seek into a pack: (offset of the pack, number of messages to skip), since Brokers deliver whole packs.
@@ -78,7 +79,7 @@ class TubeMQLane:
             skip = self._messages_to_skip(pack)
             if skip < len(pack.messages):
                 # The offset at which the pack ends is known only after its commit. Until then, the position after the batch is
-                # counted from the pack's offset; it is smaller than the first position of the next pack.
+                # counted from the pack's offset: a smaller position than that of the next pack's first message.
                 next_position = pack.offset, len(pack.messages)
                 return batch_of(pack, skip, len(pack.messages), next_position, self.partition, self._zone)
             held.release_pack_bytes()  # nobody receives this pack
@@ -89,7 +90,7 @@ class TubeMQLane:
         return self._skip[1] if self._skip is not None and pack.offset == self._skip[0] else 0
 
     async def _confirm_skipped(self, pack: Pack, skip: int) -> None:
-        """Confirm a pack of which all messages are skipped; the remaining messages to skip are counted from its end."""
+        """Confirm a pack of which all messages are skipped; what is left to skip then counts from the offset where it ends."""
         try:
             end = await self._held.commit(consumed=True)
         except ClusterError:
@@ -113,13 +114,16 @@ class TubeMQLane:
             self._held.reject(delay_s)
 
     async def seek(self, position: Position) -> None:
-        """Register again at the position's offset; messages of its pack before the position are skipped."""
+        """Have the Broker continue at the position's offset; messages between that offset and the position are skipped.
+
+        Nothing is skipped if the Broker has no data at that offset any more.
+        """
         offset, skip = position
         begin = await self._held.seek(offset)
         self._skip = existing_position(offset, skip, begin, self._held.max_offset)
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the partition; returns at `deadline` in any case (event loop time; None: CLOSE_S from now)."""
+        """Release the partition; returns at `deadline` in any case (event loop time; None: CLOSE_S (30 s) from now)."""
         await self._held.release(resolve_deadline(deadline))
 
     def _is_current(self, batch: Batch) -> bool:
@@ -149,7 +153,7 @@ def batch_of(
         partial(decode, messages, first_position[0], zone, first_position[1]),
         count=count,
         size=size,
-        held_bytes=pack.held_bytes,
+        held_bytes=pack.held_bytes,  # of the whole pack, which `handle` keeps in memory
         first=first_position,
         next=next_position,
         format=FORMAT,

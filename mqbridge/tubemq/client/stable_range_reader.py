@@ -1,11 +1,12 @@
 """Reads a range so that a message has the same position each time it is read.
 
-A pack has only the offset at which its read began. Where the pack ends depends on the data that the Broker has in memory, and on
-data that arrived meanwhile. So a position that counts messages from the start of a pack could differ in the next read. Here,
-positions count messages from the start of a cell instead.
+A pack is the messages of one get response. It has only the offset at which its read began. Where the pack ends depends on the
+data that the Broker has in memory, and on data that arrived meanwhile. So a position that counts messages from the start of a
+pack could differ in the next read. Here, positions count messages from the start of a cell instead.
 
-The cells divide the index of the store into parts of equal size; only the first cell starts where the range begins. Each cell is
-read exactly to its end. A read that resumes at a position begins in the same cell, and so finds the same positions.
+Offsets are byte offsets in the index of the store, which has an entry of fixed size for each message of the store's partitions.
+The cells divide this index into parts of equal size; only the first cell starts where the range begins. Each cell is read exactly
+to its end. A read that resumes at a position begins in the same cell, and so finds the same positions.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -47,13 +48,14 @@ async def read_stable_range(
     end: MessagePosition,
     store_end: Callable[[], Awaitable[int]],
 ) -> AsyncGenerator[StableSlice, None]:
-    """Like `read_range`, but yield stable positions: each read of the range finds the same position for a message.
+    """Yield the messages from `begin` to `end` (exclusive); each read of the range finds the same position for a message.
 
-    `store_end` requests, from the Broker, the offset that the store's next message will get.
+    `group` must not have other users, since its position moves. `store_end` requests, from the Broker, the offset that the
+    store's next message will get.
     """
     base, skip = begin
-    # The store may have lost messages since `begin` and `end` were determined. Its end matters only if messages are skipped, or
-    # if the range has several cells: a read of a single cell stops at the end of the store by itself.
+    # If the store has lost messages since `begin` and `end` were determined, it may end earlier. Then fewer messages can be
+    # skipped, and the later cells do not exist. In all other cases the read stops at the end of the store by itself.
     if skip or _cell_end(base) < end[0]:
         current_end = await store_end()
         skip = min(skip, max(0, current_end - base) // INDEX_ENTRY_BYTES)

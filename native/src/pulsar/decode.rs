@@ -47,6 +47,7 @@ impl Decoder {
     /// Adds the messages of an entry that are to be delivered.
     ///
     /// If the payload is not a valid batch, it adds the entry as one message with a defect, and returns the text of the defect.
+    /// After the error `Unsupported`, the caller decodes the entries with the Python code.
     pub fn add(&mut self, entry: &Entry) -> Result<Option<String>> {
         let size = entry.payload.len();
         match &entry.kind {
@@ -115,7 +116,7 @@ impl Decoder {
         Ok((!is_whole).then(|| format!("{size} bytes of a batch of {count} held {index} messages in {at}")))
     }
 
-    /// Adds the message at this index of an entry; its properties are in `self.pairs`.
+    /// Adds the message at this index of an entry, as damaged if its texts are not UTF-8; its properties are in `self.pairs`.
     fn push(&mut self, entry: &Entry, index: i64, metadata: &Metadata, payload: Slice) -> Result<()> {
         if !metadata.is_text() {
             self.push_damaged(entry, index, payload, "its key or its properties are not UTF-8");
