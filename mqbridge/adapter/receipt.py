@@ -9,7 +9,8 @@ from mqbridge.message import Position
 class MessageFailure:
     """A message that was not stored: its index, the kind of failure, and the reason as text.
 
-    `index` is the index in the share that was sent; for `InboundLane.reject` it is the index in the batch.
+    `index` is the index in the share that was sent (the messages of a batch for one target partition); for `InboundLane.reject`
+    it is the index in the batch.
     """
 
     __slots__ = ("failure_kind", "index", "reason")

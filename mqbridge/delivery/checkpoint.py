@@ -98,7 +98,7 @@ class Checkpoints:
             await self._write_pending(BUSY_TIMEOUT_S)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Write the remaining positions, retrying until the deadline, and close."""
+        """Write the remaining positions, retrying until `deadline` (event loop time; None: 30 s from now), and close."""
         deadline = resolve_deadline(deadline)
         while self._unwritten:
             await self._write_pending(min(BUSY_TIMEOUT_S, seconds_until(deadline)))
@@ -108,7 +108,8 @@ class Checkpoints:
                 await asyncio.sleep(CLOSE_RETRY_PAUSE_S)
         if self._unwritten:
             log.error(
-                "the state file %s could not be written before the shutdown deadline: it lacks new positions of %d partitions",
+                "the state file %s could not be written before the shutdown deadline: it lacks new positions of %d partitions, "
+                "so the next start may not detect all gaps",
                 self._path,
                 len(self._unwritten),
             )

@@ -1,8 +1,8 @@
 """Handles messages that a target refuses: sends them as dead letters, and settles their leg when the dead letters are stored.
 
-A leg is one send of a batch to a target (see `tickets`). Without a dead-letter topic, a refusal ends the lane. Any other failure
-always ends the lane: storing its messages as dead letters would hide an outage. Messages of a lane that ended are delivered again
-when the route runs again.
+A lane delivers one source partition. A leg is one send of a batch to a target (see `tickets`); to settle it is to end it with
+success. Without a dead-letter topic, a refusal ends the lane. Any other failure always ends the lane: storing its messages as
+dead letters would hide an outage. Messages of a lane that ended are delivered again when the route runs again.
 """
 
 import asyncio
@@ -48,7 +48,8 @@ class Refusals:
             failures = not_refused or receipt.failures
             count, reason = len(failures), failures[0].reason
             error = DeliveryError(
-                f"target {target.label} did not store {count} messages; the source will deliver them again: {reason}"
+                f"target {target.label} did not store {count} messages of {ticket.batch.partition}; the source will deliver them "
+                f"again: {reason}"
             )
             self._fail_leg(ticket, share, error, receipt.failures)
         elif self._settings.dead_letters is None:
@@ -83,7 +84,8 @@ class Refusals:
         """Settle or fail the leg: `receipt` came from the target, and `sent` has the receipt of the dead letters."""
         failures, source = receipt.failures, ticket.batch.partition
         if sent.cancelled():
-            self._fail_leg(ticket, share, DeliveryError(f"sending dead letters to {letters.label} was cancelled"), failures)
+            cancelled = DeliveryError(f"sending dead letters of {source} to {letters.label} was cancelled")
+            self._fail_leg(ticket, share, cancelled, failures)
         elif isinstance(error := sent.exception(), Exception):
             self._fail_leg(ticket, share, error, failures)
         elif sent.result().failures:
@@ -107,10 +109,10 @@ class Refusals:
         target: Target,
         share: Share,
         failures: Sequence[MessageFailure],
-        receipt: Receipt,
+        letter_receipt: Receipt,
     ) -> DeliveryError:
         """Return the error for a message that neither the target nor the dead-letter topic has stored."""
-        letter_failure = receipt.failures[0]
+        letter_failure = letter_receipt.failures[0]
         failure = failures[letter_failure.index]  # the dead letters are in the order of the target's failures
         message = _message_location(ticket, share, failure.index)
         verb = "refused" if letter_failure.failure_kind is Failure.REFUSED else "did not store"

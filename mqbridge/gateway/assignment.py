@@ -18,8 +18,8 @@ LOG_AFTER_S = 5.0
 
 
 async def log_unassigned_routes(routes: Callable[[], Iterable[Route]]) -> None:
-    """Log each membership without a partition once, until cancelled."""
-    logged: dict[str, int] = {}  # by route: the number of the membership that was logged last (`Route.memberships`)
+    """Log each membership without a partition once, until cancelled. `routes` returns the routes that exist at that moment."""
+    logged: dict[str, int] = {}  # by route: which of its memberships was logged last, counted from 1
     while True:
         await asyncio.sleep(CHECK_INTERVAL_S)
         now = asyncio.get_running_loop().time()
@@ -27,8 +27,8 @@ async def log_unassigned_routes(routes: Callable[[], Iterable[Route]]) -> None:
             if logged.get(route.name) != route.memberships and (waited := route.unassigned_for(now)) >= LOG_AFTER_S:
                 logged[route.name] = route.memberships
                 log.info(
-                    "route %s is a member of group %s and has waited %.0f s for its first partition: groups of some systems "
-                    "take half a minute, and other members may hold all partitions",
+                    "route %s is a member of group %s and has waited %.0f s for its first partition: some systems take half "
+                    "a minute; after that, check whether other members of the group hold all partitions",
                     route.name,
                     route.config.source.group,
                     waited,

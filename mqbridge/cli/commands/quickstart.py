@@ -51,7 +51,7 @@ def quickstart(
     """
     logs.configure("error")  # the gateway warns about dead letters, which the demo causes on purpose
     if native.compiled is None:
-        print_note(native.notice)
+        print_note(native.notice)  # how to install the compiled module, and why it is not used
     if keep is not None:
         _run(keep, messages, partitions, as_json, kept=True)
         return
@@ -64,15 +64,15 @@ def _run(folder: Path, messages: int, partitions: int, as_json: bool, *, kept: b
     from mqbridge.cli.demo import run_demo
     from mqbridge.config.load import load
 
-    file = run_demo.write_configuration(folder)
-    config = load(file)
+    config_file = run_demo.write_configuration(folder)
+    config = load(config_file)
     started_at = time.monotonic()
     with _progress() as progress:
         result = event_loop.run(run_demo.bridge(config, messages, partitions, _ProgressBars(progress)))
     if as_json:
         print_json(result.as_dict() | {"seconds": round(time.monotonic() - started_at, 3)})
     else:
-        _show(result, file if kept else None)
+        _show(result, config_file if kept else None)
     raise typer.Exit(exit_codes.OK if result.is_complete else exit_codes.STOPPED)
 
 
@@ -99,7 +99,8 @@ class _ProgressBars:
         self._progress.update(self._tasks[step], completed=done)
 
 
-def _show(result: "DemoResult", file: Path | None) -> None:
+def _show(result: "DemoResult", config_file: Path | None) -> None:
+    """Print the result and what to try next. `config_file`: the demo's configuration; None if it is deleted with the data."""
     rows = [
         (row.partition, row.sent, row.copied, row.sent_checksum, row.copied_checksum, "equal" if row.equal else "DIFFERENT")
         for row in result.partitions
@@ -112,15 +113,18 @@ def _show(result: "DemoResult", file: Path | None) -> None:
     console.print(
         f"dead letters: {result.dead_letters:,} of {result.too_large:,} messages that were made too large for the target"
     )
-    console.print("everything arrived, in order and unchanged" if result.is_complete else "something differs", style="bold")
-    _next_steps(file)
+    console.print(
+        "everything arrived, in order and unchanged" if result.is_complete else "something differs: see the results above",
+        style="bold",
+    )
+    _print_next_steps(config_file)
 
 
-def _next_steps(file: Path | None) -> None:
-    if file is None:
+def _print_next_steps(config_file: Path | None) -> None:
+    if config_file is None:
         suggestions = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge check config/tubemq-to-pulsar.yaml"]
     else:
-        path = shlex.quote(str(file))
+        path = shlex.quote(str(config_file))
         suggestions = [
             f"mqbridge consume -F {path} -b target -t orders-copy -c 5 -e -f '%t [%p] %o: %k %s\\n'",
             f"mqbridge consume -F {path} -b source -t orders-dead -e --json | head -c 300",

@@ -11,7 +11,8 @@ def schema() -> None:
 
         mqbridge schema > mqbridge.schema.json
 
-    A first line `# yaml-language-server: $schema=mqbridge.schema.json` then lets an editor complete and check.
+    With the first line `# yaml-language-server: $schema=mqbridge.schema.json` in the configuration file, an editor completes and
+    checks it.
     """
     from mqbridge.config.schema import json_schema
 

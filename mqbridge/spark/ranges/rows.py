@@ -96,7 +96,8 @@ def divide_ranges(rows: Sequence[RangeRow], max_tasks: int) -> list[list[RangeRo
     """Divide the ranges among at most `max_tasks` tasks with about equal work, and return the ranges of each task.
 
     Assigns the largest range first, always to the task with the least work so far. The result does not depend on the order of
-    `rows`. Ranges without an estimate have equal weight.
+    `rows`. Ranges without an estimate have equal weight. The ranges of one
+    call should have the same kind of estimate, because bytes and messages are not converted.
     """
     tasks: list[list[RangeRow]] = [[] for _ in range(max(1, min(max_tasks, len(rows))))]
     weights = [0] * len(tasks)
