@@ -78,10 +78,14 @@ class Delivery(Options):
         default=DEFAULT_MAX_HOPS, ge=1, description="Maximum number of gateways that a message may pass through."
     )
     rate: float | None = Field(
-        default=None, gt=0, description="Maximum messages per second over all source partitions; null means no limit."
+        default=None,
+        gt=0,
+        description="Maximum messages per second of this gateway, over all its source partitions; null means no limit.",
     )
     rate_bytes: Size | None = Field(
-        default=None, gt=0, description="Maximum bytes per second over all source partitions; null means no limit."
+        default=None,
+        gt=0,
+        description="Maximum bytes per second of this gateway, over all its source partitions; null means no limit.",
     )
 
     @property
