@@ -48,7 +48,7 @@ class Acknowledger:
         self._state, self._receiver_queue, self._connection, self._redeliver = state, receiver_queue, connection, redeliver
         self._acks = PendingAcks(subscription.batch_index_ack)
         self.partial = self._acks.partial
-        """Masks of partly acknowledged batches."""
+        """Masks of partly acknowledged batches. Few are kept of released entries: those that any consumer may receive next."""
         self._redeliveries = RedeliveryTimer()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -87,7 +87,8 @@ class Acknowledger:
         is_whole = index is None or index + 1 >= count
         if not self._state.record_cumulative_ack(entry, is_whole=is_whole):
             return
-        acked_up_to = self._state.acked_up_to  # later than `entry` if that is an expired message, delivered after later entries
+        # Later than `entry` if that is an expired message: chunks of it did not arrive, so it was delivered after later entries.
+        acked_up_to = self._state.acked_up_to
         if self._redeliveries:
             self._redeliveries.discard_up_to(acked_up_to)
         last_cumulative, chunks = self._receiver_queue.pop_chunks_up_to(acked_up_to, entry)
@@ -170,7 +171,8 @@ class Acknowledger:
                 raise codes.refusal_error(response.error, response.message, f"acknowledging on {self._topic}")
             confirmed = True
         finally:
-            # A cumulative acknowledgement is not put back, because the state has stored it as the last one that was sent.
+            # A cumulative acknowledgement is not put back, because the state has stored it as the last one that was sent. After a
+            # reset of the positions, which starts another generation, nothing is put back.
             if not confirmed and not cumulative and generation == self._state.generation:
                 self._acks.put_back(group)
                 self._schedule_flush()
@@ -192,7 +194,10 @@ class Acknowledger:
         self._schedule_wakeup(redeliver_at)
 
     def _schedule_wakeup(self, redeliver_at: float) -> None:
-        """Make the asyncio timer expire at this redelivery time (loop time), rounded up, unless it expires earlier."""
+        """Schedule `_redeliver_expired` for this redelivery time (loop time), unless it is scheduled earlier.
+
+        It runs one tick later, because redelivery times are rounded up to ticks.
+        """
         if self._redelivery_wakeup is not None:
             if self._redelivery_wakeup.when() <= redeliver_at + TICK_S:
                 return
@@ -223,7 +228,7 @@ class Acknowledger:
         if not skips_delivered:
             self._redeliveries.clear()
         if self._ordered:
-            self.partial.release_all()  # keep the newest masks, although another consumer may get the entries
+            self.partial.release_all()  # keep the newest masks, in case the broker redelivers the entries to this consumer
         else:
             self.partial.clear()
 

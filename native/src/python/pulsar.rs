@@ -30,8 +30,9 @@ fn entry_of_fields(fields: EntryFields, store: &mut Store) -> (Entry, Option<Str
 
 /// Decodes entries. Each is a `PulsarEntry`, or a tuple with the fields of an entry that Python parsed.
 ///
-/// Returns the messages, and (index, defect) of each entry whose payload turned out to be no valid batch. Returns None if only
-/// the pure Python code can decode the entries.
+/// Returns the messages, and (index, defect) of each entry whose payload turned out to be no valid batch. Each of these
+/// entries becomes one message with the defect, like an entry that came with a defect. Returns None if only the pure Python code
+/// can decode the entries.
 #[pyfunction]
 fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option<(Messages, Defects)>> {
     catch_panic(|| {
@@ -67,7 +68,8 @@ type EncodedEntry<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize, usize
 
 /// Encodes messages into entries. Returns the entries, and (index, defect) of each message with a defect.
 ///
-/// `origin` is the prefix of every origin stamp; None for no stamps. `max_messages` and `max_bytes` limit a batch.
+/// `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps.
+/// `max_messages` and `max_bytes` limit a batch.
 #[pyfunction]
 fn pulsar_encode<'py>(
     py: Python<'py>,
