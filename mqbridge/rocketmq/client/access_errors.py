@@ -69,13 +69,13 @@ def access_refused(
 
 
 def _credentials_problem(denial: AccessDenial, code: int, address: str, access_key: str | None) -> str:
-    if access_key is None or denial.reason is DenialReason.NO_CREDENTIALS:
+    if access_key is None or denial.reason is DenialReason.NO_CREDENTIALS:  # the request was not signed
         return f"{address} requires credentials: set auth.access_key and auth.secret_key"
     refusal = f"{address} refuses access key {access_key!r} ({request_name(code)})"
     if denial.reason is DenialReason.UNKNOWN_USER:
         return f"{refusal}: no such user: check auth.access_key, or create the user"
     if denial.reason is DenialReason.DISABLED:
-        return f"{refusal}: the user is disabled"
+        return f"{refusal}: the user is disabled: have an administrator enable it"
     return f"{refusal}: the signature does not match its secret key: check auth.secret_key"
 
 

@@ -50,7 +50,8 @@ class AbandonedRequests(IntEnum):
 
     NONE           no request
     READS          gets or commits
-    REGISTRATIONS  requests to register or unregister: if one arrives later, it may move the group's position or end the lease
+    REGISTRATIONS  requests to register or unregister: if one still reaches the Broker, it may move the group's position or end
+                   the lease
     """
 
     NONE = 0
@@ -71,6 +72,7 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
         REVOKED: REVOKED,
         RELEASED: RELEASED,
     },
+    # STOPPED stays: reading continues only after a seek, and a seek registers again in any case.
     "forgotten": {READING: FORGOTTEN, FORGOTTEN: FORGOTTEN, STOPPED: STOPPED, REVOKED: REVOKED, RELEASED: RELEASED},
     "gap": {READING: STOPPED, FORGOTTEN: STOPPED},
     "revoked": {
@@ -97,8 +99,9 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "refused after unknown": {FETCHING: UNKNOWN},
     "confirmed": {DELIVERED: CONFIRMED},
     "rejected": {DELIVERED: REJECTED},
+    # A commit confirms the last pack, or has it delivered again; its response contains the offset of the next get.
     "committed": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
-    # A delivered pack is committed only to have it delivered again. This stays so if the commit fails.
+    # The Broker may have carried out a failed commit. A pack that the reader has not confirmed is delivered again in any case.
     "commit failed": {NONE: NONE, DELIVERED: REJECTED, CONFIRMED: CONFIRMED, REJECTED: REJECTED, UNKNOWN: UNKNOWN},
     # A registration sets the offset of the next get, so the state of the previous pack no longer matters.
     "registered": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
