@@ -30,7 +30,7 @@ class SourceRun:
 
     batch      the messages of these rows; its partition is NO_SOURCE if the rows have no source or no position
     first_row  index of the first of these rows in the record batch
-    is_part    whether the task that read them read only a part of the partition's range
+    is_part    whether other tasks of the same Spark batch read further rows of this partition
     """
 
     batch: Batch

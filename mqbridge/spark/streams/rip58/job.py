@@ -75,7 +75,7 @@ class StreamJob:
     """Runs a topology with the properties of StreamConfig, in the session `spark` or in the active session.
 
     `read` and `write` replace topics with other sources and sinks, for tests; None: topics are read and written. `show` receives
-    the lines of `print()`.
+    each line that the stream operator `print()` writes.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class StreamJob:
         self._write = write or write_topic
         self._show = show
         self._idle_watches: list[IdleWatch] = []
+        """Each adds heartbeats to one query while it has no input, see IDLE_TIME_TO_FIRE_WINDOW."""
         self.queries: list[StreamingQuery] = []
         """The started queries, one per output of the topology."""
 
@@ -158,7 +159,8 @@ class StreamJob:
         idle = Time.milliseconds(float(self._settings[StreamConfig.IDLE_TIME_TO_FIRE_WINDOW]))
         lateness = Time.milliseconds(float(self._settings[StreamConfig.ALLOW_LATENESS_MILLISECOND]))
         is_bounded = self._settings[StreamConfig.TRIGGER] == "availableNow"
-        # A bounded query reads heartbeats too: on a restart, a checkpoint must find the same sources.
+        # Heartbeats are rows that have only a time, to advance the watermark of an idle query. A bounded query reads them too: on
+        # a restart, a checkpoint must find the same sources.
         heartbeats = heartbeats_for(spark, checkpoint) if idle.ms else None
         context = Context(
             spark=spark,
