@@ -15,7 +15,7 @@ from mqbridge.rocketmq.client.connection import CONNECT_TIMEOUT_S, Connection, O
 from mqbridge.rocketmq.client.credentials import Credentials
 
 Greet = Callable[[Connection], Awaitable[None]]
-"""Sends the first heartbeat over a new connection, if it needs one. If this fails, the connection is closed."""
+"""Sends the first heartbeat over a new connection; name servers get none. If this fails, the connection is closed."""
 
 
 class ConnectionPool:
@@ -48,7 +48,7 @@ class ConnectionPool:
 
     @property
     def may_be_refused(self) -> bool:
-        """True if the client has TLS or credentials, so servers may refuse it."""
+        """True if the client has TLS or credentials: a broker may refuse its certificate or credentials."""
         return self._tls is not None or self._credentials is not None
 
     async def read_credentials(self) -> None:

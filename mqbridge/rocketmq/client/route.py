@@ -99,7 +99,7 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
             problem = f"{data.read_queues} readable and {data.write_queues} writable queues at broker {data.broker}"
             raise RemoteProtocolError(f"the route of topic {topic} contains {problem}; the maximum is {MAX_QUEUES} of each")
     read = [queue for data in route.queues if data.perm & Perm.READ for queue in _queues(topic, data.broker, data.read_queues)]
-    write = [queue for data in _writable_queue_data(route) for queue in _queues(topic, data.broker, data.write_queues)]
+    write = [queue for data in _writable_queue_data(topic, route) for queue in _queues(topic, data.broker, data.write_queues)]
     return TopicRoute(topic, brokers, read, [queue for queue in write if MASTER in brokers.get(queue.broker, {})])
 
 
@@ -116,7 +116,7 @@ def _queues(topic: str, broker: str, count: int) -> list[Queue]:
     return [Queue(topic, broker, queue_id) for queue_id in range(count)]
 
 
-def _writable_queue_data(route: Route) -> list[QueueData]:
+def _writable_queue_data(topic: str, route: Route) -> list[QueueData]:
     """Return the brokers that accept messages of the topic, each with its number of writable queues.
 
     If the route contains an order configuration like `broker-a:4;broker-b:4`, the brokers and the numbers come from there. As in
@@ -128,6 +128,9 @@ def _writable_queue_data(route: Route) -> list[QueueData]:
     for part in filter(None, route.order_conf.split(";")):
         broker, _, count = part.rpartition(":")
         if not broker or not count.isdecimal() or int(count) > MAX_QUEUES:
-            raise RemoteProtocolError(f"the order configuration {route.order_conf[:200]!r} is not like 'broker-a:4;broker-b:4'")
+            raise RemoteProtocolError(
+                f"the order configuration {route.order_conf[:200]!r} in the route of topic {topic} is not like"
+                f" 'broker-a:4;broker-b:4', with at most {MAX_QUEUES} queues per broker"
+            )
         queue_data.append(QueueData(broker, int(count), int(count)))
     return queue_data

@@ -26,7 +26,7 @@ pub fn write_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 /// Appends a pair under the name `mqbridge.x.N.NAME`, where N is `number` and NAME is `prefix` followed by `name`, both escaped.
 ///
-/// `number` makes the names of a message's escaped pairs differ. `prefix` is USER_PREFIX or empty.
+/// `number` makes the names of a message's escaped pairs differ. `prefix` is `mqbridge.u.` (USER_PREFIX) or empty.
 pub fn write_escaped(number: i64, prefix: &[u8], name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(ESCAPE_PREFIX);
     write_number(number, out);
