@@ -30,7 +30,7 @@ class Withdrawn(ClusterError):
 
 
 def failure_of(error: MqbridgeError) -> Failure:
-    """Return what helps against a message's error: REFUSED if a message cannot be encoded, RETRY for a wrong response."""
+    """Return whether to retry after an error; REFUSED if a message cannot be encoded, RETRY for an invalid response."""
     if isinstance(error, ClusterError):
         return error.failure
     return Failure.REFUSED if isinstance(error, (LocalProtocolError, MappingError)) else Failure.RETRY

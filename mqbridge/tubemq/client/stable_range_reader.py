@@ -53,7 +53,7 @@ async def read_stable_range(
     `group` must not have other users, since its position moves. `store_end` requests, from the Broker, the offset that the
     store's next message will get.
     """
-    base, skip = begin
+    base, skip = begin  # the message after `skip` others from the offset `base` on
     # If the store has lost messages since `begin` and `end` were determined, it may end earlier. Then fewer messages can be
     # skipped, and the later cells do not exist. In all other cases the read stops at the end of the store by itself.
     if skip or _cell_end(base) < end[0]:

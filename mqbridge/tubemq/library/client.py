@@ -67,7 +67,7 @@ class TubeMQClient:
     user, password      for clusters that authenticate clients; both or neither
     admin_url           the Master's web address, such as `http://host:8080`; without it `admin` raises ClusterError
     admin_token         the Master's confModAuthToken, needed by `admin` only to create topics
-    time_zone           the time zone of `$msgTime$` (a minute without zone) in messages
+    time_zone           the time zone of `$msgTime$`, the event time that messages carry as YYYYMMDDHHMM
     heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members after 30 s without one
     request_timeout_s   seconds for which a server may be silent before the requests to it fail
     idle_s              seconds after which an unused connection is closed
@@ -186,10 +186,10 @@ class TubeMQClient:
         in_flight: int | None = None,
         max_elapsed_s: float | None = None,
     ) -> Opening[PartitionSender]:
-        """Open a sender of encoded messages to partitions by name.
+        """Open a sender of encoded messages; each call of `send` names the partition.
 
         With `ordered`, a failed message also fails those that wait behind it in its partition. `in_flight` is the number of
-        requests in flight per partition; None: 1 with `ordered`, else MAX_UNORDERED_REQUESTS of `partition_sender`.
+        requests in flight per partition; None: 1 with `ordered`, else 1000 (MAX_UNORDERED_REQUESTS).
         `max_elapsed_s` is the time (s) for which a failed message is retried; None for ever.
         """
 
@@ -408,7 +408,7 @@ class TubeMQClient:
             raise
 
     async def _register_opened(self, opened: T) -> T:
-        """Close `opened` when this client closes; close it now if the client was closed meanwhile."""
+        """Have `close` close `opened`, and return it. If this client is closed already, close it now and raise ClusterError."""
         if self._closed:
             await opened.close(timeout=0.0)
             self._check_open()
@@ -423,7 +423,7 @@ class TubeMQClient:
     def _hint_at_wrong_port(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which an unexpected response raises Unreachable, with the hint that the port may not be a Master's.
 
-        It is for the first requests of this client.
+        It is for the first requests of a producer or consumer.
         """
         return detect_wrong_port("a TubeMQ Master", ", ".join(f"{host}:{port}" for host, port in self._addresses))
 

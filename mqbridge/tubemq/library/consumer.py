@@ -74,7 +74,8 @@ class Consumer:
         Returns False and does nothing if the delivery is no longer valid: the partition moved to another member, the pack was
         negatively acknowledged, or `seek` moved the partition. The message is then delivered again, unless the seek skipped it.
         """
-        return self._pack_of(message).acknowledge(message.position[1])
+        index = message.position[1]  # in the pack
+        return self._pack_of(message).acknowledge(index)
 
     def negative_acknowledge(self, message: ReceivedMessage, delay_s: float = 0.0) -> bool:
         """Have the message's pack delivered again after `delay_s` seconds, without the messages acknowledged so far.
