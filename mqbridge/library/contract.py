@@ -76,6 +76,7 @@ class Producer(Protocol):
         """Send a message, wait until it is stored, and return its receipt. Waits first while `max_pending_bytes` are in flight.
 
         Concurrent calls are sent in batches, in the order of the calls: `asyncio.gather(*map(producer.send, payloads))`.
+        `keys` are index keys (RocketMQ's KEYS), which do not influence the partition.
         Times are ms since the epoch; the payload None is a tombstone. Raises ClusterError, whose `failure` says whether to retry,
         and MappingError for a message that the system cannot store.
         """

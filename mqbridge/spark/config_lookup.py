@@ -19,7 +19,7 @@ _OPTION_NAMES = OptionNames("the option config", "the option cluster", "the opti
 def resolve_cluster(values: OptionValues) -> ClusterRef:
     """Return the cluster that the options `config`, `cluster` and `url` name. Reads the configuration file.
 
-    Raises ConfigError if the options name no cluster or several.
+    Raises ConfigError if the options do not name exactly one cluster, or if the URL, the file or the name is invalid.
     """
     path = values["config"]
     choice = choose(None if path is None else Path(path), values["cluster"], values["url"], _OPTION_NAMES)

@@ -113,7 +113,10 @@ class MemoryOutbound:
         return crc32(key) % self.partitions
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last position of `source` stored in each partition, by index, from the origins of the stored messages."""
+        """Return the last position of `source` stored in each partition, by index, from the origins of the stored messages.
+
+        `since` has the position in each target partition, by index, from which its messages are searched; without one, all are.
+        """
         last_positions: dict[int, Position] = {}
         for number, stored in enumerate(self._partitions):
             (begin,) = (since or {}).get(number, (stored.first,))

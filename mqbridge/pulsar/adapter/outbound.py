@@ -92,6 +92,7 @@ class PulsarOutbound:
             return _failed_future(share, error)
         producer = self._producers.get(partition) or self._open_producer(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
+        # The delivery charges these bytes to its memory budget until the receipt.
         share.held_bytes = sum(len(entry.payload) for entry in entries)
         for entry, (first_id, last_id) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
             response = producer.send(
@@ -159,7 +160,7 @@ class PulsarOutbound:
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the last stored source position by partition; without a sender's name, first take exclusive access to all.
 
-        `since` limits how far the partitions are read back, see `Outbound.resume`.
+        Messages before the positions in `since` (by target partition) are not read.
 
         Exclusive access fences off for good every outbound that has taken it before. It is no protection against an outbound that
         never called `resume`: the broker closes its shared producers, but was seen to accept one of them that reconnected. When

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class TopicConsumer:
     """Consumer of topics; create it with `open_topic_consumer` or `open_pattern_consumer`.
 
-    `watch` reports the topics that match the pattern; it is None without a pattern. New partitions are checked for every
-    `refresh_s` seconds.
+    `watch` reports the topics that match the pattern; it is None without a pattern. Every `refresh_s` seconds,
+    this consumer checks for new partitions.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class TopicConsumer:
             if missing_is_fatal:
                 raise ClusterError(f"topic {topic} does not exist: create it", Failure.FATAL)
             return
-        partitions = [str(name.partition(index)) for index in range(count)] or [topic]
+        partitions = [str(name.partition(index)) for index in range(count)] or [topic]  # a count of 0: unpartitioned
+        # At least this many consumers will share the budget: the first ones must not take the memory of the later ones.
         self._budget.consumers = max(self._budget.consumers, len(partitions))
         for partition in partitions:
             if partition in self.consumers and self._is_missing_in_pattern(self.consumers[partition].end_error):

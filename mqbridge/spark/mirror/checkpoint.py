@@ -68,7 +68,7 @@ class CheckpointFolder:
         """Lock the folder and record these routes.
 
         If another mirror takes over the folder later, `on_lost` is called in another thread. Raises ConfigError if another mirror
-        uses the folder, or if it belongs to other routes.
+        uses the folder, or if it belongs to other routes. Call `release` in any case, also after an error.
         """
         self._take_lock(on_lost)
         recorded = self._read_routes()

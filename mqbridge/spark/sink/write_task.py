@@ -67,4 +67,5 @@ def _move_ranges(
         )
     pump = Pump(spec, spec.clusters, job)
     counts = background_loop().run(run_while_latest(fence, pump.move(ranges, background_loop().cluster, replay)))
-    return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})  # None: the route names the topics
+    # The topic of each stream is None: the route names the topics, the rows do not.
+    return TaskResult(counts, {(format_source(row.partition), None) for row in ranges})

@@ -32,7 +32,7 @@ from mqbridge.spark.transfer.spec import PartitionMode
 NO_PARTITION = -1
 """The partition index of rows for which neither the column nor the rule chooses a partition."""
 MISSED = -2
-"""The partition index of messages that are not stored although later messages of their source are, see `resume`."""
+"""The partition index of messages that `transfer.resume` finds missing, although later ones of their source are stored."""
 
 _REFUSAL_REASONS = {
     NO_PARTITION: "it names no target partition",
