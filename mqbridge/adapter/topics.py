@@ -7,9 +7,10 @@ from mqbridge.message import Position
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as its cluster describes it; `partitions` has their names, sorted; `Partition.index` is the index of a name.
+    """A topic as its cluster describes it.
 
-    `aliases` are further names of the same topic that an origin may contain; loop prevention checks for all of them.
+    `partitions` has the names of the partitions, sorted by broker and number; `Partition.index` is an index in it. `aliases` are
+    further names of the topic. Loop prevention looks for all of them in the origin, which says where a gateway read a message.
     """
 
     name: str

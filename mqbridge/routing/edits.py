@@ -1,8 +1,9 @@
 """Edits the messages that are written to one target.
 
 Properties are removed, then renamed, then set; templates read the original message. A message that no edit changes stays the
-same object. A message that could not be decoded is not edited. If the type changes, a property `$msgType$` with the same value
-changes too; if the time is cleared, the property `$msgTime$` is removed.
+same object. A message that could not be decoded is not edited. TubeMQ's attributes with the type and the event time may also be
+present as properties. So if the type changes, a property `$msgType$` with the old type gets the new one; if the event time is
+cleared, the property `$msgTime$` is removed.
 """
 
 import re
@@ -27,7 +28,7 @@ CLEARED_VALUES: Mapping[ClearableField, Any] = {
 
 
 class Edit:
-    """The edits of one target. `topic_words` has the template words that depend on the source topic only, with their values."""
+    """The edits of one target. `topic_words` has the values of the `{WORD}` placeholders that depend on the source topic only."""
 
     def __init__(self, rules: EditRules, topic_words: Mapping[str, str]) -> None:
         self._removed = frozenset(name for name in rules.remove if not is_pattern(name))
@@ -79,6 +80,7 @@ class Edit:
             self._update_property(MSG_TIME, None, message, changes)
 
     def _update_property(self, name: str, value: str | None, message: Message, changes: dict[str, Any]) -> None:
+        """Set the property, if the message has it, to this value; None removes it."""
         properties: tuple[Pair, ...] = changes.get("properties", message.properties)
         if name not in self._set_templates and any(pair[0] == name for pair in properties):
             remaining = tuple(pair for pair in properties if pair[0] != name)
@@ -117,7 +119,7 @@ def _matches(patterns: list[re.Pattern[str]], name: str) -> bool:
 
 
 def _set_property(properties: tuple[Pair, ...], name: str, value: str) -> tuple[Pair, ...]:
-    """Return the properties with this single value of the property, at the index of its first occurrence or at the end."""
+    """Return the properties with `name` once, with this value: in place of its first occurrence, or at the end."""
     indexes = [index for index, pair in enumerate(properties) if pair[0] == name]
     if not indexes:
         return (*properties, (name, value))

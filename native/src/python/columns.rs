@@ -68,7 +68,7 @@ fn message_columns<'py>(py: Python<'py>, messages: &Messages, binary_properties:
     })
 }
 
-/// Returns the routing key, text or bytes.
+/// Returns the bytes of the key, also of a key that is text.
 fn key_bytes<'a>(message: &Message<'a>) -> Option<&'a [u8]> {
     match message.key() {
         Key::None => None,
@@ -92,7 +92,7 @@ fn validity<'py>(py: Python<'py>, are_valid: impl Iterator<Item = bool>) -> (usi
     (nulls, PyBytes::new(py, &bits))
 }
 
-/// Returns the offset of each item, and the end of the last one, for items of these lengths.
+/// Returns the offset of each item, and the end of the last one, for items of these lengths; OverflowError if that is over 2 GiB.
 fn offsets<'py>(py: Python<'py>, lengths: impl Iterator<Item = usize>) -> PyResult<Bound<'py, PyBytes>> {
     let mut out = 0i32.to_le_bytes().to_vec();
     let mut end = 0i32;
@@ -139,6 +139,7 @@ fn counters<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Numbers<
 fn flags<'py>(py: Python<'py>, values: impl Iterator<Item = Option<bool>>) -> Numbers<'py> {
     let values: Vec<_> = values.collect();
     let (nulls, bits) = validity(py, values.iter().map(Option::is_some));
+    // The values are packed into bits like a validity bitmap.
     let (_, data) = validity(py, values.iter().map(|value| value.unwrap_or(false)));
     (nulls, bits, data)
 }
