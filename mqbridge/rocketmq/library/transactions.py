@@ -172,8 +172,9 @@ class TransactionProducer:
 
         Brokers then ask other producers of the group for outcomes that are still open.
         """
-        self._closed = True
-        _check_handlers[self._client].pop((self._group, self._topic), None)
+        if not self._closed:  # after the first `close`, the handler may be that of a newer producer
+            self._closed = True
+            del _check_handlers[self._client][self._group, self._topic]
         await self._producer.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -291,14 +292,16 @@ def dispatch_check(client: BaseClient, address: str, request: Command) -> None:
     (record,) = records
     properties = dict(props.decode(record.properties))
     group = properties.get(Name.PGROUP, "")
+    transaction_id = properties.get(Name.UNIQ_KEY) or check_header.msg_id or ""  # `msg_id` is a copy of UNIQ_KEY
     handler = _check_handlers.get(client, {}).get((group, record.topic))
     if handler is None:
         log.warning(
-            "ignoring a check by broker %s, which asks again: this client has no transaction producer of group %s for topic %s",
+            "ignoring a check of transaction %s by broker %s: this client has no transaction producer of group %s for topic %s; "
+            "the broker will ask again",
+            transaction_id,
             address,
             group,
             record.topic,
         )
         return
-    transaction_id = properties.get(Name.UNIQ_KEY) or check_header.msg_id or ""  # `msg_id` is a copy of UNIQ_KEY
     handler(address, check_header, Half(transaction_id, decode_record(record), record, properties))

@@ -251,4 +251,7 @@ async def test_a_client_has_one_producer_per_group_and_topic(cluster: Cluster, c
     await other.close()
     await producer.close()
     again = TransactionProducer(client, "G", TOPIC, fail_on_check)
+    await producer.close()
+    with pytest.raises(LocalProtocolError, match="already"):  # the second `close` of the first producer changed nothing
+        TransactionProducer(client, "G", TOPIC, fail_on_check)
     await again.close()
