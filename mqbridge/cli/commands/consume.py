@@ -224,7 +224,8 @@ async def _read_as_group(
 async def _committed(cluster: Cluster, topic: str, group: str, bounds: Mapping[str, Bounds]) -> dict[str, Position]:
     """Return where the group resumes, by partition name: at its committed position, or else at the partition's first message.
 
-    If the committed positions cannot be read, all partitions count as not committed; reading ends once the lanes are caught up.
+    If the committed positions cannot be read, this is the first message of every partition. The reader then notices only after
+    a pause without messages that the group has read a partition to its end already.
     """
     first = {name: partition.first for name, partition in bounds.items()}
     try:

@@ -16,8 +16,8 @@ from mqbridge.message import Message, Partition, format_position
 
 DEFAULT_FORMAT = r"%s\n"
 HELP = (
-    "%t topic %p partition %o position %k key %s payload %S its length %T time (ms) %h properties %g type %a attributes "
-    "%y ordering key %i index keys %D delivery time (ms) %n deliveries."
+    "%t topic %p partition %o position %k key %K its length %s payload %S its length %T time (ms) %h properties %g type "
+    "%a attributes %y ordering key %i index keys %D delivery time (ms) %n deliveries."
 )
 
 # `lone` is a percent sign or a backslash at the end of the format: it stands for itself.
@@ -83,7 +83,7 @@ def _writer(token: re.Match[str], text: str) -> MessageWriter:
 
 
 def as_json(partition: Partition, message: Message) -> dict[str, Any]:
-    """Return a message for JSON, without fields that are None, empty or 0, except a payload of None, which means a tombstone.
+    """Return a message for JSON. Fields that are None, an empty tuple or 0 are left out, but not a payload of None (a tombstone).
 
     Bytes that are not UTF-8 are in `<name>_base64`.
     """
