@@ -47,11 +47,14 @@ class Ticket:
         return not self.legs and not self.failures
 
     def receipt(self) -> Receipt | None:
-        """Return the receipt of the whole batch: for each message, the position in the first receipt that contains it."""
+        """Return the receipt of the whole batch: for each message, the position in the first receipt that contains it.
+
+        None if no share was stored, for example because all messages were filtered out.
+        """
         if not self.stored:
             return None
         share, receipt = self.stored[0]
-        if len(self.stored) == 1 and share.indexes is None:
+        if len(self.stored) == 1 and share.indexes is None:  # the share is the whole batch
             return receipt
         return Receipt(partial(_positions_by_message, self.batch.count, self.stored))
 
@@ -75,7 +78,8 @@ class Tickets:
 
     `acknowledge` is called with a batch and the indexes of its messages to acknowledge (None means all of them), and a receipt
     with the positions at which a target stored them, if one did. `on_completed` is called with each batch when it and all batches
-    before it are stored. `on_ended` is called with each ticket when its last leg has ended, successfully or not. With `in_order`,
+    before it are stored, except batches that `abandon_failed` has removed. `on_ended` is called with each ticket that has no open
+    leg, once it is abandoned or stored; with `in_order`, a stored ticket first waits for all tickets before it. With `in_order`,
     the source acknowledges in order.
     """
 
@@ -140,8 +144,8 @@ class Tickets:
     def fail(self, ticket: Ticket, share: Share, failures: Sequence[MessageFailure]) -> None:
         """End one leg with failures, whose indexes are those in the share.
 
-        One failure, at any index, is enough: the batch then does not count as stored, and its messages that are not acknowledged
-        are delivered again after the lane ends.
+        One failure, at any index, is enough: the batch then does not count as stored. The caller ends the lane, and the source
+        delivers the messages that are not acknowledged again.
         """
         ticket.legs -= 1
         ticket.failures += [

@@ -18,7 +18,7 @@ __all__ = ["ClusterClient", "Timing"]
 class ClusterClient(BaseClient):
     """A `BaseClient` with `admin`, `positions` and `groups`, which send requests to the brokers, and with producers.
 
-    The parameters are those of `BaseClient`.
+    The parameters are those of `BaseClient`; `instance`, for example, is the part of the client id after the address.
     """
 
     def __init__(

@@ -5,11 +5,12 @@ import re
 from mqbridge.errors import ClusterError, Failure
 
 MAX_TOPIC_CHARS = 127
-"""Length of a topic's name that brokers accept at most."""
+"""Maximum length of a topic's name that brokers accept."""
 MAX_GROUP_CHARS = 255
-"""Length of a group's name that brokers accept at most from an administrator.
+"""Maximum length of a group's name that brokers accept from an administrator.
 
-Groups that 5.x brokers create automatically are limited to 120 characters; only the broker checks this, as the group may exist.
+5.x brokers create a group automatically only if its name has at most 120 characters. This is not checked here, because the group
+may exist already.
 """
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 FORBIDDEN_TOPICS = frozenset(

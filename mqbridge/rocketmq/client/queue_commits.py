@@ -1,4 +1,4 @@
-"""Commits of one queue that wait for the store's confirmation, as in a release or after a seek.
+"""Commits of one queue that wait for the store's confirmation, as when the queue is released or after a seek.
 
 The store keeps the committed offsets: the brokers for a group, otherwise see `offset_store`.
 Regular commits do not wait: pulls carry them, and `held_queues` sends those of all queues every few seconds.
@@ -66,7 +66,10 @@ class QueueCommits:
         await self._save()
 
     async def _save(self) -> None:
-        """Commit the acknowledged offset unless the store has it. Raises ClusterError, ProtocolError."""
+        """Commit the acknowledged offset, unless the store has it or it may not be committed now (no valid lock, for example).
+
+        Raises ClusterError, ProtocolError.
+        """
         state = self._state
         offset, run = state.unsaved(self._loop.time()), state.run
         if offset is not None:

@@ -49,6 +49,6 @@ class QueueReader:
             self.assigned.commit(offset)
         else:
             await self.assigned.seek(offset)  # commits the offset itself
-        if self._last_pull is not None and not self._last_pull.is_current:  # the queue continues elsewhere
-            self._last_pull.exhaust()  # its other messages are not delivered: the task need not wait for them
+        if self._last_pull is not None and not self._last_pull.is_current:  # ended by this seek, or the queue was revoked
+            self._last_pull.exhaust()  # the rest of this pull is not delivered: the task need not wait for it
         self._has_moved.set()

@@ -9,7 +9,7 @@ use crate::rocketmq::names::{KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, UNIQ_KE
 use crate::rocketmq::{EMPTY, FLAG, NAME_END, ORDER, SHARDED, VALUE_END};
 use crate::text::read_number;
 
-/// The property that makes the broker delay a message: its name and its value.
+/// The property that makes the broker delay a message: TIMER_DELIVER_MS with the delivery time in ms, or DELAY with a level.
 pub type Delay = (&'static [u8], i64);
 
 type Pair<'a> = (&'a [u8], &'a [u8]);
@@ -62,8 +62,9 @@ impl<'a> BlockWriter<'a> {
         WrittenBlock { flag, has_id }
     }
 
-    /// Removes the properties FLAG and SHARDED from the user pairs. `read_block` adds them for parts of a record that no
-    /// message field holds: its flag, and that it had a __SHARDINGKEY although its index keys alone yield the key.
+    /// Removes the properties FLAG and SHARDED from the end of the user pairs. `read_block` adds them there for parts of a record
+    /// that no message field holds: its flag, and that it had a __SHARDINGKEY although its index keys alone yield the key. If
+    /// they are not at the end, or their value does not fit the message, they stay ordinary user pairs.
     ///
     /// Returns the flag, and true if SHARDED requires a __SHARDINGKEY.
     fn take_synthetic(&mut self, message: &Message) -> (i32, bool) {
@@ -120,6 +121,7 @@ impl<'a> BlockWriter<'a> {
         self.names.clear();
         for (&(name, value), &is_unescaped) in self.pairs.iter().zip(&self.is_unescaped) {
             let at = out.len();
+            // The name of a field, for example: readers would take the user's value for that field. `starts_with` is only faster.
             let is_reserved = name.starts_with(RESERVED_PREFIX) && needs_user_prefix(name);
             let prefix = if is_reserved { USER_PREFIX } else { b"" };
             let mut length = prefix.len() + name.len();
@@ -209,7 +211,9 @@ impl<'a> BlockWriter<'a> {
         }
     }
 
-    /// Writes the property ORDER for the user pairs; `start` is the offset of the property string in `out`.
+    /// Writes the property ORDER, with which readers restore the order of the user pairs.
+    ///
+    /// `start` is the offset of the property string in `out`.
     fn write_order(&mut self, start: usize, out: &mut Vec<u8>) {
         let string = &out[start..];
         let names: Vec<&[u8]> = self.names.iter().map(|(at, length)| &string[*at..at + length]).collect();

@@ -12,7 +12,7 @@ const MESSAGES: u32 = 4;
 
 /// Returns the messages of a response, and its other fields, still encoded. None if it is damaged or has unexpected fields.
 ///
-/// The slices of the messages are ranges of `data`; `source` is the number of `data` among the sources of the message store.
+/// The slices of the messages are ranges of `data`; `source` is the number that `Store::add_source` gave to `data`.
 pub fn split_response(data: &[u8], source: u32) -> Option<(Vec<StoredMessage>, Vec<u8>)> {
     let mut reader = Reader::new(data);
     let (mut messages, mut other_fields) = (Vec::new(), Vec::new());

@@ -17,8 +17,8 @@ class SendHeader(Header):
     A broker that creates the topic automatically copies the settings of `default_topic`, with `default_topic_queue_nums` queues
     at most. `born_timestamp` is in ms, `sys_flag` consists of the bits of `record.SysFlag`, and `properties` is a property
     string. For a message sent to a retry topic, `reconsume_times` is the number of its redeliveries; after
-    `max_reconsume_times`, the broker stores it in the dead letter topic instead (None: the group's own limit). For `broker_name`
-    and `unit_mode`, see the docstring of this package.
+    `max_reconsume_times`, the broker stores it in the dead letter topic instead (None: the group's own limit). `broker_name` is
+    needed by proxies and ignored by brokers; mqbridge does not use `unit_mode`.
     """
 
     producer_group: str
@@ -64,7 +64,7 @@ class SendHeader(Header):
 
     @classmethod
     def decode(cls, ext: Mapping[str, str]) -> Self:
-        """Parse extFields of either version, which the names show. Raises RemoteProtocolError like `Header.decode`."""
+        """Parse extFields of either version; those of version 2 contain `b`. Raises RemoteProtocolError like `Header.decode`."""
         if "b" in ext:
             ext = {_V1_NAMES_BY_V2_NAME.get(name, name): value for name, value in ext.items()}
         return super(SendHeader, cls).decode(ext)  # `super()` fails, because `slots=True` replaces the class
@@ -93,8 +93,8 @@ class SendResult(Header):
     """Response to a send of a message, of a batch or of a reply.
 
     `msg_id` is the offset id of the message (see `ids`), `transaction_id` its UNIQ_KEY. For a batch, `msg_id` has the ids of all
-    messages, joined by commas, and `queue_offset` is the offset of the first message; only a
-    batch that the broker stores as one record (an inner batch) has a `batch_uniq_id`.
+    messages, joined by commas, and `queue_offset` is the offset of the first message; only a batch that the broker stores as one
+    record (an inner batch) has a `batch_uniq_id`. `region` and `trace_on` are for message tracing, which mqbridge does not use.
     """
 
     msg_id: str
