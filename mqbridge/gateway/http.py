@@ -159,10 +159,10 @@ class StatusServer:
                 "partitions": {f"{topic}/{partition}": count for (topic, partition), count in lag.partitions.items()},
                 "problem": lag.problem,
             },
-            "lanes": {
+            "lanes": {  # by partition: the position after the last batch that is stored with all batches before it
                 str(partition): ":".join(map(str, delivery.position or ())) for partition, delivery in route.deliveries.items()
             },
-            "targets": route.target_partitions,
+            "targets": route.target_partitions,  # number of target partitions, by source topic and target label
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in route.stopped.items()},
             "warnings": route.warnings.current,

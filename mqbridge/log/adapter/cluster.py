@@ -109,7 +109,7 @@ class LogCluster:
             self.store.unwatch(row.id, wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Return the range in units of one offset, which is one message."""
+        """Return the range from `begin` to `end` as one unit range, in which each message is a unit; nothing if it is empty."""
         return unit_ranges_from_offsets(begin, end)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:

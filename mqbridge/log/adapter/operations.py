@@ -64,7 +64,7 @@ class LogOperations:
         return {name: (offset,) for name, offset in offsets.items()}
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return the offset `count` messages before the end of each partition."""
+        """Return the offset `count` messages before the end of each partition, or its first offset if it has fewer messages."""
         return newest_from_offsets(await self._cluster.bounds(topic), count)
 
     async def settings(self, topic: str) -> Mapping[str, str]:
@@ -73,13 +73,18 @@ class LogOperations:
         return _shown_settings(self._store.config)
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Warn about `retention`, which drops old batches, read or not; see `Operations.warnings`."""
+        """Warn about `retention`, which drops old batches, read or not.
+
+        With a `group`, the warning concerns messages that it has not read; without, messages that are written to the topic.
+        `planned` (groups that are created with the topic) is not used.
+        """
         retention_s = self._store.config.retention
         if retention_s is None:
             return []
         setting = f"retention={format_duration(retention_s)}"
         if group is None:
             return target_warnings(topic, setting, retention_s)
+        # LATE_FRACTION is one half.
         half_age_positions = await self.position_at(topic, now_ms() - round(retention_s * LATE_FRACTION * 1000))
         committed, bounds = await self._cluster.committed(topic, group), await self._cluster.bounds(topic)
         return group_warnings(topic, group, setting, committed, bounds, half_age_positions)
@@ -90,6 +95,7 @@ def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list
 
     `clock_ms` is the clock of leases, which is not the wall clock.
     """
+    # IS_ALIVE uses ?2, the time.
     condition = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
     query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {condition} ORDER BY m.id"  # noqa: S608 - constants
     member_ids = connection.execute(query, (group, clock_ms(), topic)).fetchall()

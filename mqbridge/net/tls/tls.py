@@ -104,7 +104,7 @@ _WEAK_CHECK_WARNINGS = {
 
 
 def _file_stamps(paths: tuple[Path, ...]) -> _FileStamps:
-    """Return a stamp per path. It changes when the file changes, or when a file in the folder is added or removed."""
+    """Return a stamp per path. It changes when the file changes; for a folder, when a file in it is added or removed."""
 
     def file_stamp(path: Path) -> tuple[int, int, int] | None:
         try:

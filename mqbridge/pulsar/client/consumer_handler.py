@@ -231,7 +231,7 @@ class ConsumerHandler:
         A broker keeps the permits that a passive consumer has not used. But the permits of the entries that are dropped here are
         used up. They must be granted again, otherwise nothing is delivered when this consumer becomes active.
         """
-        self._stall_detector.has_news = active
+        self._stall_detector.has_news = active  # from its activation on, a consumer has a whole interval to receive an entry
         if active:
             self._state.on_activated()
         else:
@@ -281,7 +281,7 @@ class ConsumerHandler:
     async def open(self, timeout: float) -> None:
         """Subscribe for the first time, with retries for `timeout` seconds. Raises ClusterError."""
         await retry(self._registration.attach, timeout)
-        if self.subscription.ordered:  # on others, another consumer may have received the topic's last entry
+        if self.subscription.ordered:  # no stall checks if shared: another consumer may have received the topic's last entry
             self._stall_detector.schedule_check()
 
     def _resubscribe(self, set_positions: Callable[[], None] | None = None) -> None:
@@ -318,7 +318,10 @@ class ConsumerHandler:
             self._registration.reopen()
 
     async def register(self, connection: Connection) -> None:
-        """Send SUBSCRIBE, and request the cursor if `needs_cursor`. No entry arrives before permits are granted."""
+        """Send SUBSCRIBE, and request the cursor if needed, for example to notice that the subscription was reset.
+
+        No entry arrives before permits are granted.
+        """
         self._receiver_queue.permits.reset()
         start = self._state.begin_subscribe()
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)

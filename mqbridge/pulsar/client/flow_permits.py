@@ -89,7 +89,7 @@ class FlowPermits:
         self.held = 0
         """Bytes received and not yet released, including deferred ones."""
         self.deferred = 0
-        """Bytes of entries taken from the queue that stay charged until `release_deferred`: nobody else counts them before."""
+        """Bytes of entries taken from the queue that are charged until their taker counts them: see `release_deferred`."""
         self.outstanding = 0
         """Number of messages granted minus number of messages received."""
 
@@ -157,7 +157,7 @@ class FlowPermits:
         self.deferred += size
 
     def release_deferred(self) -> None:
-        """Release the deferred bytes."""
+        """Release the deferred bytes, because the taker of the entries now counts them itself, or has dropped the entries."""
         deferred, self.deferred = self.deferred, 0
         self._update(-deferred)
 

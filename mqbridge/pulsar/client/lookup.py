@@ -149,7 +149,9 @@ class Lookup:
             raise self._refusal_error(response.error, response.message, f"asking for the partitions of {topic}")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
-        """Return the persistent topics of a namespace that match the regular expression; a broker may ignore `pattern`.
+        """Return the persistent topics of a namespace that match the regular expression `pattern`; None: all.
+
+        A broker may ignore the pattern and return all topics.
 
         `known_hash` is the hash of an earlier list: the result contains no names if the list is still the same. None: always
         names.

@@ -36,7 +36,8 @@ MAX_POOR_SHARE = 0.15
 """Limit of the number of Brokers that are avoided at the same time because they did badly, as a share of all Brokers."""
 POOR_SHARE_OF_MEAN = 0.2
 POOR_SHARE_OF_SENT = 0.1
-"""A Broker did badly if it stored less than both: this share of the mean of all, and this share of the messages sent to it."""
+"""A Broker did badly if it stored less than both: this share of the `_trimmed_mean` of all Brokers, and this share of the
+messages sent to it."""
 MIN_TENTH_OF_SENT = 2
 """A Broker is judged only if a tenth (POOR_SHARE_OF_SENT) of the messages sent to it is more than this."""
 

@@ -47,7 +47,8 @@ class PlainRequests:
 def encode_share(messages: Sequence[Message], origin_prefix: str | None, zone: tzinfo = UTC) -> Requests:
     """Encode messages as requests. `zone` is the time zone of `$msgTime$`, the event time in a request.
 
-    An origin is `origin_prefix` and the message's position; if the prefix is None, messages keep their own origins.
+    The origin in a request says where its message was first read: `origin_prefix`, which names the source partition, and the
+    message's position. If the prefix is None, messages keep their own origins.
     """
     if compiled is not None:
         requests: Requests | None = compiled.tubemq_encode(messages, origin_prefix, msg_times_of(zone), msg_time_texts_of(zone))
