@@ -103,8 +103,8 @@ def _conflicting_groups(
             if expected != _subscription(source):
                 yield document.error(
                     (*source_path, "group"),
-                    f"the route in {document.location(first_path)} uses the group {group!r} too, with other topics or options; "
-                    f"all members of a {adapter.system} group must have the same subscription",
+                    f"the route in {document.location(first_path)} uses the group {group!r} too, with other topics, message "
+                    f"types or options; all members of a {adapter.system} group must have the same subscription",
                     "Give this route its own group, or merge the two routes",
                 )
 
