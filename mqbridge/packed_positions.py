@@ -45,7 +45,7 @@ class PackedPositions:
         """The position that was added last."""
 
     def add(self, position: Position) -> None:
-        """Append a position, which must not be empty; ignore one with a component beyond 64 bits."""
+        """Append a position, which must not be empty; ignore one with a component beyond 64 bits, which no source has."""
         try:
             numbers = array("q", position)
         except OverflowError:

@@ -105,6 +105,7 @@ class ReceiverQueue:
             elif self._acknowledges and entry.id not in self._chunks_of:
                 # The application has acknowledged the message, but the connection was lost before the broker learned of it.
                 undelivered += chunks
+            # Any other message is dropped: the application has it already, or will get it from the queue.
         return undelivered
 
     def take(self) -> Entry | None:
@@ -133,7 +134,7 @@ class ReceiverQueue:
         if self._chunks_of:
             for entry in entries:
                 self._deliver(entry)
-        elif entries:  # without chunks, only the first and the latest entry change the state
+        elif entries:  # without chunks, `state` needs only the first entry (where reading began) and the latest one
             self._deliver(entries[0])
             self._state.record_delivery(max(entry.id for entry in entries))
             self._check_overflow()
@@ -150,7 +151,7 @@ class ReceiverQueue:
                 self._expired[entry.id] = self._state.delivered
 
     def _check_overflow(self) -> None:
-        """Undo the `slow_decay` of an overflow once all entries that the overflow dropped were delivered."""
+        """Once all entries that an overflow dropped were delivered, let the estimated entry size fall at normal speed again."""
         if self._overflowed_at is not None and self._state.delivered > self._overflowed_at:
             self._overflowed_at = None
             self.permits.reset_decay()

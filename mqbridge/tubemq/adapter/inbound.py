@@ -72,7 +72,7 @@ class TubeMQLane:
     async def receive(self) -> Batch:
         """Wait until the previous pack is acknowledged or rejected, then return the next one, or again the rejected one."""
         held = self._held
-        held.release_pack_bytes()  # the caller counts the bytes of the batches that it has received
+        held.release_pack_bytes()  # the read budget no longer counts the previous pack: the caller counts its batch
         await held.wait_until_settled()
         while True:
             pack = await held.fetch()

@@ -47,7 +47,8 @@ class StartOffset(IntEnum):
 class HeldPartitions:
     """The held partitions of one member.
 
-    `held` contains the held partitions by key. `master_seen_at` is the loop time of the Master's last response to this member.
+    `held` contains the held partitions by key. `master_seen_at` is the loop time of the Master's last response to this
+    member, set by the owner; 0.0 before the first response.
     `start` and `offsets` say where to start reading; see `PackConsumer`. `is_new_partition` returns True for a partition that a
     group without a position reads from its first message, whatever `start` is. `heartbeat_s` is the interval between heartbeats
     to Brokers.

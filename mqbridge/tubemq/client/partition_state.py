@@ -225,7 +225,7 @@ class PartitionState:
         was_delivered = self.pack_state is DELIVERED
         self._transition(pack_event="commit failed")
         if is_abandoned:
-            self.abandoned = max(self.abandoned, AbandonedRequests.READS)
+            self.abandoned = max(self.abandoned, AbandonedRequests.READS)  # READS: gets and commits
         elif was_delivered:
             self._transition("forgotten")  # only a new registration can set the Broker's position back to the pack
 

@@ -148,7 +148,7 @@ class BalancedConsumer(GroupConsumer):
                 await partition.seek(partition.max_offset)
             except (ClusterError, ProtocolError, LaneRevoked) as error:
                 log.warning(
-                    "%s: an administrator ordered a skip to the end, but the seek failed, so no message is skipped: %s",
+                    "%s: an administrator ordered a skip to the end, but the seek failed; repeat the order to skip: %s",
                     partition,
                     error,
                 )

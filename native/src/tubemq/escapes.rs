@@ -23,9 +23,10 @@ fn is_plain_name(name: &[u8]) -> bool {
     name == MSG_TYPE || name == MSG_TIME || is_carried_name(name) || name == b"mqbridge.v"
 }
 
-/// Appends a name or a value as it is written in an attribute string. The empty text is written as a single percent sign.
+/// Appends a name or a value as it is written in an attribute string, with commas, `=` and `%` percent-encoded.
 ///
-/// A text of white space only is percent-encoded, because Java SDKs fail on blank names and values.
+/// The empty text is written as a single percent sign. A text of white space only is percent-encoded, because Java SDKs fail on
+/// blank names and values.
 pub fn escape_text(text: &[u8], out: &mut Vec<u8>) {
     if text.is_empty() {
         out.push(b'%');
