@@ -195,6 +195,7 @@ pub struct CarriedFields {
 
 /// Divides pairs into user properties, which stay in `pairs`, and carried fields, which are returned: Python's `read_carried`.
 ///
+/// USER_PREFIX is removed from names. Carried names with invalid values, and hops without an origin, stay user properties.
 /// `blank`: the stored payload is what the system stores for a tombstone (for example, no bytes); only then is `mqbridge.null`
 /// read as a field. Index keys are appended to the store's keys.
 pub fn read_carried(store: &mut Store, pairs: &mut Vec<Pair>, blank: bool) -> CarriedFields {

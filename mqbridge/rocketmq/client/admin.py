@@ -134,8 +134,9 @@ class Admin:
 
         `queues` is the number of writable queues, `read_queues` of readable ones (default: `queues`); to shrink a topic without
         loss, keep the old `read_queues` until the queues that are no longer written are consumed. `perm` is made of bits of Perm.
-        `order` is the order flag, which the brokers store with the topic. `attributes` (5.x) are like {"message.type": "FIFO"};
-        an existing topic keeps those that are not given. `cluster` is the cluster of the masters; None: every cluster.
+        `order` marks a topic whose queue list is fixed at the name servers; this call does not fix the list. `attributes` (5.x)
+        are like {"message.type": "FIFO"}; an existing topic keeps those that are not given. `cluster` is the cluster of the
+        masters; None: every cluster.
         Raises RequestTimeout if the change is not in the route after `timeout` seconds.
         """
         header = CreateTopicHeader(

@@ -20,7 +20,8 @@ MESSAGE_OVERHEAD_BYTES = 400
 class Stream(NamedTuple):
     """Identifies the rows of one source partition for one topic, which are written in order.
 
-    `topic` is None if the spec of the targets names the topic. It is empty if the column `topic` must name it, but is NULL.
+    `topic` is None if the spec of the targets names the topic. It is empty if the column `topic` must name it, but is NULL:
+    the transfer then refuses the rows.
     """
 
     source: Partition

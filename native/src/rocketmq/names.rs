@@ -92,6 +92,7 @@ fn is_ignored(name: &[u8]) -> bool {
 }
 
 /// Returns true if a user property with this name is written unescaped. UNIQ_KEY is: it is copied as a user property.
+/// Reserved names are, unless they look escaped: the writer adds USER_PREFIX to those that need it.
 pub fn is_plain(name: &[u8]) -> bool {
     match PropertyKind::of(name) {
         PropertyKind::User | PropertyKind::UniqKey => true,

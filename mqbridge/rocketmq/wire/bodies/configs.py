@@ -104,8 +104,8 @@ class RegisteredTopics(TopicConfigs):
 class Registration(Body):
     """REGISTER_BROKER, not compressed: the topics of a broker.
 
-    A NameServer accepts changed topics only with a new version. It refuses exactly one topic from a broker that it does not
-    know, because it takes the topic for an update.
+    A NameServer accepts changed topics only with a new version. It refuses a registration with exactly one topic from a broker
+    that it does not know, because it takes the request for an update of this topic.
     """
 
     topics: RegisteredTopics = member("topicConfigSerializeWrapper")

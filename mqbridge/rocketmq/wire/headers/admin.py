@@ -78,7 +78,7 @@ class CreateTopicHeader(Header):
 
     `perm` is the sum of 4 (read), 2 (write) and 1 (the topic is a template for automatically created topics). `default_topic` is
     required, but has no effect. `attributes` is like `+message.type=FIFO,+cleanup.policy=DELETE`, with `-` in front of an
-    attribute to remove.
+    attribute to remove. Brokers read `force` only in requests for static topics (5.x).
     """
 
     topic: str
