@@ -121,8 +121,8 @@ def test_two_routes_of_one_group_with_different_subscriptions_are_rejected(sourc
     (error,) = caught.value.errors
     assert str(error) == (
         "f.yaml:9: routes[1].from.group: the route in f.yaml:6 uses the group 'g' too, with other topics, message "
-        "types or options; all members of a fake group must have the same subscription. Give this route its own group, or merge "
-        "the two routes"
+        "types or options; all members of a fake group must have the same subscription. Give this route its own group, or "
+        "merge the two routes"
     )
     assert parse(two_routes(source), "f.yaml", environ={}, adapters=ADAPTERS).routes[1].name == "s", (
         "systems without uniform_groups accept it"
