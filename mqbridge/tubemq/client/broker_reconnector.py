@@ -6,7 +6,7 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.connectivity import Connectivity, retry_log_level
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes
@@ -26,6 +26,7 @@ class ReconnectContext(Protocol):
 
     topic: str
     routes: Routes
+    connectivity: Connectivity
 
     def connection_for(self, name: str) -> ServerConnection:
         """Return the connection to the Broker of the partition with this name, connected or not."""
@@ -38,6 +39,7 @@ class BrokerReconnector:
         self.is_failing = False
         self._context, self._partition = context, partition
         self._backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
+        self._label = f"cluster {context.connectivity.name}: sending to topic {context.topic} partition {partition}"
 
     def on_stored(self) -> None:
         """Record that a message was stored: the outage is over, so reset the backoff."""
@@ -68,14 +70,14 @@ class BrokerReconnector:
                 await self._context.routes.refresh()
         except (ClusterError, ProtocolError, TimeoutError) as error:
             problem = error if str(error) else "no Master has responded yet"  # a TimeoutError has no text
-            message = "sending to topic %s partition %s: refreshing the route failed, continuing with the last known Broker: %s"
-            log.info(message, self._context.topic, self._partition, problem)
+            message = "%s: refreshing the route failed, continuing with the last known Broker: %s"
+            log.info(message, self._label, problem)
 
     def _log(self, error: MqbridgeError) -> None:
         """Log the error. Later errors of an outage, and a Broker whose memory is full, are logged at debug level only."""
         level = logging.DEBUG if self.is_failing or _is_store_full(error) else retry_log_level(error, logging.WARNING)
         self.is_failing = True
-        log.log(level, "sending to topic %s partition %s failed, retrying: %s", self._context.topic, self._partition, error)
+        log.log(level, "%s failed, retrying: %s", self._label, error)
 
 
 def _is_store_full(error: MqbridgeError) -> bool:

@@ -18,7 +18,6 @@ from operator import attrgetter
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, ProtocolError
-from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.broker_reconnector import BrokerReconnector, ReconnectContext
 from mqbridge.tubemq.client.counters import SendCounters
@@ -48,7 +47,6 @@ class SenderContext(ReconnectContext, Protocol):
     closed: bool
     """True once the sender has stopped waiting for pending messages: failed messages are not retried any more."""
     counters: SendCounters
-    connectivity: Connectivity
     loop: asyncio.AbstractEventLoop
 
     def encoder_for(self, name: str) -> SendRequestEncoder:

@@ -17,7 +17,9 @@ REQUEST = (
     FieldRule("SendMessageRequestP2B.flag", None, RECOMPUTED, "tells if there is an attribute block"),
     FieldRule("SendMessageRequestP2B.checkSum", None, RECOMPUTED, "of the bytes that are sent"),
     FieldRule("SendMessageRequestP2B.sentAddr", None, RECOMPUTED, "the sending client"),
-    FieldRule("SendMessageRequestP2B.msgType", "msg_type", NATIVE, "Brokers filter by it; consumers read the attribute again"),
+    FieldRule(
+        "SendMessageRequestP2B.msgType", "msg_type", NATIVE, "Brokers filter by it; consumers read the type from the attribute"
+    ),
     FieldRule("SendMessageRequestP2B.msgTime", "event_time", NATIVE, "the minute, for the Broker's statistics"),
     FieldRule("SendMessageRequestP2B.authInfo", None, DROPPED, "the sender's credentials"),
 )
@@ -39,7 +41,11 @@ ATTRIBUTES = (
         f"attribute {MSG_TIME}", "event_time", NATIVE, "a minute in the cluster's `time_zone`; stays a property of this name too"
     ),
     FieldRule(
-        "attribute $groupName$", "properties", NATIVE, "used in the system topic of offsets; a property like any other", own=True
+        "attribute $groupName$",
+        "properties",
+        NATIVE,
+        "names the group in the system topic of offsets; read as a property like any other",
+        own=True,
     ),
     FieldRule(
         "offset of the pack, index in it", "position", RECOMPUTED, "the position in the source; each partition counts its own"
@@ -54,7 +60,9 @@ RESERVED = (
     FieldRule("mqbridge.deliver_at", "deliver_at", CARRIED, "TubeMQ delivers at once"),
     FieldRule("mqbridge.event_time", "event_time", CARRIED, "the exact time, if it is not a whole minute"),
     FieldRule("mqbridge.null", "payload", CARRIED, "a tombstone; valid only while the body is empty"),
-    FieldRule("mqbridge.without", "msg_type", CARRIED, "a user's pair looks like a type and is not one", own=True),
+    FieldRule(
+        "mqbridge.without", "msg_type", CARRIED, "the message has no type, although a user's pair looks like one", own=True
+    ),
     FieldRule("mqbridge.attributes", "attributes", CARRIED, "the original string, if a route has edited the message"),
     FieldRule("mqbridge.attributes.b64", "attributes", CARRIED, "the original string, if it is not UTF-8"),
     FieldRule("mqbridge.origin", "origin", CARRIED, "cluster, topic, partition and position of the source"),

@@ -26,7 +26,8 @@ CONSUMER_REGISTER, CONSUMER_HEARTBEAT, CONSUMER_CLOSE = 4, 5, 6
 SEND = 13
 PARTITION_REGISTER, PARTITION_HEARTBEAT, GET, COMMIT = 15, 16, 17, 18
 BALANCED_REGISTER, BALANCED_HEARTBEAT, PARTITION_META = 20, 21, 22
-"""Numbers of the methods. PARTITION_REGISTER registers or unregisters, depending on its opType."""
+"""Numbers of the methods. PARTITION_REGISTER registers or unregisters, depending on its opType.
+The BALANCED methods are those of consumers that choose their partitions themselves."""
 
 OP_REGISTER, OP_UNREGISTER = 31, 32
 """Values of opType of PARTITION_REGISTER."""

@@ -105,7 +105,10 @@ def pack(items: Sequence[Item], created: int) -> bytes:
     groups: dict[bytes, list[bytes]] = {}
     for item in items:
         if not item.data or not 0 < len(item.attributes) <= MAX_TEXT_BYTES:
-            raise LocalProtocolError(f"a packed message needs data and 1 to {MAX_TEXT_BYTES} bytes of attributes")
+            raise LocalProtocolError(
+                f"a packed message needs data and 1 to {MAX_TEXT_BYTES} bytes of attributes, not {len(item.data)} bytes of "
+                f"data and {len(item.attributes)} of attributes"
+            )
         groups.setdefault(item.attributes, []).append(item.data)
     magic_and_version = bytes((MAGIC, WRITTEN_VERSION))
     pieces = [magic_and_version, _INT64.pack(created), _INT32.pack(len(items)), _INT32.pack(len(groups))]
