@@ -32,7 +32,7 @@ class RetentionPolicies(NamedTuple):
     @property
     def retains(self) -> bool:
         """True if messages are retained after acknowledgement."""
-        return self.minutes != 0 and self.megabytes != 0
+        return self.minutes != 0 and self.megabytes != 0  # brokers delete messages beyond either limit
 
 
 async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) -> RetentionPolicies:

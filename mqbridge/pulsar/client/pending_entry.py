@@ -20,8 +20,8 @@ class SendReceipt(NamedTuple):
     """Receipt of an entry: the id under which the broker stored it.
 
     If the broker had already stored the entry, it reports no id: `duplicate` is True, and ledger and entry are -1. A chunked
-    message has the id of its last chunk; `first_chunk` is the id of its first chunk, (-1, -1) if the broker had
-    already stored that one.
+    message has the id of its last chunk; `first_chunk` is the id of its first chunk, (-1, -1) if the broker had already stored
+    that one, and None if the message is not chunked.
     """
 
     ledger: int
@@ -127,7 +127,7 @@ class PendingEntry:
     def has_failed_chunk(self) -> bool:
         """True if another chunk of the same message has failed; a future that the caller cancelled is no failure.
 
-        Only for chunks without a receipt: their message cannot be stored, so a future that is done has failed.
+        Valid only before the receipt of this chunk: until then the message is incomplete, so a future that is done has failed.
         """
         return self.chunked is not None and self.future.done() and not self.future.cancelled()
 

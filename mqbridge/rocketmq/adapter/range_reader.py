@@ -52,7 +52,7 @@ async def read_range(
             pulled = await _next_pull(assigned, end_offset)
             if pulled is None:
                 return  # compaction has removed the last messages of the range
-            pulls = join_pulls(assigned, pulled)
+            pulls = join_pulls(assigned, pulled)  # with the buffered pulls after it
             if end_offset is not None:
                 pulls = [pull.until(end_offset) for pull in pulls if pull.first < end_offset]
                 if not pulls:

@@ -144,6 +144,7 @@ class BaseClient:
         if self._ids is None:
             raise LocalProtocolError("the client cannot make message ids yet: call connect first")
         now = time.time_ns() // 1_000_000
+        # As in Java clients, the time in an id counts from the start of the month.
         return self._ids.reserve(now - _month_start(now), count)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -161,8 +162,8 @@ class BaseClient:
         """Send a request; return the response if its code is in `accept`.
 
         `ext` are the header fields. `timeout` limits the wait for one response, in seconds; None: `timing.request`. Raises
-        ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH, the cached
-        route of the request's topic (the field `topic`), if any, is invalidated too.
+        ServerRefused (with its `Failure`), Unreachable, ConnectionLost, RequestTimeout. If the failure is REFRESH (the route
+        is outdated), the cached route of the topic in the field `topic`, if any, is invalidated.
         """
         fields = ext or {}
         limit = self.timing.request if timeout is None else timeout

@@ -2,10 +2,10 @@
 
     user's pairs ... [TIMER_DELIVER_MS or DELAY] [TAGS] [KEYS] [__SHARDINGKEY] carried fields ... origin, hops [mqbridge.order]
 
-Pairs in brackets are written only if the message needs them; `mqbridge.order` is written only for a message that is sent alone,
-because the broker reorders its properties. Carried fields are those that no system property can hold; a reserved property, with
-a name of the gateway's own, holds each. A block contains at least one pair that only gateways write. All pairs of this kind
-follow the user's pairs.
+Pairs in brackets are written only if the message needs them; `mqbridge.order` is written only for a message that is sent
+alone, because the broker reorders its properties. Carried fields are those that no system property can hold; each is written
+as a reserved property, whose name begins with `mqbridge.`. A block contains at least one reserved property, by which it is
+recognized as a gateway's.
 """
 
 from collections.abc import Sequence
@@ -47,6 +47,7 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
     pairs = (*properties, *system_pairs, *carried)
     text = join(pairs)
     if not (_are_plain_names(properties) and _is_unambiguous(text, len(pairs))):
+        # System pairs need no escaping: `_write_system` writes only values that the string can hold.
         escaped, count = escape([*map(escape_user_property, properties), *carried]), len(properties)
         properties = escaped[:count]
         text = join((*properties, *system_pairs, *escaped[count:]))
@@ -109,9 +110,9 @@ def _is_writable(text: str | bytes | None) -> TypeGuard[str]:
 
 
 def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
-    """Return the system properties, and the names of the fields that these cannot hold exactly.
+    """Return the system properties, and the names of the fields that they cannot hold exactly.
 
-    One of these is `deliver_at`, if there is no `delay` (the time has passed), or if `delay` is a level, which is not exact.
+    `deliver_at` is such a field if there is no `delay` (the time has passed), or if `delay` is a level, which is not exact.
     """
     pairs = [] if delay is None else [delay]
     not_in_system: list[str] = []
@@ -143,7 +144,7 @@ def _write_carried(message: Message, not_in_system: Sequence[str]) -> list[Pair]
         pairs.append(NULL_PAYLOAD)
     if not_in_system:
         pairs += carry_fields(message, not_in_system)
-    if message.payload == b"":
+    if message.payload == b"":  # brokers refuse an empty body, so one zero byte is sent
         pairs.append((EMPTY, "1"))
     if message.key is None and "key" in not_in_system:  # otherwise the first index key would be read as the key
         pairs.append((WITHOUT, "key"))

@@ -86,7 +86,7 @@ _COMPRESSION_BITS = SysFlag.COMPRESSED | SysFlag.COMPRESSION
 _IPV6 = SysFlag.BORN_IPV6 | SysFlag.STORE_IPV6
 _INNER_BATCH_BITS = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _SLOW_PATH = SysFlag.COMPRESSED | _IPV6 | _INNER_BATCH_BITS
-"""Records with one of these bits count on the budget of unpacked bytes, and go through `_unpack_body`."""
+"""Records with one of these bits count against the budget of unpacked bytes, and go through `_unpack_body`."""
 
 NO_HOST = bytes(8)
 """The IPv4 address 0.0.0.0 and the port 0, for a record without a known host."""

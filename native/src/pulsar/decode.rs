@@ -74,7 +74,7 @@ impl Decoder {
         }
     }
 
-    /// Adds an entry that cannot be decoded as one message with this defect.
+    /// Adds one message with this defect, for an entry that cannot be decoded.
     pub fn add_damaged(&mut self, entry: &Entry, defect: &str) {
         self.push_damaged(entry, 0, entry.payload, defect);
     }
@@ -124,6 +124,7 @@ impl Decoder {
         }
         let store = &mut self.store;
         let carried = read_carried(store, &mut self.pairs, payload.is_empty());
+        // `Some(None)` as type and `Some(Key::None)` as key mean that the message has none.
         let msg_type = match carried.msg_type {
             Some(msg_type) => msg_type,
             None => self.pairs.iter().find(|(name, _)| store.bytes(*name) == MSG_TYPE).map(|(_, value)| *value),

@@ -29,7 +29,7 @@ pub struct Encoded<'a> {
 pub struct EncodedEntry {
     /// Encoded MessageMetadata without the fields that the producer adds: its name, sequence id, publish time.
     pub metadata: Vec<u8>,
-    /// The indexes of its messages.
+    /// The indexes of its messages among all messages to encode.
     pub indexes: Range<usize>,
     /// Size of the payload in bytes.
     pub size: usize,

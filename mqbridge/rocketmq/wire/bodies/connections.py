@@ -10,7 +10,7 @@ from mqbridge.rocketmq.wire.bodies.groups import CLUSTERING, FROM_LAST, PASSIVEL
 class Connection(Body):
     """A client's connection to a broker. `version` is the version number that the client announces, like `codes.VERSION`.
 
-    `absent` is the value of a field that the response does not contain.
+    `absent` is the value of a field that the response does not contain; the second argument is the constructor's default.
     """
 
     client_id: str
