@@ -1,8 +1,9 @@
 """Handles messages that a target refuses: sends them as dead letters, and settles their leg when the dead letters are stored.
 
-A lane delivers one source partition. A leg is one send of a batch to a target (see `tickets`); to settle it is to end it with
-success. Without a dead-letter topic, a refusal ends the lane. Any other failure always ends the lane: storing its messages as
-dead letters would hide an outage. Messages of a lane that ended are delivered again when the route runs again.
+A lane delivers one source partition. A ticket is the state of one of its batches in flight. A leg is one send of a batch to a
+target (see `tickets`); to settle it is to end it with success. Without a dead-letter topic, a refusal ends the lane. Any other
+failure always ends the lane: storing its messages as dead letters would hide an outage. Messages of a lane that ended are
+delivered again when the route runs again.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ FailLeg = Callable[[Ticket, Share, Exception, Sequence[MessageFailure]], None]
 FailLane = Callable[[Exception], None]
 """Callback that ends only the lane, for an error after the leg has ended."""
 Charge = Callable[[Ticket, int], None]
-"""Callback that charges bytes to the batch of the ticket: those that its dead letters hold until they are stored."""
+"""Callback that charges the bytes of dead letters to the memory budget, until the last leg of the ticket has ended."""
 
 
 class Refusals:
@@ -84,7 +85,9 @@ class Refusals:
         """Settle or fail the leg: `receipt` came from the target, and `sent` has the receipt of the dead letters."""
         failures, source = receipt.failures, ticket.batch.partition
         if sent.cancelled():
-            cancelled = DeliveryError(f"sending dead letters of {source} to {letters.label} was cancelled")
+            cancelled = DeliveryError(
+                f"sending dead letters of {source} to {letters.label} was cancelled; the source will deliver the messages again"
+            )
             self._fail_leg(ticket, share, cancelled, failures)
         elif isinstance(error := sent.exception(), Exception):
             self._fail_leg(ticket, share, error, failures)

@@ -52,6 +52,7 @@ def _null(_: int, number: int, __: random.Random) -> Message:
 
 
 def _typed(_: int, number: int, generator: random.Random) -> Message:
+    # As a message from TubeMQ, whose attribute string is copied byte for byte.
     return Message(
         generator.randbytes(100), msg_type="created", attributes=b"$msgType$=created,free=text", keys=(f"k{number}", "all")
     )
@@ -79,7 +80,7 @@ class Checksum:
 
 
 def _content(message: Message) -> tuple[object, ...]:
-    """Return the fields that must be equal in a message and its copy; position and delivery fields may differ."""
+    """Return the fields that must be equal in a message and its copy, unlike for example position and publish time."""
     return (
         message.payload,
         message.properties,

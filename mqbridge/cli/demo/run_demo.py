@@ -236,7 +236,9 @@ async def _read_back(config: Config, report_progress: ReportProgress) -> tuple[d
                     report_progress("verify", sum(each.count for each in checksums.values()), total)
         except TimeoutError as error:
             read_count = sum(each.count for each in checksums.values())
-            raise RequestTimeout(f"{read_count} of {total} copied messages could be read in {VERIFY_TIMEOUT_S:g} s") from error
+            raise RequestTimeout(
+                f"only {read_count} of {total} copied messages could be read in {VERIFY_TIMEOUT_S:g} s from {COPY_TOPIC!r}"
+            ) from error
         return checksums, _message_count(await clusters["source"].bounds(DEAD_LETTER_TOPIC))
 
 

@@ -28,7 +28,10 @@ class CreateRule(Options):
 
 
 def _validate(value: Any, handler: ValidatorFunctionWrapHandler) -> bool | CreateRule:
-    """Validate a mapping as CreateRule and any other value as a boolean, so that errors mention only one of the two forms."""
+    """Validate a mapping as CreateRule, accept a CreateRule, and validate any other value as a boolean.
+
+    So errors mention only one of the two forms.
+    """
     if isinstance(value, Mapping):
         return CreateRule.model_validate(value)
     create: bool | CreateRule = handler(value) if isinstance(value, CreateRule) else _BOOLEAN.validate_python(value)

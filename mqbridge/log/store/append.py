@@ -107,7 +107,7 @@ class Appender:
     def withdraw(self, futures: "Collection[asyncio.Future[Receipt]]") -> None:
         """Let these sends fail with RETRY, because their source partition has another consumer now.
 
-        Those in the running transaction fail only if the transaction fails temporarily.
+        Those in the running transaction get its result, unless it fails temporarily: then they fail instead of being retried.
         """
         for append in (*self._group, *self._queue):
             append.is_withdrawn |= append.future in futures

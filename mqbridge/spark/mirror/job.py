@@ -189,7 +189,7 @@ class Mirror:
 
 @contextmanager
 def _session(settings: MirrorSettings) -> "Iterator[SparkSession]":
-    """Yield this process's Spark session, or a new one that ends with the context. Raises ConfigError."""
+    """Yield this process's Spark session, or a new one that ends with the context. Raises ConfigError if Spark cannot start."""
     existed_before = session_exists()
     fair = {"spark.scheduler.mode": "FAIR"}  # concurrent routes share the executors instead of waiting for each other
     spark = session("mqbridge mirror", settings.master, quiet=settings.quiet, **(fair | dict(settings.conf)))

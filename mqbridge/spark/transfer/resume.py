@@ -79,7 +79,8 @@ async def find_stored(
 ) -> StoredPositions:
     """Find the positions of a source, from `first` on, that a target stores.
 
-    Searches each target partition from its position in `since`, or from its first message if it has none there.
+    `since` are the ends of the target partitions before the first attempt, by index. Each is searched from there, or from its
+    first message if `since` is None or lacks it.
 
     Raises ClusterError, with Failure.RETRY if the system has accepted messages that it has not stored yet. Pulsar, for example,
     reports the last message that it received from an earlier attempt, even if it is not on disk yet and may never be.
