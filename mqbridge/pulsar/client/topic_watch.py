@@ -124,7 +124,7 @@ class TopicWatch:
                 log.info("namespace %s: polling the topic list, because the broker refuses a watch: %s", self._namespace, error)
                 self._polls_only = True
             else:
-                text = "namespace %s: watching all topics and filtering here, the broker refuses to watch pattern %s: %s"
+                text = "namespace %s: watching all topics and filtering here, as the broker refuses pattern %s: %s"
                 log.info(text, self._namespace, self._pattern, error)
                 self._watched_pattern, self._hash = self._match_all, None
                 await self._start_watch()
