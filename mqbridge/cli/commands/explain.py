@@ -18,7 +18,7 @@ from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, map_fields
-from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, origin_prefix, parse_position
+from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, format_position, origin_prefix, parse_position
 
 if TYPE_CHECKING:
     from mqbridge.adapter.registry import Adapter
@@ -42,7 +42,7 @@ def explain(
             autocompletion=completion.systems_and_topics,
         ),
     ],
-    message: Annotated[
+    message_from: Annotated[
         str | None,
         typer.Option(
             "--message",
@@ -79,14 +79,14 @@ def explain(
     """
     if len(names) != 2:
         raise typer.BadParameter("name two systems, or a topic and a system", param_hint="SYSTEM|TOPIC SYSTEM")
-    if message is None and config is None:
+    if message_from is None and config is None:
         _explain_systems(_load_adapter(names[0]).table, _load_adapter(names[1]).table, as_json=as_json)
         return
-    choice, target = choose(config, cluster, message), _load_adapter(names[1])
-    source, real_message = event_loop.run(
+    choice, target = choose(config, cluster, message_from), _load_adapter(names[1])
+    source_partition, message = event_loop.run(
         _read_message(choice, names[0], partition, None if position is None else _parse_position(position))
     )
-    _explain_message(choice.adapter.table, target, source, real_message, as_json=as_json)
+    _explain_message(choice.adapter.table, target, source_partition, message, as_json=as_json)
 
 
 def _load_adapter(system: str) -> "Adapter":
@@ -146,11 +146,10 @@ async def _read_message(
         begin = await resolve_positions(cluster, topic, names, Start.EARLIEST if position is None else position, bounds)
         ranges = {name: Range(begin[name], bounds[name].next) for name in begin}
         async with aclosing(read(cluster, topic, ranges)) as chunks:
-            async for source, messages in chunks:
-                return source, messages[0]
-    raise ClusterError(
-        f"topic {topic!r} of cluster {choice.name!r} has no message to explain at or after this position", Failure.FATAL
-    )
+            async for source_partition, messages in chunks:
+                return source_partition, messages[0]
+    where = "" if position is None else f" at or after position {format_position(position)}"
+    raise ClusterError(f"topic {topic!r} of cluster {choice.name!r} has no message to explain{where}", Failure.FATAL)
 
 
 def _explain_message(
