@@ -113,7 +113,7 @@ OFFSET_OPTIONS = (
     ),
     Option(
         "endingOffsets",
-        "Where to end (exclusive).",
+        "Where to end (exclusive). -1 means latest; partitions without a position end after their last message.",
         Usage.BATCH,
         '`latest`, or `{"orders": {"0": 50, "1": -1}}`',
         parsers.parse_offsets,
@@ -255,7 +255,8 @@ MIRROR_OPTIONS = (
     ),
     Option(
         "stopFile",
-        "While this file exists on the driver, no batch begins. A second file, with the suffix `.obeyed`, confirms this.",
+        "While this file exists on the driver, no batch begins. The source creates a second file, with the suffix `.obeyed`, to "
+        "confirm this.",
         Usage.STREAM,
         "path",
         parsers.parse_text,

@@ -36,7 +36,8 @@ class TaskResult:
 
     counts: Counts = field(default_factory=Counts)
     streams: set[tuple[str, str | None]] = field(default_factory=set)
-    """The streams that the task wrote: source partition as text (as in the column `source`), and `Stream.topic`."""
+    """The streams that the task wrote: source partition as text (as in the column `source`), and `Stream.topic`, which is None if
+    the settings name the target topic."""
 
 
 class _BatchQueue:
@@ -71,7 +72,7 @@ class _BatchQueue:
                 self._budget.release(batch.held_bytes)
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Yield the batches until the end. Awaits the gate before each batch, and once more before the end."""
+        """Yield the batches until the end. Awaits the gate, which raises if the task must stop, before each batch and the end."""
         while True:
             while not self._batches:
                 self._not_empty.clear()
