@@ -61,7 +61,7 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
 
 
 def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
-    """Return the operations that create the groups for which a cluster keeps messages; None if there are no groups to create.
+    """Return the operations by which `cluster` creates groups, for which it then keeps messages; None if `groups` is empty.
 
     Raises ConfigError or ClusterError if the cluster cannot create groups.
     """
@@ -78,7 +78,7 @@ def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
 
 
 class RouteWarnings:
-    """The warnings of one route, logged when they are new. `fetch` returns all warnings of now, see `warnings_about`."""
+    """The warnings of one route, logged when they are new. `fetch` returns all current warnings, see `warnings_about`."""
 
     def __init__(self, route: str, fetch: Callable[[], Awaitable[list[str]]]) -> None:
         self.current: list[str] = []

@@ -28,7 +28,7 @@ class LaneOwner(Protocol):
     """Methods of the inbound that its lanes call."""
 
     def schedule_commit(self, lane: "LogLane", offset: int, /) -> None:
-        """Commit the lane's acknowledged offset with the next flush."""
+        """Commit the lane's acknowledged offset in the background, together with those of other lanes."""
 
     async def release_lane(self, lane: "LogLane", deadline: float | None, /) -> None:
         """Commit the lane's offset and end its lease. `deadline` is an event loop time; None: CLOSE_S (30 s) from now."""
@@ -37,8 +37,8 @@ class LaneOwner(Protocol):
 class LogLane:
     """A leased partition; its positions are (offset,).
 
-    A reject or a seek starts a new run of deliveries: all messages from its start offset on are delivered again. So an
-    acknowledgement of a batch of an earlier run only counts up to that start offset. The handle of a batch is its run.
+    A reject or a seek starts a new run of deliveries: all messages from its start offset on are delivered again. So the
+    acknowledgement of a batch of an earlier run counts only if the batch ends before them. The handle of a batch is its run.
     """
 
     def __init__(self, owner: LaneOwner, store: Store, id_: int, partition: Partition, offset: int, budget: Budget) -> None:

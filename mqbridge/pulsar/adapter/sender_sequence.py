@@ -2,7 +2,7 @@
 
 A broker that deduplicates drops a whole entry if its first message was stored before, even if other messages of the entry were
 not. So no entry may mix stored and new messages: stored messages are left out before entries are made, and a send fails if its
-messages do not come after the last position sent. A send is that of one share: the messages of a batch for one target partition.
+messages do not come after the last position sent. The messages of a batch for one target partition (a share) are one send.
 """
 
 from asyncio import Future
@@ -65,7 +65,7 @@ class SenderSequence:
         self.sender = sender
         self._topic = topic
         self._source: Partition | None = None
-        """The source for which the outbound was resumed; None before."""
+        """The source partition for which `Outbound.resume` found out which messages are stored; None before its first call."""
         self._stored: dict[int, Position] = {}
         """Target partition -> last stored position when the outbound was resumed."""
         self._sent: dict[int, Position] = {}
@@ -107,7 +107,7 @@ class SenderSequence:
                 Failure.RETRY,
             )
         stored, sent = self._stored.get(partition), self._sent.get(partition)
-        if stored is not None and len(stored) != len(first):  # each system has its own number of components
+        if stored is not None and len(stored) != len(first):  # each system's positions have their own length
             raise ClusterError(
                 f"sender {self.sender!r} has sent messages of another source into topic {self._topic!r}, up to position "
                 f"{format_position(stored)}: choose another sender name",
@@ -119,9 +119,8 @@ class SenderSequence:
     def count_stored(self, partition: int, positions: MessagePositions) -> int:
         """Return how many messages at the beginning of the share are stored already.
 
-        Raises ClusterError if positions do not ascend. Only messages without a defect must ascend. A chunked message that stays
-        incomplete becomes a message with a defect after later entries were delivered, so its position is out of order; but it is
-        never sent.
+        Raises ClusterError if the positions of messages without a defect do not ascend. A defective message may be out of order:
+        a chunked message that stays incomplete gets its defect after later entries were delivered. It is never sent.
         """
         stored = self._stored.get(partition)
         if positions.first_descent() is None:
@@ -152,7 +151,10 @@ class SenderSequence:
         return sequence_ids
 
     def on_send_done(self, partition: int, receipt: "Future[Receipt]") -> None:
-        """Note the result of a send into this partition: after a failure other than REFUSED the outbound must be resumed."""
+        """Note the result of a send into this partition.
+
+        A REFUSED message is not stored. After any other failure this is unknown, so the outbound must be resumed.
+        """
         if receipt.cancelled() or receipt.exception() is not None:
             is_interrupted = True
         else:

@@ -1,6 +1,7 @@
-"""Divides ranges of a partition into unit ranges, which count units between two positions. A unit is one entry of a ledger.
+"""Divides ranges of a partition into unit ranges, by which readers measure a range and split it evenly.
 
-The entries of a ledger are numbered from 0, and only the REST interface knows the number of entries of a closed ledger.
+A unit is one entry of a ledger. The entries of a ledger are numbered from 0, and only the REST interface knows the number of
+entries of a closed ledger.
 """
 
 from collections.abc import Mapping

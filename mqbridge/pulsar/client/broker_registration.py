@@ -46,8 +46,8 @@ class Registrable(PushHandler, Protocol):
 class BrokerRegistration:
     """Registration of one producer or consumer, the `registrable`.
 
-    `what` is "producer" or "consumer" for log texts, and `key` is its id. `table` returns a connection's table of producers or
-    consumers by id. `close_command` encodes the command that closes the registration, for a request id and `key`.
+    `what` is "producer" or "consumer" for log texts. `table` returns a connection's table of producers or consumers, in which
+    `key`, the id, finds this one. `close_command` encodes the command that closes the registration, for a request id and `key`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BrokerRegistration:
         self._registering_at = None
         # The connection removes the handler from its table when it passes on a close command.
         if table.get(self._key) is not self._registrable:
-            raise ConnectionLost(f"the broker closed the {self._what} of topic {self._topic} during its opening")
+            raise ConnectionLost(f"the broker closed the {self._what} of topic {self._topic} while it was being opened")
         self.connection = connection
         self._registrable.on_registered(connection)
 
@@ -128,7 +128,7 @@ class BrokerRegistration:
     def reopen(self, delay: float = 0.0) -> None:
         """Register in the background after `delay` seconds; repeat until an attempt succeeds or its error is final.
 
-        Do nothing if the registration has ended, or if the background task is running already.
+        Do nothing if `ended` is set, or if the background task is running already.
         """
         if not self.ended and self._task is None:
             self._task = spawn(self._retry_until_registered(delay), f"open {self._what} {self._topic}")
@@ -213,7 +213,7 @@ class BrokerRegistration:
         """Close the producer or consumer at every broker that may have registered it.
 
         These are the broker of `connection`, that of an attempt in progress, and that of an earlier registration to be closed.
-        Wait for their responses until `deadline` (loop time), or for one request timeout each.
+        Wait for each response for one request timeout, but not beyond `deadline` (loop time; None: no deadline).
         """
         registering, self._registering_at = self._registering_at, None
         if registering is not None:

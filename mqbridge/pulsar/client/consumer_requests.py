@@ -51,9 +51,10 @@ class ConsumerRequests:
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
         """Return the subscription's cursor: the last of the entries acknowledged without a gap; None if none or unknown.
 
-        Without a cursor, a reader (`is_durable` is False) is new and starts at the end: returns the newest message. The request
-        uses the given connection, because the registration is still in progress. Raises ConnectionLost or RequestTimeout. A
-        temporary refusal raises RequestTimeout too, after which the consumer is closed at the broker and subscribes again.
+        For a reader (`is_durable` is False) without a cursor, it is the topic's newest message, after which the reader starts.
+        The request uses the given connection, because the registration is still in progress. Raises ConnectionLost or
+        RequestTimeout. A temporary refusal raises RequestTimeout too, after which the consumer is closed at the broker and
+        subscribes again.
         """
         try:
             response: pb.CommandGetLastMessageIdResponse = await connection.request(

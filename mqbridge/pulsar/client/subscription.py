@@ -55,7 +55,7 @@ class Subscription:
     """Properties that the broker stores with the subscription."""
     silence_s: float = 30.0
     """Time without an entry after which an exclusive or failover consumer requests the topic's last entry. If that entry was not
-    received, the consumer subscribes again."""
+    received, delivery has stalled, and the consumer subscribes again."""
     create_topic: bool = True
     """True if SUBSCRIBE may create a missing topic, where the broker allows that; False: a missing topic is an error."""
 

@@ -45,7 +45,10 @@ class GroupMember:
         return self._close_task is not None
 
     def assigned_queues(self) -> AsyncIterator[AssignedQueue]:
-        """Yield each queue when it is assigned to this member, until `close`. If this raises ClusterError, close the member."""
+        """Yield each queue when it is assigned to this member, until `close`.
+
+        Raises ClusterError if another member has other subscriptions, or if a permission is missing: then close the member.
+        """
         return self._consumer.assigned_queues()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:

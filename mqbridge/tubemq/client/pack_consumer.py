@@ -1,8 +1,8 @@
 """A member of a consumer group to which the Master assigns partitions.
 
 Three activities run concurrently: heartbeats to the Master (`group_consumer`); the handling of the events that the Master's
-responses contain, one event at a time; and the heartbeats to Brokers, and commits of packs that no get has confirmed in time
-(`held_partitions`).
+responses contain, one event at a time; and the heartbeats to Brokers (`held_partitions`), together with commits of those
+confirmed packs (a pack has the messages of one response) that no later get has reported to the Broker in time.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ REPORT_EVERY = 6
 """Every sixth heartbeat reports all partitions that this member holds."""
 
 _RESPONSE_LOST_ERRORS = (ConnectionLost, RequestTimeout, ProtocolError)
+"""Errors of a heartbeat that the Master may have handled: its response did not arrive, or could not be parsed (ProtocolError)."""
 
 
 class PackConsumer(GroupConsumer):
@@ -78,8 +79,8 @@ class PackConsumer(GroupConsumer):
         """Events from the Master that are not handled yet."""
         self._completed_events: list[EventProto] = []
         """Completed events that are not acknowledged yet."""
-        self._last_event = EventProto(rebalanceId=1, opType=STOP_REBALANCE_OP, status=EVENT_DONE)
-        """An acknowledgement with the id of the last event (at first any valid id); see `_substitute_event`."""
+        self._last_acknowledgement = EventProto(rebalanceId=1, opType=STOP_REBALANCE_OP, status=EVENT_DONE)
+        """An acknowledgement of the last event (at first with any valid id); see `_substitute_event`."""
         self._is_response_lost = False
         """True if the response to the last heartbeat was lost; it may have contained an event."""
 
@@ -105,6 +106,7 @@ class PackConsumer(GroupConsumer):
     # --- Master -----------------------------------------------------------------------------------------------------
 
     async def _send_heartbeat(self, held: list[PartitionRef] | None) -> None:
+        """Report the partitions `held` (None: no report), and acknowledge the oldest completed event, which also reports all."""
         completed = self._completed_events[0] if self._completed_events else self._substitute_event()
         if completed is not None:  # the Master takes the list in an acknowledgement as all partitions of this member
             held = self.held_partitions.refs
@@ -119,7 +121,7 @@ class PackConsumer(GroupConsumer):
         if self._completed_events:
             self._heartbeat_now.set()
         if event is not None:
-            self._last_event.rebalanceId = event.rebalanceId
+            self._last_acknowledgement.rebalanceId = event.rebalanceId
             self._events.put_nowait(event)
 
     def _substitute_event(self) -> EventProto | None:
@@ -131,7 +133,7 @@ class PackConsumer(GroupConsumer):
         """
         # In its first round, a bound group gets the partitions that its members listed. Any acknowledgement ends this round.
         in_first_round = self.membership.bound is not None and self.membership.is_first_round_open
-        return self._last_event if self._is_response_lost and not in_first_round else None
+        return self._last_acknowledgement if self._is_response_lost and not in_first_round else None
 
     def _on_permanent_refusal(self, error: ClusterError) -> None:
         super()._on_permanent_refusal(error)
@@ -146,7 +148,9 @@ class PackConsumer(GroupConsumer):
                 await self._handle_event(event)
             except ProtocolError as error:
                 log.warning(
-                    "an event of the Master for group %s could not be parsed and is ignored: %s", self.membership.group, error
+                    "an event of the Master for group %s could not be parsed, acknowledging it without effect: %s",
+                    self.membership.group,
+                    error,
                 )
             event.status = EVENT_DONE
             self._completed_events.append(event)

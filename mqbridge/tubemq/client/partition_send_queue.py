@@ -169,7 +169,7 @@ class PartitionSendQueue:
             counters.stored_bytes += size
             if self._retries:  # a message that was sent before this one has failed
                 counters.overtaken += 1
-            elif self._reconnector.is_failing:
+            elif self._reconnector.is_failing:  # no message waits for a retry: the outage is over
                 self._reconnector.on_stored()
             message.done(result)
             sender.on_settled(size)
@@ -281,7 +281,7 @@ class PartitionSendQueue:
         self.send_waiting()
 
     def _fail_expired(self, error: MqbridgeError) -> None:
-        """Report waiting messages as failed with this error: those whose time is over, or all (see `_must_give_up`)."""
+        """Report waiting messages as failed with this error: those retried for `max_elapsed_s`; all if the sender is closed."""
         remaining: deque[_Message] = deque()
         while self._waiting:
             message = self._waiting.popleft()

@@ -42,7 +42,10 @@ class DeliveryQueue:
             self._may_have_items.set()
 
     def end(self, error: ClusterError) -> None:
-        """Discard all items, without setting `handled`; from now on `get` raises this error. Further calls do nothing."""
+        """Discard all items; from now on `get` raises this error. Further calls do nothing.
+
+        `handled` is not set: the feeds that wait for it must not read on.
+        """
         if self._end_error is None:
             self._end_error = error
             self._items.clear()

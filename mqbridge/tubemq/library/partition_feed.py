@@ -115,7 +115,7 @@ class PartitionFeed:
         try:
             end = await self.partition.commit(consumed=True)
         except ClusterError:
-            return  # the pack is delivered again
+            return  # `run` reads the pack again, and this method then tries again
         if self._seeks == seeks_before:
             self._skipped = (end, [index - count for index in indexes if index >= count])
 

@@ -1,7 +1,7 @@
 """Escapes in the attribute strings of TubeMQ messages that mqbridge writes.
 
-`%`, `,` and `=` in keys and values are percent-encoded, because SDKs split the string at commas and equals signs. Blank keys and
-values are percent-encoded, too, because Java SDKs fail on them.
+`%`, `,` and `=` in keys and values are percent-encoded, because SDKs split the string at commas and equals signs. Keys and values
+that are empty or only white space are encoded, too, because Java SDKs fail on them.
 """
 
 from urllib.parse import quote, unquote

@@ -97,6 +97,8 @@ impl BlockReader {
     }
 
     /// Reads a pair whose name begins with `mqbridge.`: a marker, a user pair, or a carried field.
+    ///
+    /// EMPTY and NULL_PAYLOAD explain a `blank` body; with any other body they are user pairs.
     fn read_reserved(&mut self, store: &mut Store, stored_name: Slice, stored_value: Slice, blank: bool) {
         let mut pair = unescape(store, (stored_name, stored_value));
         let (name, value) = (store.bytes(pair.0), store.bytes(pair.1));
@@ -172,8 +174,8 @@ impl BlockReader {
 
     /// Adds the properties FLAG and SHARDED, for values of the record that no field of a message can hold.
     ///
-    /// SHARDED tells that the record has a __SHARDINGKEY although its first index key is the same. A property of the same name
-    /// in the record takes precedence.
+    /// SHARDED tells that the record has a __SHARDINGKEY, although it equals the first index key, which would be the message's
+    /// key without it. If the record has a property with one of these names, none is added.
     fn add_synthetic(&self, store: &mut Store, start: usize, flag: i32, row: &Row) {
         let user_end = store.pairs.len();
         let has = |store: &Store, name: &[u8]| store.pairs[start..user_end].iter().any(|pair| store.bytes(pair.0) == name);

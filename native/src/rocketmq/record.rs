@@ -15,7 +15,7 @@ pub const MIN_RECORD_BYTES: usize = 91;
 const FIXED_BYTES: usize = 88;
 /// Maximum number of messages in an inner batch: the broker's index counts them with a signed 16-bit number.
 const MAX_INNER_MESSAGES: usize = 0x7FFF;
-/// Limit, per response, of the total size of the records on the slow path after their bodies were unpacked.
+/// Maximum total size of the SLOW_PATH records of one response, after their bodies were unpacked.
 pub const MAX_UNPACKED_BYTES: usize = 256 << 20;
 /// Memory that counts for each unpacked record in addition to its body: a message of an inner batch may have only 22 bytes.
 const OBJECT_BYTES: usize = 512;
@@ -26,7 +26,7 @@ const BORN_IPV6: u32 = 16;
 const STORE_IPV6: u32 = 32;
 const INNER_BATCH_BITS: u32 = 64 | 128;
 const COMPRESSION: u32 = 0x700;
-/// Records with one of these bits count on the budget of unpacked bytes, and go through `unpack_body`.
+/// Records with one of these bits go through `unpack_body`, and count against MAX_UNPACKED_BYTES.
 const SLOW_PATH: u32 = COMPRESSED | BORN_IPV6 | STORE_IPV6 | INNER_BATCH_BITS;
 
 /// Function that decompresses a body. Its arguments are the COMPRESSION bits of the system flag and the body. It returns the
@@ -228,6 +228,7 @@ fn split_inner_batch(store: &mut Store, record: Record, records: &mut Vec<Record
         }
         let is_utf8 = std::str::from_utf8(&data[properties_at..end]).is_ok();
         let flag = i32_at(data, at + 12);
+        // An offset beyond 64 bits is left to the Python code: Unsupported.
         records.push(Record {
             body: record.body.part(body_at, properties_at - 2),
             properties: record.body.part(properties_at, end),
