@@ -54,7 +54,8 @@ class Commands(LazyGroup):
             f"{COMMANDS_PACKAGE}.explain:explain", "Show how every field of one system's messages is mapped to another system."
         ),
         "spark": Subcommand(
-            f"{COMMANDS_PACKAGE}.spark:spark", "Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17."
+            f"{COMMANDS_PACKAGE}.spark:spark",
+            "Bulk pipelines on Spark. They need `pip install 'mqbridge[spark]'` and Java 17 or newer.",
         ),
     }
 
