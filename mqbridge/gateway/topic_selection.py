@@ -50,17 +50,18 @@ async def select_source_topics(
             f"route {route.name!r} selects {len(selected):,} topics, "
             f"but a group of {source.name!r} may read at most {max_topics:,}",
             hint="Split it into several routes, each with a part of the topics and its own group; "
-            f"half sort before {middle_topic}",
+            f"half of them sort before {middle_topic}",
         )
     return selected
 
 
 def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator: str) -> ClusterError:
-    """Make the error for a missing topic that another route will create."""
-    return ClusterError(
-        f"route {route.name!r}: the topic {topic!r} does not exist in cluster {cluster!r} yet: route {creator!r}, which creates "
-        "it, is not open yet"
-    )
+    """Make the error for a missing topic (a name, or a pattern without a match) that another route will create."""
+    if is_pattern(topic):
+        missing, creation = f"no topic of cluster {cluster!r} matches {topic!r} yet", "may create one"
+    else:
+        missing, creation = f"the topic {topic!r} does not exist in cluster {cluster!r} yet", "creates it"
+    return ClusterError(f"route {route.name!r}: {missing}: route {creator!r}, which {creation}, is not open yet")
 
 
 def _similar_names(names_and_patterns: Sequence[str], existing: Sequence[str]) -> str:

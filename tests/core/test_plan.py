@@ -91,7 +91,7 @@ async def test_more_topics_than_a_group_may_read(world: World, monkeypatch: pyte
     [problem] = await problems(world, route("r", "a/~t.*", "b/t"))
     assert problem == (
         "route 'r' selects 4 topics, but a group of 'a' may read at most 3. Split it into several routes, each with a part of "
-        "the topics and its own group; half sort before t2"
+        "the topics and its own group; half of them sort before t2"
     )
     assert await problems(world, route("r", "a/~t[^0]", "b/t")) == []
 
