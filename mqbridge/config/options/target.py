@@ -20,8 +20,9 @@ class Target(Options):
     cluster: Name = Field(description="The cluster to produce to.")
     topic: TargetTopic = Field(
         default="{topic}",
-        description="The target topic: a template in which `{topic}` is the source topic (in `copy-{topic}`, only the last "
-        "part of its full name) and `{name}` is a named group of the pattern that matched the source topic.",
+        description="The target topic: a template in which `{topic}` is the source topic (after other text, as in "
+        "`copy-{topic}`, only the last part of a full name) and `{name}` is a named group of the pattern that matched the source "
+        "topic.",
         examples=["orders-copy", "persistent://public/default/{topic}"],
     )
     partitions: PartitionRule = Field(default=PartitionRule(), description="The rule that chooses the target partition.")
