@@ -100,7 +100,7 @@ class Pulsar:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def topics(self) -> list[str]:
-        """Return the topics of all namespaces, or without `admin_url` of the default namespace; no system topics."""
+        """Return the topics of all namespaces that our credentials may list (see `_namespaces`), without system topics."""
         default_namespace = self._config.namespace
         topics: set[str] = set()
         for namespace in await self._namespaces():
@@ -118,8 +118,9 @@ class Pulsar:
         default_namespace = self._config.namespace
         if self._admin is not None:
             default_tenant = default_namespace.partition("/")[0]
+            # What can be listed instead, if the namespaces of all tenants (None) or of the default tenant cannot.
             alternatives = {None: f"the namespaces of tenant {default_tenant}", default_tenant: f"namespace {default_namespace}"}
-            for tenant, alternative in alternatives.items():  # None: all tenants
+            for tenant, alternative in alternatives.items():
                 try:
                     return await self._admin.namespaces(tenant)
                 except AccessDenied as error:
@@ -153,7 +154,8 @@ class Pulsar:
         """Raise ClusterError (FATAL) if `create` would fail.
 
         Without `admin_url` only the broker's auto-creation is left: it grows no topic, and the broker's settings decide how many
-        partitions a new topic gets. So a topic that has too few partitions fails, and so does a missing one with more than one.
+        partitions a new topic gets. So the check fails if an existing topic has too few partitions, or if a missing topic
+        needs more than one.
         """
         full = self._topics.parse(topic)
         existing = await self._existing_partitions(full, partitions)

@@ -76,7 +76,8 @@ class Producer:
         greater than the last one stored. `partition` is a partition index, which replaces the choice by key.
 
         Raises ClusterError: REFUSED if the broker rejects the message, RETRY after `max_elapsed_s`, FATAL if the producer has
-        ended. Raises MappingError if Pulsar's metadata cannot represent the message.
+        ended, ConnectionLost if it is closed while the message waits. Raises MappingError if Pulsar's metadata cannot represent
+        the message.
         """
         if self._closed:
             raise self._closed_error()

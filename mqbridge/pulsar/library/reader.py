@@ -21,7 +21,10 @@ class Reader:
         return self._consumer.closed
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
-        """Wait at most `timeout` seconds (None: for ever) for the next message. Raises as `Consumer.receive` does."""
+        """Wait at most `timeout` seconds (None: for ever) for the next message and return it.
+
+        Raises TimeoutError. Raises ClusterError if the reader is closed, and once for each partition that has failed.
+        """
         return await self._consumer.receive(timeout)
 
     async def has_more(self) -> bool:

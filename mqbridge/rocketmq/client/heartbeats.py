@@ -153,7 +153,7 @@ class Heartbeats:
                 async with asyncio.timeout(self._interval_s):
                     await self._new_group.wait()
             self._new_group.clear()
-            await self._pool.read_credentials()  # they may have been replaced
+            await self._pool.read_credentials()  # may have been replaced; does not raise if they were read before
             await self.send_all()
 
     # --- unregistering ----------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Consumer:
             try:
                 message = self._ready_pulls[0].take()
             except MqbridgeError:
-                self._ready_pulls.popleft()
+                self._ready_pulls.popleft()  # damaged: its queue is not read on before `seek`
                 raise
             if message is not None:
                 return message
@@ -132,7 +132,8 @@ class Consumer:
         succeed.
 
         The message is sent back to the group's retry topic, and any member may receive it from there. The broker delays it by the
-        shortest delay level of at least `delay_s`: from 1 s to 2 h. After `max_redeliveries` it becomes a dead letter instead.
+        shortest delay level (1 s to 2 h) of at least `delay_s`, or by 2 h if `delay_s` is longer. After `max_redeliveries` it
+        becomes a dead letter instead.
 
         A consumer that is orderly, broadcasting or a reader, or that does not read the retry topic, delivers the message again
         itself, as does every consumer if sending back fails; messages that follow it in the queue may be delivered before it.
@@ -183,7 +184,7 @@ class Consumer:
         is_stored = False
         try:
             record = pull.find_record(offset)
-            if record is not None:
+            if record is not None:  # for the type checker: a pull keeps the records of messages that are being sent back
                 level = max(1, level_of(delay_s))  # with level 0, the broker would choose a delay of at least 10 s
                 await self._member.send_back.redeliver(acknowledger.assigned.queue, record, level)
                 is_stored = True
@@ -214,7 +215,7 @@ class Consumer:
         self._redeliveries[key] = message
         self._arrived.set()
 
-    # --- moving -----------------------------------------------------------------------------------------------------
+    # --- seeking ----------------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
         """Move the group's offsets; those of this consumer if it is a reader.
@@ -308,7 +309,7 @@ class Consumer:
             self._arrived.set()
 
     def _remove_revoked_readers(self) -> None:
-        """Cancel and remove the readers of revoked queues. Pulls that they delivered are no longer current."""
+        """Cancel and remove the readers of revoked queues. `receive` skips what is left of the pulls that they delivered."""
         for queue, reader in list(self._readers.items()):
             if reader.assigned.revoked:
                 reader.task.cancel()

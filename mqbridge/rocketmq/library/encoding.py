@@ -101,8 +101,8 @@ class MessageEncoder:
     ) -> EncodedRequest:
         """Encode one message as a request of its own, compressed if large enough. Raises MappingError.
 
-        `system_properties` follow the message's own; the bits of `sys_flag` are set on the message. `unique_id` is appended
-        as its UNIQ_KEY, which clients prefer to one among its properties; None: that one, or else a new one.
+        `system_properties` follow the message's own; the bits of `sys_flag` are set on the message. `unique_id` is appended as
+        UNIQ_KEY, and clients prefer it to a UNIQ_KEY among the properties. With None, that one stays, or a new one is made.
         """
         if message.delay_level and not 0 < message.delay_level <= MAX_LEVEL:
             raise MappingError(f"delay_level is {message.delay_level}; allowed are 0 (no delay) and the levels 1 to {MAX_LEVEL}")

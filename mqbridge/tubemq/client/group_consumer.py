@@ -97,7 +97,7 @@ class GroupConsumer(ABC):
                     return
                 log.log(
                     retry_log_level(error, logging.WARNING),
-                    "a heartbeat of group %s failed, retrying in %g s: %s",
+                    "a heartbeat of group %s to the Master failed, retrying in %g s: %s",
                     self._member.group,
                     RETRY_S,
                     error,

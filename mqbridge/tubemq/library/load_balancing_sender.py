@@ -133,6 +133,7 @@ class LoadBalancingSender:
             return
         now = self._loop.time()
         self.blocklist.count_failed(ref.broker, result, now)
+        # Any other error, also of the protocol, may not occur at another Broker.
         is_final = isinstance(result, ClusterError) and result.failure in (Failure.REFUSED, Failure.FATAL)
         if is_final or self.closed or (message.give_up_at is not None and now >= message.give_up_at):
             self._settle(message, result)

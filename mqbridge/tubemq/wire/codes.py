@@ -47,9 +47,12 @@ CODES = {
     401: Code("UNAUTHORIZED", _REFRESH, "the partition is not registered for this consumer"),
     403: Code("FORBIDDEN", _REFRESH, "the topic or partition does not exist on this Broker or is closed"),
     404: Code("NOT_FOUND", _RETRY, "there is nothing to read now"),
+    # 410 refuses a registration, 412 a later heartbeat or get of a consumer that has lost its registration.
     410: Code("PARTITION_OCCUPIED", _REFRESH, "another consumer of the group holds the partition"),
     411: Code("HB_NO_NODE", _REFRESH, "the server does not know this client; it must register again"),
     412: Code("DUPLICATE_PARTITION", _REFRESH, "another consumer of the group holds the partition"),
+    # Visit tokens change every few minutes, so a retry with the new one succeeds. `client/credentials.py` decides whether refused
+    # user credentials are FATAL.
     415: Code("CERTIFICATE_FAILURE", _RETRY, "the credentials or the visit token were not accepted"),
     419: Code("SERVER_RECEIVE_OVERFLOW", _RETRY, "the Broker's memory store is full until it is written to disk"),
     422: Code("PARTITION_UNSUBSCRIBABLE", _FATAL, "the partition is closed for consumers"),

@@ -3,7 +3,7 @@
     broker        id:host:port                                   the default port is written as one space
     topic         topic#id:partitions:stores[,...]#maxBytes      in responses to a producer's heartbeat
     partition     id:host:port#topic:partition                   in a consumer's heartbeats to a Broker
-    subscription  consumer@group#id:host:port#topic:partition    in events and in a consumer's reports
+    subscription  consumer@group#id:host:port#topic:partition    in the Master's assignments and a consumer's reports
     failure       code:partition                                 a failed partition, in a Broker's responses to heartbeats
     condition     topic#type[,type]                              a filter, in requests to the Master
     key           id:topic:partition                             a partition without its Broker's address

@@ -72,7 +72,8 @@ impl Delivered {
     }
 
     /// Returns the entry for the decoder. `source` is the number of the frame in the decoder's store. `ack_set` is the bit
-    /// set of a batch's messages to deliver, as 64-bit words; empty for all.
+    /// set of a batch's messages to deliver, as 64-bit words; empty for all. It is empty after parsing; the consumer sets it
+    /// later, to leave out messages of the entry.
     pub fn entry_to_decode(&self, source: u32, ack_set: &[i64]) -> Entry {
         let slice = |(start, end)| Slice::of(source, start, end);
         Entry {
