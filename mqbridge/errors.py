@@ -28,7 +28,7 @@ class Failure(Enum):
     RETRY = "retry"
     """Transient: the same request may succeed later."""
     REFRESH = "refresh"
-    """The partition is now on another server: refresh the metadata, then retry."""
+    """Our metadata or registration is outdated, for example because the partition moved: refresh it, then retry."""
     REFUSED = "refused"
     """This message is never accepted as it is; other messages may be."""
     FATAL = "fatal"
@@ -103,8 +103,8 @@ class LaneRevoked(MqbridgeError):
 class GapError(MqbridgeError):
     """The source no longer holds messages that were never read.
 
-    `resume` is the first position that the source still holds. It is None if the source's positions start again below those that
-    were read, as after a backup was restored: it is then unknown which of its messages were read.
+    `resume` is the first position after the gap that the source still holds. It is None if the source's positions start again
+    below those that were read, as after a backup was restored: it is then unknown which of its messages were read.
     """
 
     def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:

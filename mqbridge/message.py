@@ -17,7 +17,7 @@ Position = tuple[int, ...]
 """A position in a partition; positions compare as tuples.
 
 Its components are: TubeMQ (offset of a pack, number of messages between this offset and the message), Pulsar (ledger, entry,
-batch index), RocketMQ, log and memory (offset,).
+batch index), RocketMQ, log and memory (offset,). A pack is the messages of one response of a TubeMQ Broker.
 """
 
 Pair = tuple[str, str]
@@ -174,7 +174,7 @@ class Batch:
 
     partition     the source partition
     format        the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
-    data          the received bytes, in the form that the encoders of that format expect; None without such a form
+    data          the received bytes, in the form that the encoders of that format expect; None for the format `messages`
     count         number of messages
     size          bytes of the payloads, on some systems with the properties; for rate limits and metrics
     held_bytes    bytes of memory that the batch uses, for budgets

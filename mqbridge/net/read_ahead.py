@@ -1,8 +1,8 @@
-"""Limits the bytes that the lanes of an inbound have read ahead, together, to `InboundSpec.max_bytes`.
+"""Limits the bytes that all lanes of an inbound together have read ahead to `InboundSpec.max_bytes`.
 
-A lane reads one partition for the core, which is the package `delivery`. It reserves bytes of this budget before it reads, or
-before it returns a batch, and releases them at the next `receive`. The core calls `receive` only after its own budget has counted
-the previous batch.
+A lane reads one partition for the core, which is the package `delivery`. It reserves bytes of this budget before it returns a
+batch (a lane of a log, before it reads the file), and releases them at the next `receive`. The core calls `receive` only after
+its own budget has counted the previous batch.
 """
 
 import asyncio
@@ -60,7 +60,10 @@ class ReadAheadAccount:
             await cancel(reserving, revoked)
 
     def record_batch(self, size: int, end: tuple[int, ...]) -> None:
-        """Record that the lane returns a batch of `size` bytes, whose `Batch.next` is `end`; release the other reserved bytes."""
+        """Record that the lane returns a batch whose `Batch.next` is `end`; release the reserved bytes beyond its `size`.
+
+        The lane has reserved at least `size` bytes.
+        """
         self._budget.release(self.held_bytes - size)
         self.held_bytes, self._batch_end = size, end
 

@@ -24,7 +24,7 @@ collection after every 700 new objects, a gateway at full speed spent a fifth of
 
 
 class Interrupted(Exception):
-    """A signal cancelled the command."""
+    """A signal cancelled the command; the text is the name of the signal."""
 
 
 def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None, on_quit: Callable[[], None] | None = None) -> T:

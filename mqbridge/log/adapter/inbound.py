@@ -1,4 +1,4 @@
-"""Membership in a group of a log; one task sends its heartbeats.
+"""Membership in a consumer group of a log cluster; one task sends its heartbeats.
 
 Acknowledged offsets are committed within ACK_FLUSH_S, and at once when a lane or the inbound is closed. After a crash, messages
 whose acknowledgement was not committed are delivered again. The heartbeat that leases a partition also commits its start offset
@@ -37,6 +37,7 @@ class LogInbound:
     """A member of a group: opens a lane for each partition assigned to it, and revokes the lanes of partitions that it loses."""
 
     individual_ack = False
+    """An acknowledgement covers all messages up to it: a group has one offset per partition."""
 
     def __init__(self, store: Store, cluster: str, spec: InboundSpec) -> None:
         self._store, self._cluster = store, cluster
@@ -74,7 +75,7 @@ class LogInbound:
     async def close(self, deadline: float | None = None) -> None:
         """Commit the acknowledged offsets, release all partitions and leave the group.
 
-        After `deadline` (loop time; None: no deadline), writes are no longer awaited, and the leases expire instead.
+        After `deadline` (loop time; None: in 30 s), writes are no longer awaited, and the leases expire instead.
         """
         if self._closed:
             return
@@ -149,9 +150,10 @@ class LogInbound:
                 event.set()
 
     def _end_lane(self, lane: LogLane) -> None:
-        """Revoke the lane and forget it. `close` and `release_lane` then commit its offset; a heartbeat has done so before.
+        """Revoke the lane and forget its uncommitted offset.
 
-        No offset is committed if the lease is lost.
+        `close` and `release_lane` commit the offset afterwards. If a heartbeat revokes the lane, the heartbeat has committed it
+        already, unless the lease was lost.
         """
         lane.end()
         self._lanes.pop(lane.id, None)
@@ -204,10 +206,10 @@ class LogInbound:
     async def _write_until(
         self, job: Callable[..., None], offsets: Mapping[int, int | None], deadline: float | None, action: str
     ) -> None:
-        """Run this write job with these offsets, at most until the deadline: another process may lock the file.
+        """Run this write job with these offsets by partition id, at most until the deadline: another process may lock the file.
 
-        `action` names the job in the log. If it fails, the lease expires instead, and uncommitted messages are delivered again to
-        the next owner of the partition.
+        An offset is None if nothing was acknowledged. `action` names the job in the log. If it fails, the lease expires instead,
+        and uncommitted messages are delivered again to the next owner of the partition.
         """
         try:
             async with asyncio.timeout(seconds_until(deadline)):

@@ -26,7 +26,8 @@ def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes:
 
     The limits do not apply to the first row, so that a large row can be read.
 
-    Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row.
+    Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row. The
+    gateway adds the name of the partition when it logs the error.
     """
     connection.execute("BEGIN")  # both queries see the file in the same state
     try:
