@@ -215,6 +215,6 @@ def test_wanted_messages_are_counted_alike(records: list[bytes], first: int, nex
     here, plain = pull(b"".join(records), first, next_, wanted), pull(b"".join(records), first, next_, wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pulled_records, "compiled", None)
-        expected = result_or_error(lambda: (plain.count, plain.first_record))
-    assert result_or_error(lambda: (here.count, here.first_record)) == expected
+        expected = result_or_error(lambda: (plain.count, plain.first_record_offset))
+    assert result_or_error(lambda: (here.count, here.first_record_offset)) == expected
     assert here.held_bytes == here.size

@@ -140,7 +140,7 @@ def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | 
         partial(decode_pulls, nonempty),
         count=count,
         size=size,
-        first=(nonempty[0].first_record,),
+        first=(nonempty[0].first_record_offset,),
         next=(pulls[-1].next,),
         format=FORMAT,
         data=nonempty,

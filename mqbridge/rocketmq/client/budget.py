@@ -1,6 +1,6 @@
 """Memory budget of a consumer: the bytes that all its queues together may hold, and how they share it.
 
-A queue holds the bytes of its responses until the consumer takes them; with `AssignedQueue.holds_budget`, until it releases
+A queue holds the bytes of its responses until the consumer takes them or, with `AssignedQueue.holds_budget`, explicitly releases
 them. Before a pull is sent, it reserves bytes: its charge. It requests as many messages as fit into the queue's part, estimated
 by the size of earlier messages. If the response is larger than the charge, its real size counts, and nothing is lent until
 everything fits into the limit again.
@@ -57,7 +57,10 @@ class Account:
 
 
 class Charge:
-    """The reservation of a pull: `size` bytes, for at most `messages`. `may_hold`: an idle queue's pull may be held."""
+    """The reservation of a pull: `size` bytes, for at most `messages`.
+
+    `may_hold`: the broker may hold this pull if the queue is idle (long polling).
+    """
 
     __slots__ = ("account", "may_hold", "messages", "size")
 
@@ -87,7 +90,7 @@ class Budget:
         self._share, self._part = max_bytes, max_bytes // PART_DIVISOR
         self.held = 0
         """Bytes received and not yet released."""
-        self.expected = 0
+        self.requested = 0
         """Bytes reserved by pulls in flight."""
         self._borrowed = self._overtaking = 0
         """Bytes that all queues have borrowed, and the part of these bytes that queues borrowed by overtaking others."""
@@ -145,7 +148,7 @@ class Budget:
         """End the charge of a pull that failed or returned no messages; does nothing if the charge has already ended."""
         if size := charge.size:
             charge.size = 0
-            self.expected -= size
+            self.requested -= size
             charge.account.requested -= size
             self._update_borrowed(charge.account)
             self._grant_line()
@@ -158,7 +161,7 @@ class Budget:
         self._message_bytes = max(average, (previous_average + 3 * average) // 4, 1)
         account.held += size
         self.held += size
-        self.expected -= charge.size
+        self.requested -= charge.size
         account.requested -= charge.size
         charge.size = 0
         self._update_borrowed(account)
@@ -235,7 +238,7 @@ class Budget:
         """Reserve the bytes of a charge. `overtakes`: another queue is the first in the line."""
         account.waiter = None
         account.requested += charge.size
-        self.expected += charge.size
+        self.requested += charge.size
         if overtakes != account.overtook:
             account.overtook = overtakes
             self._overtaking += account.borrowed if overtakes else -account.borrowed

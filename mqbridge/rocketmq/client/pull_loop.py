@@ -239,7 +239,7 @@ class PullLoop:
                 return True
             pulled = self._records(response) if response.code == pull_request.FOUND else None
             if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.is_compacted(self._queue):
-                raise self._gap(pulled.first_stored, "the broker deleted them before they were read")
+                raise self._gap(pulled.first_stored_offset, "the broker deleted them before they were read")
             if pulled is None and not self._is_plausible(response):
                 await asyncio.sleep(self._retry_backoff.delay())
                 return True  # we have paused already, so the caller must not
@@ -278,7 +278,7 @@ class PullLoop:
         Returns False with a filter, because the broker may have left them out, and at a start that we chose, where missing
         messages do not matter.
         """
-        return self._unfiltered and pulled.first_stored > self._state.position and not self._state.first_start
+        return self._unfiltered and pulled.first_stored_offset > self._state.position and not self._state.first_start
 
     def _is_plausible(self, response: PullResponse) -> bool:
         """Return True if a response without messages may move the position, False if the same offset must be pulled again.

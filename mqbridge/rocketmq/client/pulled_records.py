@@ -36,7 +36,7 @@ class PulledRecords:
 
     __slots__ = (
         "_count",
-        "_first_record",
+        "_first_record_offset",
         "_records",
         "body",
         "first",
@@ -63,8 +63,8 @@ class PulledRecords:
         """Upper bound of the memory of all messages when decompressed, in bytes."""
         self._count = -1
         """The result of `count` with `tags`; -1 before its first use."""
-        self._first_record = first
-        """The result of `first_record` with `tags`, set together with `_count`."""
+        self._first_record_offset = first
+        """The result of `first_record_offset` with `tags`, set together with `_count`."""
         self._records: list[Record] | None = None
         """Records that `count` has decoded, until `records` returns them."""
 
@@ -97,8 +97,8 @@ class PulledRecords:
             if count_and_first is None:
                 records = self._records = self._decode()
                 count_and_first = len(records), records[0].queue_offset if records else None
-            self._count, first_record = count_and_first
-            self._first_record = self.first if first_record is None else first_record
+            self._count, first_record_offset = count_and_first
+            self._first_record_offset = self.first if first_record_offset is None else first_record_offset
         return self._count
 
     @property
@@ -112,18 +112,18 @@ class PulledRecords:
         return self.size if self._records is None else self.size + RECORD_BYTES * len(self._records)
 
     @property
-    def first_record(self) -> int:
-        """The offset of the first message in `records`; without messages, the larger one of `first` and `first_stored`."""
-        return self._first_record if self.tags and self.count else max(self.first, self.first_stored)
+    def first_record_offset(self) -> int:
+        """The offset of the first message in `records`; without messages, the larger one of `first` and `first_stored_offset`."""
+        return self._first_record_offset if self.tags and self.count else max(self.first, self.first_stored_offset)
 
     @property
-    def first_stored(self) -> int:
+    def first_stored_offset(self) -> int:
         """The offset of the first record in `body`; 0 if `body` is empty."""
         return int.from_bytes(self.body[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8], signed=True)
 
     @property
     def published_ms(self) -> int | None:
-        """When the first record in `body` was sent (born timestamp, ms since the epoch); None if `body` is empty or it is 0."""
+        """When the first record in `body` was sent (born timestamp, ms since the epoch); None if it is 0 or `body` is empty."""
         return int.from_bytes(self.body[_BORN_AT : _BORN_AT + 8], signed=True) or None
 
     def until(self, end: int) -> "PulledRecords":

@@ -159,9 +159,9 @@ def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             pulls |= {number: asking.pop(number).result() for number in list(asking) if asking[number].done()}
-            assert budget.held + budget.expected <= limit
+            assert budget.held + budget.requested <= limit
             assert budget.held == sum(account.held for account in accounts)
-            assert budget.expected == sum(charge.size for charge in pulls.values())
+            assert budget.requested == sum(charge.size for charge in pulls.values())
             part = limit // queues // PART_DIVISOR
             assert not any(accounts[one].held == 0 and accounts[one].message_bytes <= part for one in asking), (
                 "a queue without held messages gets a pull if its message fits its share"
@@ -171,7 +171,7 @@ def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
         for account in accounts:
             budget.release(account, account.held)
         await settle_when_granted(budget, set(asking.values()))
-        assert (budget.held, budget.expected) == (0, 0)
+        assert (budget.held, budget.requested) == (0, 0)
 
     asyncio.run(run())
 

@@ -449,7 +449,7 @@ async def test_memory_is_bounded_over_all_queues_while_reading_continues(scene: 
                     read += pulled.count
     assert max_held <= 100_000
     assert consumer.budget.held == 0
-    assert consumer.budget.expected <= 100_000 // 4, "held pulls reserve only a small part of the limit"
+    assert consumer.budget.requested <= 100_000 // 4, "held pulls reserve only a small part of the limit"
 
 
 async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene) -> None:
@@ -544,6 +544,6 @@ def test_pulled_records_are_cut_at_an_offset_even_inside_an_inner_batch() -> Non
 def test_decoded_records_are_not_cached() -> None:
     """Decoded records take several times the memory of their bytes."""
     pulled = PulledRecords(QUEUE, encode_record(Record("T", b"x", properties.encode([("TAGS", "a")]))), 0, 1, frozenset({"a"}))
-    assert (pulled.count, pulled.first_record, bodies_of(pulled)) == (1, 0, [b"x"])
+    assert (pulled.count, pulled.first_record_offset, bodies_of(pulled)) == (1, 0, [b"x"])
     assert pulled._records is None
     assert (bodies_of(pulled), pulled.may_contain(b"TAGS")) == ([b"x"], True)
