@@ -33,8 +33,8 @@ class ProducerSettings:
     max_elapsed_s: float | None = None
     """Time after `EntryProducer.send` after which an entry without a receipt fails; None: never."""
     retries_first_opening: bool = False
-    """False: after temporary errors the first opening is retried until the client's operation timeout. True: it is retried
-    without that limit, because a broker that recovers its ledgers refuses producers for minutes."""
+    """True: after temporary errors, the first opening is retried without limit, because a broker that recovers its ledgers
+    refuses producers for minutes. False: it is retried only until the client's operation timeout."""
     sole_sender: bool = False
     """True: if another producer has used this name while the connection was lost, fail all entries and end this producer,
     because the broker could drop pending entries as duplicates of the other producer's. False: continue in spite of that."""

@@ -26,7 +26,7 @@ class TopicName:
     namespace: str
     """Namespace without its tenant."""
     local: str
-    """The last part of the name, with the suffix `-partition-INDEX` if it is that of a partition."""
+    """The last part of the name, with the suffix `-partition-INDEX` if it names a partition."""
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.path}"
@@ -54,7 +54,7 @@ class TopicName:
 
     @property
     def parent(self) -> "TopicName":
-        """The partitioned topic that this partition belongs to; the name itself if it is not that of a partition."""
+        """The partitioned topic that this partition belongs to; the name itself if it does not name a partition."""
         match = _PARTITION.match(self.local)
         return TopicName(self.domain, self.tenant, self.namespace, match[1]) if match else self
 

@@ -234,7 +234,10 @@ class RocketMQ:
         return outbound
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Raise an error if the topic is missing or has no writable queue, or the permission to produce to it is missing."""
+        """Raise an error if the topic is missing or has no writable queue, or the permission to produce to it is missing.
+
+        With `spec.sender`, the permission to consume from it is checked too.
+        """
         await (await self.outbound(spec)).close()
         if self._credentials is not None:
             route, options = await self._route(spec.topic), _outbound_options(spec)
@@ -277,7 +280,7 @@ def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions
     if options.sql is not None:
         if spec.msg_types:
             raise ConfigError(
-                "a RocketMQ subscription filters by tags or by SQL92, not by both",
+                f"the subscription to topic {topic!r} filters by tags or by SQL92, not by both",
                 hint="Give either `msg_types` or `options.sql`",
             )
         return sql92(topic, options.sql)

@@ -21,7 +21,10 @@ class SenderContext(Protocol):
     """True once the producer accepts no sends any more; failed sends are not repeated then."""
 
     async def route(self, *, missing: bool = False) -> TopicRoute:
-        """Return the topic's route. Raises ClusterError if it is unknown: FATAL if a broker reports the topic as `missing`."""
+        """Return the topic's route. Set `missing` if a broker has reported that the topic does not exist.
+
+        Raises ClusterError if no name server knows the topic: FATAL if it is `missing` or never had a route, else REFRESH.
+        """
 
     def send_elsewhere(self, request: SendRequest, avoid: str | None) -> bool:
         """Send a request that is not bound to its queue to another one, whose sends do not fail at present.

@@ -33,9 +33,9 @@ class PartitionPacing:
         self.next_get_at = 0.0
         """Event loop time from which the next get may be sent; a time in the past allows it at once."""
         self.is_disturbed = False
-        """True after a get without response or a refusal of our tokens; with rules also after a get without data.
+        """True if `on_data` has a failure or a wait to reset.
 
-        A get with data resets it.
+        Set by a get without response and by a refusal of our tokens; with rules also by a get without data.
         """
         self._meter = FlowMeter(rules, filtered=filtered)
         self._auth_failures = 0

@@ -83,9 +83,9 @@ class PartitionReader:
     async def get(self) -> Pack | None:
         """Send a get request; return the pack, or None if the response has no messages.
 
-        Raises ClusterError, GapError, LaneRevoked.
+        Raises ClusterError, LaneRevoked, and GapError if the Broker skipped unread messages.
         """
-        consumed = self._state.on_get_sent()
+        consumed = self._state.on_get_sent()  # True if the previous pack is confirmed: the get tells the Broker so
         self._signals.settled.clear()
         self._counters.gets += 1
         try:
@@ -113,7 +113,7 @@ class PartitionReader:
         self.caught_up = False
         if pacing.is_disturbed or pacing.rules.has_rules:  # otherwise there is no wait to compute or to reset
             pacing.on_data(response, size, pack.lag_bytes)
-        if pack.offset < state.safe_offset:
+        if pack.offset < state.safe_offset:  # the Broker reads again what was confirmed, because its data ended before that
             warn_offset_set_back(self._calls, state.safe_offset, pack.offset)
         count = len(pack.messages)
         state.on_data(pack.offset, pack.max_offset, is_empty=not count)

@@ -52,7 +52,7 @@ class PartitionRelease:
         await self._release(deadline)
 
     async def revoke(self) -> None:
-        """Handle a revocation: wait up to CONFIRM_WAIT_S for the delivered pack to be settled, then release the partition."""
+        """Handle a revocation: wait up to CONFIRM_WAIT_S for the delivered pack (if any) to be settled, then release."""
         self._state.revoke(LaneRevoked(f"{self._calls} now belongs to another consumer"))
         self._signals.update()
         try:

@@ -8,8 +8,8 @@ pub const OVERHEAD_BYTES: usize = 22;
 /// Bytes of the fields before the body.
 const PREFIX_BYTES: usize = 20;
 
-/// A message of a batch. `flag` is a number of the application. `properties` is where its property string lies in one string that
-/// contains those of all elements.
+/// A message of a batch. `flag` is a number that the application chose. `properties` is the range of its property string in a
+/// buffer with the property strings of all elements.
 pub struct Element<'a> {
     pub flag: i32,
     pub body: &'a [u8],

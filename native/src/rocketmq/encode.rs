@@ -26,9 +26,9 @@ pub type ReserveIds<'r> = dyn FnMut() -> Result<(Vec<u8>, u32)> + 'r;
 
 /// Limits of a send request (`max_bytes`, `max_messages`), and the broker's limits of one message.
 ///
-/// `max_message_bytes` limits the whole element of a batch, but only the body of a single send. `levels` are the delays (ms) of a
-/// broker that supports only delay levels, with their levels, shortest first. It is empty for a broker that can deliver a message
-/// at any time.
+/// `max_message_bytes` limits the whole element of a batch, but only the body of a single send. `max_delay_ms` is the longest delay
+/// that the broker supports. `levels` are the delays (ms) of a broker that supports only delay levels, with their levels, shortest
+/// first. It is empty for a broker that can deliver a message at any time.
 pub struct Limits {
     pub max_bytes: i64,
     pub max_messages: i64,
@@ -40,7 +40,8 @@ pub struct Limits {
 /// A request with one message that is not in a batch.
 ///
 /// `index` is the message's index among all messages passed to `encode`, `properties` the range of its property string in
-/// `Encoded::property_strings`, `flag` its FLAG, and `born` the born timestamp (ms). `delayed`: the broker delivers it later.
+/// `Encoded::property_strings`, `flag` a number that the application chose, and `born` the born timestamp (ms). `delayed`: the
+/// broker delivers it later.
 pub struct SingleSend<'a> {
     pub index: usize,
     pub body: &'a [u8],

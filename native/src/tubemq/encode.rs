@@ -132,6 +132,7 @@ impl<'a, Z: MsgTimes + MsgTimeTexts> Encoder<'a, Z> {
         let mut msg_type = None;
         for (begin, end) in items(attributes) {
             let item = &attributes[begin..end];
+            // An item without a name and `=`, or not in UTF-8, is not a property.
             let Some(at) = memchr::memchr(b'=', item).filter(|at| *at > 0 && (all_utf8 || is_utf8(item))) else { continue };
             let (name, value) = (&item[..at], &item[at + 1..]);
             if pairs.next() != Some((name, value)) {
