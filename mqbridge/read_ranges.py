@@ -18,7 +18,8 @@ from mqbridge.message import Position
 ReadLimit = Start | Mapping[str, Position]
 """The begin or the end of reading: one `Start` for all partitions, or positions by partition name.
 
-A partition that the mapping does not contain is read from its first message, or up to its last.
+`Start.EARLIEST` is the position of a partition's first message, `Start.LATEST` the position after its last one at present. A
+partition that the mapping does not contain is read from its first message, or up to its last.
 """
 
 

@@ -90,7 +90,9 @@ class Gateway:
         self._stop_requested.set()
 
     async def run(self, until_idle_s: float | None = None) -> RunResult:
-        """Run until `stop`, until every route has stopped, or until no route received anything for `until_idle_s` seconds.
+        """Run until `stop`, until every route has stopped, or until all routes have been idle for `until_idle_s` seconds.
+
+        A route is idle while no message arrives and all messages are delivered. With None, idle routes keep running.
 
         With None, idle routes keep running. Raises ConfigError or ClusterError if the gateway cannot start. An unreachable
         cluster is such an error with `fail_fast`, which is the default with `until_idle_s`; otherwise the gateway keeps trying to

@@ -54,8 +54,8 @@ def run(
     other routes run meanwhile. The gateway is not ready until every cluster has answered. A problem with the topics of the
     reachable clusters ends the gateway before it creates anything.
 
-    With --until-idle the gateway waits up to a minute for partitions that its group has not assigned to it; after that, other
-    members of the group hold them.
+    With --until-idle the gateway waits up to a minute for partitions that its group has not assigned to it; after that, it
+    assumes that other members of the group hold them.
 
     SIGHUP, or POST /reload, reads the configuration again: changed parts restart, the rest keeps running. An invalid
     configuration changes nothing.

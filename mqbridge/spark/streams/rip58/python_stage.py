@@ -24,8 +24,8 @@ class Pass:
     """One pass of rows through Python: the reader, the steps, the writer.
 
     With `skip_errors` a row whose functions fail yields nothing, and the failure is logged. Without it, the failure ends the
-    query. With `only_errors`, which needs `skip_errors`, the pass yields only the payload and the reason of each row that fails,
-    for dead letters.
+    query. With `only_errors`, which needs `skip_errors`, the pass yields only the payload, the reason and the event time of each
+    row that fails, for dead letters.
     """
 
     reader: Reader
@@ -79,7 +79,10 @@ class PassRunner:
                         raise
                     results, failed_count = [], failed_count + 1
                     if self.python_pass.only_errors:
-                        payload, event_time = row[0], row[-1]  # only sources have dead letters: they read `payload`
+                        payload, event_time = (
+                            row[0],
+                            row[-1],
+                        )  # only sources have dead letters, and `payload` is their first column
                         rows.append((payload, f"{type(error).__name__}: {error}", event_time))
                     elif failed_count == 1:
                         LOG.warning(
