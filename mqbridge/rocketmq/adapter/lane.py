@@ -36,7 +36,7 @@ class RocketMQLane:
         self.revoked = assigned.ended
         """Set as soon as the queue is revoked, lost or released."""
         self._assigned = assigned
-        assigned.holds_budget = True
+        assigned.holds_budget = True  # pulled bytes count against the consumer's budget until `release_budget`
         self._budgeted: tuple[Batch | None, int] = None, 0
         """The last batch and its bytes, including filtered messages, while they count against the consumer's budget.
 
@@ -77,7 +77,7 @@ class RocketMQLane:
     ) -> None:
         """Commit the offset after this batch. The caller has acknowledged all batches before it.
 
-        `indexes` is not used, because the inbound has no `individual_ack`, nor is `receipt`.
+        `receipt` is not used, nor is `indexes`: the inbound has no `individual_ack`.
         """
         self._release_budget(batch)
         if batch.handle == self._run:

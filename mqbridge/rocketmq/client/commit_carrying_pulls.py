@@ -29,6 +29,7 @@ class CommitCarryingPulls:
     def started(self, task: "asyncio.Task[None]", *, hold: bool) -> None:
         """Record that this task sends a pull with a commit. `hold`: the broker may hold the pull until messages arrive."""
         self._current_task = task
+        # The response to a pull that is not held comes soon, so `wait` waits for it; a held one would take too long.
         self._stored_at = self._loop.time() + (COMMIT_STORED_S if hold else pull_request.RESPONSE_TIMEOUT_S)
 
     def answered(self, task: "asyncio.Task[None]") -> None:
@@ -54,7 +55,7 @@ class CommitCarryingPulls:
         return True
 
     async def wait(self, max_s: float) -> None:
-        """Wait up to `max_s` seconds until no commit is in flight that could overwrite the next one.
+        """Wait until the commits of the ending tasks are stored, up to `max_s` seconds: they could overwrite the next commit.
 
         Tasks that have no response by then are cancelled.
         """
@@ -64,5 +65,5 @@ class CommitCarryingPulls:
             await self.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the tasks whose commit-carrying pull has no response yet."""
+        """Cancel the tasks that `mark_ending` recorded and whose pull has no response yet."""
         await cancel(*self._ending)

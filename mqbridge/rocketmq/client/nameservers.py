@@ -1,7 +1,8 @@
 """The name servers of a cluster. Each knows the brokers that registered with it. One is used until it fails.
 
-If a server is unreachable, refuses a request, or sends an invalid response, the request goes to the next one. A topic counts as
-missing only after all servers were tried: a server that has just restarted knows nothing until the brokers register again.
+If a server is unreachable, reports a temporary error, or sends an invalid response, the request goes to the next one. A topic
+counts as missing only after all servers were tried: a server that has just restarted knows nothing until the brokers register
+again.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Frames of RocketMQ's remoting protocol: each contains one command, which is a request or a response.
 
-A command consists of a header, in one of two encodings, and a body.
+A command consists of a header, in one of two encodings, and a body. Numbers are big-endian.
 
-    offset  size  content                                  big-endian
+    offset  size  content
     0       4     bytes that follow
     4       1     encoding of the header: 0 JSON, 1 binary
     5       3     length of the header
@@ -112,7 +112,8 @@ class Command:
 def measure(data: bytes, at: int) -> int:
     """Return the size of the frame that starts at index `at`; PREFIX_BYTES as long as its prefix is incomplete.
 
-    This is the function that `FrameCutter` needs. Raises RemoteProtocolError for a prefix that starts no valid frame.
+    `FrameCutter` collects that many bytes, and calls this again if they were only the prefix. Raises RemoteProtocolError for a
+    prefix that starts no valid frame.
     """
     if len(data) - at < PREFIX_BYTES:
         if len(data) > at and data[at] > 1:  # 0 in a valid frame; 1 if it is too large, which is reported below
@@ -162,7 +163,7 @@ def encode_without_body(command: Command, *, binary: bool = False) -> bytes:
 def decode(frame: bytes) -> Command:
     """Decode a whole frame. Raises RemoteProtocolError if its sizes or its header are invalid."""
     if len(frame) < PREFIX_BYTES or measure(frame, 0) != len(frame):
-        raise RemoteProtocolError(f"a frame of {len(frame)} bytes announces another length in its prefix")
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes is incomplete, or its prefix announces another length")
     return decode_at(frame, 0, len(frame))
 
 
