@@ -58,7 +58,10 @@ class RangeReader:
         lie before the entry at which the consumer started. `_complete_message` must read it again first."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of the range."""
+        """Yield the batches of the range; end early if the partition ends before the range.
+
+        Raises ClusterError, and GapError if messages at the start of the range were deleted.
+        """
         ledger, entry, _ = self._begin
         consumer = await self._client.reader(self._topic, EARLIEST if ledger < 0 else (ledger, max(entry, 0)))
         try:
@@ -89,8 +92,9 @@ class RangeReader:
     def _collect(self, consumer: EntryConsumer, entry: Entry | None, position: Position) -> tuple[Batch | None, Position]:
         """Collect this entry and the queued ones into a batch, as far as they are in the range.
 
-        Return the batch, None without a message in the range, and the position where reading continues. `position` is where it
-        continued so far. It never decreases: a chunked message whose last chunks are missing may arrive after later entries.
+        Return the batch (None if it would be empty) and the position where reading continues. The argument `position` is that
+        position before this call. It never decreases: a chunked message whose last chunks are missing may arrive after later
+        entries.
         """
         entries: list[Entry] = []
         size = 0

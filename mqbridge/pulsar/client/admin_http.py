@@ -223,7 +223,10 @@ class AdminHttp:
         return await self._http.request(method, url, headers=headers, auth=self._url_credentials, json=body)
 
     async def _is_trusted(self, base: httpx.URL, url: httpx.URL) -> bool:
-        """Return True if credentials may be sent to `url`: it is a configured address, or a broker that the cluster lists."""
+        """Return True if credentials may be sent to `url`: it is a configured address, or a broker that the cluster lists.
+
+        A broker's http address is not trusted if the call began with https.
+        """
         if _origin(url) in map(_origin, self._bases):
             return True
         if base.scheme == "https" and url.scheme != "https":

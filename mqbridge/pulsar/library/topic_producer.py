@@ -78,7 +78,10 @@ class TopicProducer:
             self._refresh_task = spawn(self._refresh_partitions(), f"partitions of {self.topic}")
 
     def send(self, payload: bytes | None, **fields: Any) -> "asyncio.Future[MessageId]":
-        """Send a message; `fields` are arguments of `OutgoingMessage`. The future may fail with ClusterError."""
+        """Send a message; `fields` are arguments of `OutgoingMessage`. The future may fail with ClusterError.
+
+        Raises ClusterError (FATAL) if the producer is closed.
+        """
         if fields or payload is None:
             return self.send_message(OutgoingMessage(payload, **fields))
         batcher = self._unkeyed_batcher

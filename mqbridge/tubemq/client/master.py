@@ -167,7 +167,7 @@ class Masters:
     def _update_broker_auth(self) -> None:
         """Update `broker_auth` if a token or the signature for Brokers changed.
 
-        A Broker that requires more than the visit token accepts, in the same field, the auth token or a signature.
+        A Broker that requires more than the visit token accepts the auth token or a signature in `authAuthorizedToken`.
         """
         auth = self._auth_token or (self._last_signature.for_broker if self._last_signature is not None else None)
         if (self._visit_token, auth or "") != (self.broker_auth.visitAuthorizedToken, self.broker_auth.authAuthorizedToken):
