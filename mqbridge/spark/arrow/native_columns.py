@@ -14,7 +14,10 @@ from mqbridge.spark.arrow.arrays import BINARY, INT32, TEXT
 
 
 def native_columns(messages: Sequence[Message], schema: pa.Schema, *, binary_properties: bool) -> dict[str, pa.Array]:
-    """Return the columns of native messages, with the types of the schema."""
+    """Return the columns of native messages by name, with the types that the schema declares.
+
+    `binary_properties`: all properties of a message are one byte string, otherwise a map. The schema must agree.
+    """
     assert compiled is not None  # noqa: S101 - native messages exist only with the compiled module
     columns: dict[str, Any] = compiled.message_columns(messages, binary_properties)
     return {name: _wrap_column(schema.field(name).type, len(messages), column) for name, column in columns.items()}

@@ -32,7 +32,7 @@ class SinkSettings:
     create_partitions  the sink creates missing target topics with this number of partitions; None: it creates no topics
     job                the name of the job, from the option jobId; None without this option: then a batch write makes a
                        unique name, and a streaming query uses its id
-    checkpoint         the checkpoint folder of a streaming query; None if unknown
+    checkpoint         the option checkpointLocation; None without it: then a streaming query stores no progress
     are_ranges         the rows are ranges to move, not messages (see `mqbridge.spark.ranges`)
     """
 
@@ -93,7 +93,7 @@ def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
         raise ConfigError(
             "partitions=column is set, and the rows have no column partition", hint="Add the column, or choose another value"
         )
-    # In the mode `auto` the rule applies to rows whose column is NULL; in the mode `column` it is not used.
+    # In the mode `auto` the rule applies to rows whose `partition` is NULL or missing; in the mode `column` it is not used.
     rule = PartitionRule(by=cast("By", partitions if partition_mode == "rule" else "modulo"))
     dead_letter_topic = values["deadLetterTopic"]
     delivery = Delivery(

@@ -243,7 +243,7 @@ impl Columns {
             delivery_count: number(&self.counts[0])?.unwrap_or(0),
             position: self.position(index)?,
             origin: text(&self.origin)?,
-            hops: if hops == i64::MAX { return Err(Unsupported) } else { hops }, // the encoder writes one more
+            hops: if hops == i64::MAX { return Err(Unsupported) } else { hops }, // the encoder may write hops + 1
             defect: text(&self.defect)?,
         })
     }
@@ -262,7 +262,7 @@ impl Columns {
         Ok((start, store.keys.len() as u32))
     }
 
-    /// Returns the position of a row.
+    /// Returns the position of a row; a position without numbers if the row has none.
     fn position(&self, index: usize) -> Read<Position> {
         let Some(list) = &self.position else { return Ok(Position::default()) };
         let (begin, end) = list.range(index)?;

@@ -43,6 +43,7 @@ class Context:
     def with_watermark(self, frame: DataFrame) -> DataFrame:
         """Return the frame with a watermark on `event_time`, which heartbeats (if this run has any) advance without input."""
         if self.heartbeats is not None:
+            # The empty `key` marks the row of a heartbeat; other keys are JSON texts, which are never empty.
             return self.heartbeats.with_watermark(frame, self.lateness, key="key")
         return frame.withWatermark("event_time", str(self.lateness))
 
