@@ -30,7 +30,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds in the largest unit that divides them; fractions of a millisecond get six decimals, so down to 1 ns."""
+    """Format seconds in the largest unit that divides them, or in milliseconds, rounded to six decimals (1 ns)."""
     for unit in ("d", "h", "m", "s"):
         count = seconds / _UNIT_SECONDS[unit]
         if count >= 1 and count.is_integer():
@@ -56,7 +56,7 @@ def format_size(size: int) -> str:
 
 
 def split_listen_address(text: str) -> tuple[str, int]:
-    """Split `host:port` or `[::1]:port` into host and port, which may be 0. Raises ValueError."""
+    """Split `host:port` or `[::1]:port` into host and port. Port 0, for any free port, is allowed. Raises ValueError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > MAX_PORT:
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, as in 127.0.0.1:8098 or [::1]:8098")

@@ -64,4 +64,4 @@ async def wait_by_deadline(latest: float, label: str, *tasks: "asyncio.Task[Any]
         task.cancel()
     if late:
         log.error("%s did not finish by the shutdown deadline and is abandoned", label)
-        await asyncio.wait(late, timeout=MIN_CLOSE_S)  # an adapter may swallow this cancellation too
+        await asyncio.wait(late, timeout=MIN_CLOSE_S)  # for their cleanup; an adapter may ignore the cancellation

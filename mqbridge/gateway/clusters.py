@@ -58,7 +58,7 @@ async def connect_clusters(
 
 
 async def close_clusters(clusters: Iterable[Cluster], deadline: float | None = None) -> None:
-    """Close clusters concurrently, by `deadline` (loop time; None: CLOSE_S from now), also if closing one of them fails."""
+    """Close clusters concurrently, by `deadline` (loop time; None: CLOSE_S (30 s) from now), also if closing one fails."""
     closing = (close_by_deadline(deadline, f"closing cluster {cluster.name}", cluster.close(deadline)) for cluster in clusters)
     await asyncio.gather(*closing, return_exceptions=True)
 
@@ -97,7 +97,7 @@ class InitialConnections:
     async def start(self, clusters: Clusters, *, fail_fast: bool) -> None:
         """Try every cluster once; keep retrying those with a transient failure, unless `fail_fast`.
 
-        Raises errors that a retry cannot cure, and with `fail_fast` any error.
+        Raises errors that a retry cannot cure, and with `fail_fast` any error; the caller then closes all clusters.
         """
         results = await asyncio.gather(*(cluster.connect() for cluster in clusters.values()), return_exceptions=True)
         for name, result in zip(clusters, results, strict=True):

@@ -5,7 +5,7 @@
     batch      `count` messages from offset `base` on, encoded as in `wire/records.py`; `bytes` is the size of `records`
     position   the offset at which a group (`grp`) continues in a partition
     lease      the member (`owner`) of a group that reads a partition
-    member     the members of a group, each with the time of its last heartbeat (by `clock_ms`) and the length of its lease
+    member     the members of a group, each with the monotonic time of its last heartbeat and the length of its lease
 
 The blob of `batch` is the last column, so that queries of the other columns do not read its pages. `partition.next` stays when
 batches are dropped: offsets are never reused.
