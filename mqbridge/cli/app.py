@@ -28,7 +28,8 @@ class Commands(LazyGroup):
         ),
         "schema": Subcommand(f"{COMMANDS_PACKAGE}.schema:schema", "Print the JSON Schema of the configuration, for editors."),
         "topics": Subcommand(
-            f"{COMMANDS_PACKAGE}.topics:topics", "List topics, describe them (partitions, bounds, settings), or create them."
+            f"{COMMANDS_PACKAGE}.topics:topics",
+            "List topics, describe them (partitions with first and next position, settings), or create them.",
         ),
         "groups": Subcommand(
             f"{COMMANDS_PACKAGE}.groups:groups",
