@@ -308,7 +308,9 @@ class LaneDelivery:
             self.lane.reject(ticket.batch, ticket.failures)
         if tickets:
             log.warning(
-                "partition %s: %d batches were not stored; the source will deliver them again", self.lane.partition, len(tickets)
+                "partition %s: reading ended before %d batches were stored in all targets; the source will deliver them again",
+                self.lane.partition,
+                len(tickets),
             )
 
     async def _drain(self) -> None:

@@ -107,7 +107,7 @@ class RouteEndpoints:
             for planned in plan.changes.values():
                 # More partitions than in the source may be a mistake in the partition table of the target.
                 level = logging.WARNING if planned.reason_for_more else logging.INFO
-                log.log(level, "route %s: %s", self._config.name, planned.change)
+                log.log(level, "route %s prepares its targets: %s", self._config.name, planned.change)
                 await self._create_or_grow(planned.cluster, planned.topic, planned.planned_partitions)
             for (cluster, topic), groups in plan.groups.items():
                 await self._create_groups(cluster, topic, groups)

@@ -87,7 +87,8 @@ class GapCheck:
                 return bounds, await self._source.committed(topic, self._group)
             except ClusterError as error:
                 log.debug(
-                    "route %s: the positions of group %s in topic %s cannot be read, checking only with the checkpoints: %s",
+                    "route %s: the positions of group %s in topic %s cannot be read, so lost messages are found only with "
+                    "the gateway's checkpoints: %s",
                     self._route,
                     self._group,
                     topic,

@@ -159,7 +159,7 @@ class Reloader:
                 result.retry_in_s = self._pauses.delay()
                 self._retry_at = asyncio.get_running_loop().time() + result.retry_in_s
         except Exception as error:  # a bug must not end the reload task; the old configuration stays in effect
-            log.exception("reloading the configuration %s failed unexpectedly", path)
+            log.exception("reloading the configuration %s failed unexpectedly, the previous one stays in effect", path)
             result.problems = [repr(error)]
         else:
             result.routes = change.summary()
@@ -169,14 +169,18 @@ class Reloader:
 
     def _log(self, result: ReloadResult) -> None:
         for warning in result.warnings:
-            log.warning("configuration %s: %s", self.path, warning)
+            log.warning("warning about the new configuration %s: %s", self.path, warning)
         if result.problems:
-            log.error("configuration %s was rejected, the gateway continues with the previous one; problems:", self.path)
+            log.error(
+                "configuration %s was rejected because of %d problems, logged next; the previous one stays in effect",
+                self.path,
+                len(result.problems),
+            )
             for problem in result.problems:
-                log.error("  %s", problem)
+                log.error("problem in configuration %s: %s", self.path, problem)
             if result.retry_in_s is not None:
                 log.warning(
-                    "configuration %s will be reloaded again in %.1f s, because the problem may be transient",
+                    "configuration %s was rejected and will be tried again in %.1f s, because its problems may be transient",
                     self.path,
                     result.retry_in_s,
                 )
@@ -190,5 +194,5 @@ def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        log.debug("configuration %s cannot be read now: %s", path, error)
+        log.debug("configuration %s cannot be read now, the gateway continues with the one it has: %s", path, error)
         return None

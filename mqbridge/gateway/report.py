@@ -32,7 +32,7 @@ async def report(gateway: ReportedGateway) -> None:
             stored = route.counters.stored
             rate = (stored - stored_before.get(route.name, 0)) / REPORT_INTERVAL_S
             stored_before[route.name] = stored
-            log.info("%s", status_line(gateway, route, rate))
+            log.info("status: %s", status_line(gateway, route, rate))
 
 
 def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:

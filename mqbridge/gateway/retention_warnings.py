@@ -92,10 +92,10 @@ class RouteWarnings:
             previous = set(self.current)
             new = [text for text in warnings if text not in previous]
             for text in new[:MAX_LOGGED_WARNINGS]:
-                log.warning("route %s: %s", self._route, text)
+                log.warning("route %s, retention warning: %s", self._route, text)
             if more := len(new[MAX_LOGGED_WARNINGS:]):
                 log.warning(
-                    "route %s: %d more warnings like these; `mqbridge check --connect` shows all of them", self._route, more
+                    "route %s: %d more retention warnings; `mqbridge check --connect` shows all of them", self._route, more
                 )
             self.current = warnings
             await asyncio.sleep(CHECK_INTERVAL_S)

@@ -198,7 +198,7 @@ class Gateway:
         address = f"http://{config.http.host}:{server.port}" if server is not None else "off"
         log.info("mqbridge %s starts: configuration %s, metrics and health: %s", __version__, self.reloader.path or "-", address)
         if native.compiled is None:
-            log.log(logging.WARNING if native.is_broken else logging.INFO, "%s", native.notice)
+            log.log(logging.WARNING if native.is_broken else logging.INFO, "compiled module: %s", native.notice)
         if config.state is not None:
             self._checkpoints = Checkpoints(config.state)
             stack.push_async_callback(self._close_checkpoints, self._checkpoints)

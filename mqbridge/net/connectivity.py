@@ -134,7 +134,7 @@ class Connectivity:
                 "cluster %s cannot be reached, trying again with pauses of up to %g s: %s", self.name, MAX_PAUSE_S, self.reason
             )
         elif not self.missing and self._outage_began_at is not None:
-            log.info("cluster %s %s after %.1f s", self.name, ending, time.monotonic() - self._outage_began_at)
+            log.info("cluster %s %s after an outage of %.1f s", self.name, ending, time.monotonic() - self._outage_began_at)
             self._outage_began_at = None
 
     def _schedule_forgetting(self) -> None:
@@ -148,7 +148,7 @@ class Connectivity:
         forgotten = [address for address in self._errors if self._last_failed_at[address] <= forget_before]
         for address in forgotten:
             del self._errors[address]
-        self._update_missing(f"no longer needs {', '.join(forgotten)} (not tried for {FORGET_S:g} s): the outage ends")
+        self._update_missing(f"no longer needs {', '.join(forgotten)} (not tried for {FORGET_S:g} s)")
         loop = asyncio.get_running_loop()
         # Checks twice per FORGET_S, so a server is forgotten at most FORGET_S / 2 too late.
         self._forget_timer = loop.call_later(FORGET_S / 2, self._forget) if self._errors else None

@@ -23,7 +23,7 @@ def _on_done(task: asyncio.Task[Any]) -> None:
     """Forget the task, and log the error that ended it."""
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("task %s ended by %s: %s", task.get_name(), type(error).__name__, error, exc_info=error)
+        log.error("background task %s ended with error %s: %s", task.get_name(), type(error).__name__, error, exc_info=error)
 
 
 def mark_error_retrieved(task: asyncio.Task[Any]) -> None:

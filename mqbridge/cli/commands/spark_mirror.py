@@ -226,7 +226,7 @@ class ProgressDisplay:
         elif now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
             for route in routes:
-                log.info("%s", route.line(now))
+                log.info("mirror progress: %s", route.line(now))
 
     def close(self) -> None:
         """Stop updating; the last lines stay on the terminal."""

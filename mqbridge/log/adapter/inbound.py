@@ -116,7 +116,7 @@ class LogInbound:
                     self._new_lanes.put_nowait(error)
                     return
                 log.warning(
-                    "log %s, group %s: heartbeat failed, trying again within %g s: %s",
+                    "cluster %s, group %s: this member's heartbeat failed, trying again within %g s: %s",
                     self._cluster,
                     self._membership.group,
                     interval_s,
@@ -186,7 +186,7 @@ class LogInbound:
             await self._store.write(groups.commit, self._membership, offsets)
         except ClusterError as error:
             log.warning(
-                "log %s, group %s: acknowledged offsets cannot be committed, trying again in %g s: %s",
+                "cluster %s, group %s: acknowledged offsets cannot be committed, trying again in %g s: %s",
                 self._cluster,
                 self._membership.group,
                 RETRY_S,
@@ -217,7 +217,7 @@ class LogInbound:
         except (ClusterError, TimeoutError) as error:
             reason = error if isinstance(error, ClusterError) else "the deadline has passed; another process may lock the file"
             log.warning(
-                "log %s, group %s: %s failed; leases that are left will expire instead: %s",
+                "cluster %s, group %s: %s failed; partitions that are not released become free when their leases expire: %s",
                 self._cluster,
                 self._membership.group,
                 action,

@@ -105,7 +105,10 @@ class Store:
         closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
         await asyncio.wait([closing], timeout=seconds_until(deadline))
         if not closing.done():
-            log.warning("log %s is busy: it will be closed when its last transaction ends", self.config.path)
+            log.warning(
+                "log file %s is still in use by this process and will be closed when the current transaction ends",
+                self.config.path,
+            )
         executor.shutdown(wait=False)  # its thread ends after its last job
 
     def read(
@@ -187,7 +190,12 @@ class Store:
                 while await self.trim() >= retention.ROWS_PER_PASS:
                     pass
             except ClusterError as error:
-                log.warning("retention of log %s failed, retrying in %.0f s: %s", self.config.path, RETENTION_INTERVAL_S, error)
+                log.warning(
+                    "deleting old messages from log file %s failed, retrying in %.0f s: %s",
+                    self.config.path,
+                    RETENTION_INTERVAL_S,
+                    error,
+                )
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
     async def trim(self) -> int:

@@ -45,7 +45,9 @@ class Tls:
         self._expiries: dict[str, float] = {}
         """See `expiries`; in the order in which the server certificates were last recorded, oldest first."""
         if self.settings.verify != "full":
-            log.warning("cluster %s: %s", name, _WEAK_CHECK_WARNINGS[self.settings.verify])
+            log.warning(
+                "cluster %s: server certificates are not fully checked: %s", name, _WEAK_CHECK_WARNINGS[self.settings.verify]
+            )
 
     async def context(self) -> ssl.SSLContext:
         """Return the context for a new connection.

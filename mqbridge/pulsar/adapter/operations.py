@@ -187,7 +187,8 @@ class PulsarOperations:
             if not self._admin.is_guess:
                 raise
             log.info(
-                "topic %s partition %s: cannot read the ledger sizes at the guessed admin_url, continuing without them: %s",
+                "topic %s partition %s: cannot read the entry counts of its ledgers at the admin_url that was guessed from "
+                "service_url, so all entries before the last ledger are one range: %s",
                 topic,
                 partition,
                 error,

@@ -169,7 +169,7 @@ class AdminHttp:
                 may_repeat = idempotent or isinstance(cause, _NEVER_SENT)
                 if attempt == count or not may_repeat or loop.time() >= deadline:
                     raise
-                log.info("%s; trying the next address, %s", error, _origin(self._bases[self._preferred]))
+                log.info("admin request failed, trying next address %s: %s", _origin(self._bases[self._preferred]), error)
             else:
                 self._preferred = index
                 return response

@@ -187,7 +187,8 @@ class ConsumerHandler:
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
                 self._on_active_change(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
-                log.info("topic %s was terminated and has been read to its end", self.topic)
+                text = "topic %s was terminated and has been read to its end by subscription %s"
+                log.info(text, self.topic, self.subscription.name)
                 self.at_end = True
                 self.wake()
             case BaseCommand.TOPIC_MIGRATED:
@@ -196,7 +197,8 @@ class ConsumerHandler:
                     self._state.on_migrated()
                     self._forget()
             case _:  # CLOSE_CONSUMER
-                log.info("topic %s: the broker closed the consumer, looking up the topic's new owner", self.topic)
+                text = "topic %s, subscription %s: the broker closed the consumer, looking up the topic's new owner"
+                log.info(text, self.topic, self.subscription.name)
                 self._registration.on_closed(frame.command.close_consumer)
                 self._detach(closed=True)
                 # `seek` and `unsubscribe` make the broker close the consumer, and reopen it themselves.
@@ -207,8 +209,9 @@ class ConsumerHandler:
         """Subscribe again after the loss of the connection."""
         log.log(
             retry_log_level(error, logging.INFO),
-            "topic %s: the consumer lost its connection (%s), reconnecting",
+            "topic %s, subscription %s: the consumer lost its connection (%s), reconnecting",
             self.topic,
+            self.subscription.name,
             error,
         )
         self._detach()
@@ -217,7 +220,8 @@ class ConsumerHandler:
     def _overflow(self) -> None:
         """Drop all queued entries, and subscribe again with fewer permits."""
         log.warning(
-            "topic %s, subscription %s: the receive budget is exceeded, dropping queued entries (%d bytes), subscribing again",
+            "topic %s, subscription %s: the receive budget is exceeded, so the consumer drops its queued entries (%d bytes) "
+            "and subscribes again to receive them again",
             self.topic,
             self.subscription.name,
             self.held_bytes,

@@ -232,7 +232,9 @@ class EntryProducer:
         failure = codes.of(send_error.error).sending
         error = codes.refusal_error(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:
-            log.warning("%s; opening the producer again and resending its %d pending entries", error, self.pending)
+            log.warning(
+                "topic %s: opening the producer again and resending its %d pending entries: %s", self.topic, self.pending, error
+            )
             self._registration.close_before_next()
             self._detach()
             self._registration.reopen(self._error_backoff.delay())

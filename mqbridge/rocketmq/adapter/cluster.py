@@ -258,8 +258,8 @@ class RocketMQ:
                     raise
                 except ClusterError as error:
                     log.warning(
-                        "cluster %s: assuming that Broker %s supports delays of any length until the next outbound is opened, "
-                        "because the query of its delay levels failed: %s",
+                        "cluster %s: assuming that Broker %s supports delays of any length until a target topic is "
+                        "opened again, because the query of its delay levels failed: %s",
                         self.name,
                         address,
                         error,

@@ -18,4 +18,6 @@ async def close_by_deadline(closing: Coroutine[None, None, None], deadline: floa
         async with asyncio.timeout(seconds_until(deadline)):
             await closing
     except TimeoutError:
-        log.warning("%s was closed at the deadline, without waiting for the responses to its last requests", name)
+        log.warning(
+            "%s: closing reached its deadline, so connections were closed without the responses to the last requests", name
+        )

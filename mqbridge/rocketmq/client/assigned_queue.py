@@ -228,7 +228,7 @@ class AssignedQueue:
             log.warning("%s: continuing at offset %d instead of %d, %s", self, offset, self.position, why)
             await self._move(offset)
         elif self.state.reset(offset):
-            log.warning("%s: its release commits offset %d, %s", self, offset, why)
+            log.warning("%s: this member is releasing the queue and will commit offset %d, %s", self, offset, why)
             self._release.stop_settling()
 
     async def _move(self, offset: int) -> None:

@@ -245,7 +245,7 @@ class BaseClient:
             await self._heartbeats.greet(connection)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
-        text = "cluster %s: lost the connection to %s, its routes will be requested again: %s"
+        text = "cluster %s: lost the connection to %s, the routes of topics on that server will be requested again: %s"
         log.log(retry_log_level(error, logging.INFO), text, self.connectivity.name, connection.address, error)
         self.routes.invalidate_broker(connection.address)
 

@@ -105,7 +105,7 @@ class StoredOffsets:
         except ClusterError as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "saving the offsets of %d queues of topics %s to the consumer's store failed, retrying later: %s",
+                "saving the offsets of %d queues of topics %s in the application's offset store failed, retrying later: %s",
                 len(offsets),
                 ", ".join(sorted({queue.topic for queue in offsets})),
                 error,

@@ -187,7 +187,7 @@ class PullConsumer:
             await self.store.save(queue, offset)
         except (ClusterError, ProtocolError) as error:
             log.warning(
-                "queue %s for %s stays stopped at its gap; reset it again, because committing offset %d failed: %s",
+                "queue %s for %s stays stopped at lost messages, because committing offset %d failed; reset it again: %s",
                 queue_label(queue),
                 self.name,
                 offset,
@@ -233,11 +233,17 @@ class PullConsumer:
         try:
             offset = await self.store.load(assigned.queue)
         except (ClusterError, ProtocolError) as error:
-            log.debug("loading the offset of %s, which is stopped at a gap, failed: %s", assigned, error)
+            log.debug(
+                "loading the offset of %s, which is stopped at lost messages, failed, the next rebalance tries again: %s",
+                assigned,
+                error,
+            )
             return
         if offset is not None and offset != assigned.acknowledged and assigned.state.rests_at_gap:
             log.warning(
-                "%s: leaving the gap and continuing at offset %d, because the group's offset was changed", assigned, offset
+                "%s had stopped at lost messages and continues at offset %d, because the group's offset was changed",
+                assigned,
+                offset,
             )
             await assigned.revoke()
 

@@ -85,7 +85,12 @@ class SubscriptionConsistency:
             response = await self._brokers.client.request(address, code, ext, accept=accept)
             return ConsumerConnections.decode(response.body) if response.code == Status.SUCCESS else None
         except (ClusterError, ProtocolError) as error:
-            log.debug("querying the subscriptions of group %s at %s failed: %s", self._group, address, error)
+            log.debug(
+                "querying the subscriptions of group %s at broker %s failed, checking without them: %s",
+                self._group,
+                address,
+                error,
+            )
             return None
 
     def _stale_reports(self, reports: Collection[ConsumerConnections]) -> list[ConsumerConnections]:

@@ -35,7 +35,7 @@ async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) 
     raise_problems(plans)
     for plan in plans:
         for warning in await _create_targets(plan.route, clusters, plan):
-            log.warning("route %s: %s", plan.route.name, warning)
+            log.warning("route %s, warning about its topics: %s", plan.route.name, warning)
     return plans
 
 

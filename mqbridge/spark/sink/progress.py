@@ -73,7 +73,8 @@ class Progress:
             return self
         if not self.query:
             return replace(self, query=query)
-        log.warning("ignoring the sink's progress: it belongs to query %s, not to this query %s", self.query, query)
+        text = "ignoring the sink's progress: it belongs to query %s, not to this query %s, which begins without progress"
+        log.warning(text, self.query, query)
         # Keep `runs`: files of the other query's attempts may remain, and a task stops if it finds an attempt of a later run.
         return Progress(runs=self.runs, query=query)
 

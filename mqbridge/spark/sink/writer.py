@@ -74,12 +74,15 @@ class BatchWriter(DataSourceArrowWriter):
         results = _results(messages)
         if self._settings.spec.deduplicate:
             check_streams(results)
-        log.info("the write is complete: %s", _describe(Counts.total(result.counts for result in results)))
+        log.info(
+            "the batch write of job %s is complete: %s", self._job, _describe(Counts.total(result.counts for result in results))
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of a failed write. The messages that were sent remain in the targets."""
         log.warning(
-            "the write failed; messages that were sent remain in the targets; counts of its finished tasks: %s",
+            "the batch write of job %s failed; messages that were sent remain in the targets; counts of its finished tasks: %s",
+            self._job,
             _describe(Counts.total(result.counts for result in _results(messages))),
         )
 

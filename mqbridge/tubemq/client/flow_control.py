@@ -84,11 +84,11 @@ def parse_rules(text: str) -> FlowRules:
 
 
 def _parse_or_keep(scope: str, text: str, previous: FlowRules) -> FlowRules:
-    """Parse a rule text; if it is malformed, log this and return the previous rules. `scope` is `default` or `group`."""
+    """Parse a rule text; if it is malformed, log this and return the previous rules. `scope` names the rules in the log."""
     try:
         return parse_rules(text)
     except RemoteProtocolError as error:
-        log.warning("new %s flow control rules from the Master are ignored, the previous ones stay active: %s", scope, error)
+        log.warning("the Master's new flow control rules for %s are ignored, the previous ones stay active: %s", scope, error)
         return previous
 
 
@@ -163,9 +163,9 @@ class FlowControl:
         the response.
         """
         if default[0] >= 0 and default[0] != self.default_id:
-            self.default_id, self._default = default[0], _parse_or_keep("default", default[1], self._default)
+            self.default_id, self._default = default[0], _parse_or_keep("all groups (default)", default[1], self._default)
         if group[0] >= 0 and group[0] != self.group_id:
-            self.group_id, self._group = group[0], _parse_or_keep("group", group[1], self._group)
+            self.group_id, self._group = group[0], _parse_or_keep("this consumer's group", group[1], self._group)
         self.has_group_rules = bool(self._group)
         self.has_rules = bool(self._group or self._default)
 

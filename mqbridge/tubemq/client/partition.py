@@ -274,7 +274,7 @@ class HeldPartition:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.INFO),
-                "a commit for %s failed, the next read request will confirm the pack instead: %s",
+                "a commit for %s failed, the next read request will confirm the same messages instead: %s",
                 self,
                 error,
             )

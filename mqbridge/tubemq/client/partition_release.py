@@ -59,7 +59,9 @@ class PartitionRelease:
             async with asyncio.timeout(CONFIRM_WAIT_S):
                 await self._signals.settled.wait()
         except TimeoutError:
-            text = "%s: the delivered pack was not confirmed within %g s of the revocation and will be delivered again"
+            text = (
+                "%s: the messages delivered last were not confirmed within %g s of the revocation, they will be delivered again"
+            )
             log.info(text, self._calls, CONFIRM_WAIT_S)
         await self._release(None)  # no deadline: the unregister request has its own timeout
 

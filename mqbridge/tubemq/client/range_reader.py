@@ -143,7 +143,10 @@ class _RangeProgress:
             after = await partition.commit(consumed=True)  # the offset at which the pack ended
         except ClusterError as error:
             log.log(
-                retry_log_level(error, logging.INFO), "%s: committing a pack failed, reading the pack again: %s", partition, error
+                retry_log_level(error, logging.INFO),
+                "%s: committing the messages read last failed, reading them again: %s",
+                partition,
+                error,
             )
             return []
         if pack is None:

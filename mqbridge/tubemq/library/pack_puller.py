@@ -124,7 +124,9 @@ class PackPuller:
                         await partition.wait_until_settled()
                 except TimeoutError:
                     log.warning(
-                        "%s: a pack was neither confirmed nor rejected within %g s and is read again", partition, self._settle_s
+                        "%s: a pack of messages was neither confirmed nor rejected within %g s and is read again",
+                        partition,
+                        self._settle_s,
                     )
                     delivery.reject()
         except LaneRevoked:
@@ -194,6 +196,11 @@ async def _handle(handler: Handler, partition: HeldPartition, pack: Pack, failur
     try:
         await handler(partition, pack)
     except Exception:  # the handler is the application's code: any error concerns this pack only
-        log.exception("the handler failed for the pack of %s at offset %d, which is %s", partition, pack.offset, failure_outcome)
+        log.exception(
+            "the handler failed for the pack of messages of %s at offset %d, which is %s",
+            partition,
+            pack.offset,
+            failure_outcome,
+        )
         return False
     return True
