@@ -45,7 +45,7 @@ and longer after each further such response, up to MAX_IDLE_PAUSE_S."""
 SUBSCRIPTION_WAIT_S = 1.0
 """Pause after a heartbeat that announces our subscription to a broker that did not know it."""
 MAX_UNREADABLE_RESPONSES = 5
-"""So many consecutive responses may be implausible (see `_is_plausible`); if one more reports a read error, it is a gap."""
+"""After this many consecutive implausible responses (see `_is_plausible`), one that reports a read error raises GapError."""
 
 _UNKNOWN_SUBSCRIPTION_CODES = frozenset(
     {
@@ -188,6 +188,7 @@ class PullLoop:
     async def _pull_once(self, task: "asyncio.Task[None]") -> None:
         """Send one pull, process its response, and pause if there was no progress. Raises the error of the pull or response."""
         budget = self._context.budget
+        # An idle queue requests fewer messages: a broker answers a held pull as soon as one message arrives.
         self._charge = charge = await budget.reserve(self._account, idle=self._state.at_end)
         progress = True  # without progress we pause; a response to an older run needs no pause
         try:
@@ -216,7 +217,7 @@ class PullLoop:
             try:
                 response = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
             except BaseException:
-                state.abandon_pull(pull, failed=True)
+                state.end_pull(pull, failed=True)  # the commit in it, if any, may not have arrived
                 raise
             finally:
                 if self._awaiting_task is task:
@@ -245,7 +246,7 @@ class PullLoop:
                 return True  # we have paused already, so the caller must not
             return self._accept(pull, response, pulled, charge)
         finally:
-            self._state.abandon_pull(pull, failed=False)
+            self._state.end_pull(pull, failed=False)  # the next pull may be sent
 
     def _accept(self, pull: Pull, response: PullResponse, pulled: PulledRecords | None, charge: Charge) -> bool:
         """Add the records to the state and the budget, and move the position; return True after progress.

@@ -134,7 +134,7 @@ class QueueState:
         self._acknowledge_filtered()
         return (self.position, self.at_end) != before
 
-    def abandon_pull(self, pull: Pull, *, failed: bool) -> None:
+    def end_pull(self, pull: Pull, *, failed: bool) -> None:
         """Allow the next pull after this one was answered, failed or cancelled; a newer pull in flight stays in flight.
 
         `failed`: there was no response, so a commit in this pull may not have arrived, and the offset is reported again.

@@ -175,14 +175,14 @@ class QueueLife(RuleBasedStateMachine):
 
     def moved(self, pull: Pull, current: bool) -> None:
         if not current:
-            self.state.abandon_pull(pull, failed=False)
+            self.state.end_pull(pull, failed=False)
         elif self.state.first_start:
             self.group_goes_to(self.broker.first)
             self.state.move(self.broker.first, first_start=True)
             self.rewound(-1)
         else:
             assert self.state.stop_pulling(Event.GAP)
-            self.state.abandon_pull(pull, failed=False)
+            self.state.end_pull(pull, failed=False)
 
     @precondition(lambda self: self.reading)
     @rule(pulls=st.integers(1, 2), limit=st.integers(1, 4), taken=st.integers(1, 2))
@@ -215,7 +215,7 @@ class QueueLife(RuleBasedStateMachine):
     @rule()
     def connection_is_lost(self) -> None:
         for pull in self.in_flight:
-            self.state.abandon_pull(pull, failed=True)
+            self.state.end_pull(pull, failed=True)
         self.in_flight.clear()
 
     # --- the application ----------------------------------------------------------------------------------------------
