@@ -34,7 +34,7 @@ class AdminSubscriptions:
     async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
         """Create a subscription of a topic; it begins with entry `at`, or at the topic's end if `at` is None.
 
-        With `at`, the topic must be a partition or an unpartitioned topic. Raises ServerRefused with code 409 if it exists.
+        With `at`, the topic must be a partition or an unpartitioned topic. Raises ServerRefused (409) if the name is taken.
         """
         body = None if at is None else _message_id(at)
         await self._call("PUT", _path(topic, name), body)

@@ -81,7 +81,8 @@ class EntryReceiver:
         """
         receiver_queue, entry_id = self._receiver_queue, entry.id
         entry.partition = self._partition
-        # The broker takes no permits for messages that its mask shows as acknowledged. Here a mask of 0 counts as no mask.
+        # The broker takes no permits for messages that its mask shows as acknowledged. A 0 mask counts as no mask: brokers do
+        # not send entries whose messages are all acknowledged.
         receiver_queue.permits.on_received(mask.bit_count() if mask else entry.count, size)
         if not self._state.accepts_epoch(epoch):
             receiver_queue.permits.release(size)
@@ -90,6 +91,7 @@ class EntryReceiver:
             self._state.record_skip(entry_id)
             self._acks.acknowledge_undelivered((entry_id,))
         else:
+            # Repeated entries and chunks that were acknowledged before: the broker did not store the acknowledgement.
             if undelivered := receiver_queue.add(entry, size, self._loop.time()):
                 self._acks.acknowledge_undelivered(undelivered)
             if receiver_queue.chunks and self._chunk_timer is None:

@@ -49,7 +49,7 @@ class HeldQueues(dict[Queue, AssignedQueue]):
     # --- locks ------------------------------------------------------------------------------------------------------
 
     async def lock(self, queues: Collection[Queue]) -> list[Queue]:
-        """Lock queues before reading them; return those whose lock we hold now, none unless the group is orderly."""
+        """Lock queues before reading them; return those whose lock we hold now. Does nothing unless `needs_locks`."""
         if self._locks is None or not queues:
             return []
         self.unused_locks.update(queues)
@@ -96,14 +96,14 @@ class HeldQueues(dict[Queue, AssignedQueue]):
             await self.commit()
 
     async def commit(self) -> None:
-        """Save the offsets acknowledged since the last commit, without waiting for responses of brokers.
+        """Save the offsets acknowledged since the last commit. Brokers get them in one-way requests, which have no response.
 
-        An offset that could not be saved is saved by the next call.
+        An offset that could not be sent, or that the caller's own store did not save, is saved by the next call.
         """
         offsets = {queue: offset for queue, assigned in self.items() if (offset := assigned.unreported()) is not None}
         for queue, offset in offsets.items():
-            self[queue].mark_reported(offset)
+            self[queue].mark_reported(offset)  # before the save, so that a commit in the meantime does not send it again
         failed_queues = await self._store.save_soon(offsets) if offsets else []
         for queue in failed_queues:
             if (assigned := self.get(queue)) is not None:
-                assigned.mark_reported(None)
+                assigned.mark_reported(None)  # `unreported` returns the offset again

@@ -178,14 +178,14 @@ class PartitionSendQueue:
         if self._outage.record_failure():
             self._fail_all(error)
             return
-        if not is_busy(error):
+        if not is_busy(error):  # an overloaded broker is alive: the sends stay here, and are retried after a pause
             self._move_to_other_queues(self.queue.broker)
         self._start_recovery(error)
 
     def _move_to_other_queues(self, avoid: str | None) -> None:
-        """Move movable waiting sends to other healthy queues, not at the broker `avoid` (None: at any broker).
+        """Move waiting sends that may go to any queue (`movable`) to healthy queues of other brokers than `avoid`.
 
-        Sends for which there is no such queue stay here.
+        With None, the queues may be at any broker. Sends for which there is no such queue stay here.
         """
         if any(request.movable for request in self._waiting):
             waiting, self._waiting = self._waiting, deque()
@@ -241,6 +241,7 @@ class PartitionSendQueue:
             if error is not None:
                 await self._outage.wait(error)
             try:
+                # Gets the error because some errors show that the known route is outdated.
                 address = await locate(self._context, self.queue, error)
                 self._decide_ambiguous()
                 await self._client.pool.get(address)

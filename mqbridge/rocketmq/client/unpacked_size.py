@@ -25,7 +25,7 @@ _MIN_INNER_BYTES = 22
 
 def max_unpacked_record_bytes(size: int, sys_flag: int) -> int:
     """Return the upper bound, in bytes, for one record with this stored size and sysFlag."""
-    bound = size + OBJECT_BYTES  # of the Python object
+    bound = size + OBJECT_BYTES  # the record's bytes, and the memory of its Python object
     if sys_flag & SysFlag.COMPRESSED:
         ratio = _RATIOS.get(sys_flag & SysFlag.COMPRESSION)
         bound = OBJECT_BYTES + (MAX_PLAIN_BYTES if ratio is None else min(MAX_PLAIN_BYTES, ratio * size))

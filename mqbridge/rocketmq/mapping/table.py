@@ -9,9 +9,9 @@ from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, F
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES, TRANSIENT_PREFIX, Name
 
 FLAG = "mqbridge.rocketmq.flag"
-"""Property of a message for the flag of its record, unless it is 0."""
+"""Property that holds the FLAG of a RocketMQ record, unless the FLAG is 0."""
 SHARDED = "mqbridge.rocketmq.sharded"
-"""Property of a message whose record had a __SHARDINGKEY that equals its first index key: `key` would be the same without it."""
+"""Marks a message whose record had a __SHARDINGKEY equal to the first index key; unmarked, a copy would have none."""
 ESCAPE_PREFIX = "mqbridge.x."
 """Start of the names of escaped properties."""
 EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"

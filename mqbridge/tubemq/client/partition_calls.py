@@ -34,7 +34,7 @@ class PartitionCalls:
 
     def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
         self._member, self._ref, self._connection = member, ref, connection
-        # One object for all get requests, built once per partition and not once per pack: only two fields change.
+        # One object for all get requests, built once per partition, not per pack: `get` sets the two fields that change.
         self._get_request = GetMessageRequestC2B(
             clientId=member.client_id,
             groupName=member.group,

@@ -65,7 +65,7 @@ class _Context:
 
     @property
     def master_seen_at(self) -> float:
-        """The current time: no Master can assign this group's partitions to another member."""
+        """The current time, as if a Master always responded: no Master can assign this group's partitions to another member."""
         return self._loop.time()
 
     def connection_for(self, ref: PartitionRef) -> ServerConnection:
@@ -169,8 +169,8 @@ class _RangeProgress:
     def _take_pack(self, pack: Pack, skip: int, after: int) -> list[PackSlice]:
         """Return the part in the range of a pack that ended at offset `after`. `end[0]` is not between its begin and `after`.
 
-        If `end[0]` is the pack's begin, `end[1]` may be an index inside the pack. An index, of `position` or of `end`, may also
-        exceed the pack, because packs read from the same offset may differ in size. The rest of it then counts from `after`.
+        If `end[0]` is the pack's begin, `end[1]` may be an index inside the pack. The index of `position` or `end` may also be
+        beyond the pack, because packs read from the same offset may differ in size. The remaining index counts from `after`.
         """
         count, last = len(pack.messages), len(pack.messages)
         remaining_skip = self.position[1] - skip if pack.offset == self.position[0] else 0
