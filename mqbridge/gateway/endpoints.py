@@ -147,7 +147,7 @@ class RouteEndpoints:
         return await warnings_about(uses, self._clusters)
 
     async def refresh(self) -> bool:
-        """Compare the open topics with those of the clusters, and grow targets with `create` whose source topic grew.
+        """Compare the open topics with those of the clusters. Grow targets with the option `create` whose source topic grew.
 
         Returns True if the route must be reopened, because source topics were added or removed, or an outbound cannot see new
         partitions. Raises ConfigError or ClusterError.
@@ -208,8 +208,8 @@ class RouteEndpoints:
             await self._clusters[cluster].create(topic, partitions)
 
     async def _create_groups(self, cluster: str, topic: str, groups: Collection[str]) -> None:
-        """Create the groups of a target topic, before any message is written to it."""
-        if (maker := group_maker(self._clusters[cluster], groups)) is not None:
+        """Create the `subscriptions` of a target, before any message is written. Raises ConfigError if the cluster cannot."""
+        if (maker := group_maker(self._clusters[cluster], groups)) is not None:  # None: `groups` is empty
             for group in groups:
                 await maker.create_group(topic, group)
 
@@ -230,7 +230,10 @@ class RouteEndpoints:
     # --- growing ------------------------------------------------------------------------------------------------------
 
     async def _grow(self, open_target: OpenTarget, source_partitions: int) -> bool:
-        """Grow a target with `create` that has too few partitions; return True to reopen it, so that it sees new ones."""
+        """Grow a target with the option `create` that has too few partitions.
+
+        Returns True if the route must be reopened, because only a new outbound sees the target's new partitions.
+        """
         config, cluster = open_target.config, self._clusters[open_target.config.cluster]
         wanted_partitions = configured_or_needed_partitions(config, source_partitions)
         if config.create and open_target.target.outbound.partitions < wanted_partitions:

@@ -40,7 +40,7 @@ class AssignmentChange:
     assigned: list[tuple[PartitionRow, int]] = field(default_factory=list)
     revoked: set[int] = field(default_factory=set)
     notifies_others: bool = False
-    """True if other members may get partitions now, so they should send a heartbeat at once."""
+    """True if other members may get partitions now; the caller lets those in its own process send a heartbeat at once."""
 
 
 def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> AssignmentChange:
@@ -48,8 +48,8 @@ def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: 
 
     `acknowledged` maps the id of each partition that the member reads to its acknowledged offset, None if nothing is
     acknowledged yet. Leases of partitions that it no longer reads, whose release has failed, are released too. The time is read
-    inside the transaction: otherwise members that renewed while this one waited for the lock would have a time after it, and
-    count as expired.
+    inside the transaction: a time from before the wait for its lock would be earlier than the renewals of other members during
+    the wait, and these members would count as expired.
     """
     change, time_ms = AssignmentChange(), clock_ms()
     rows = {topic: topic_rows.partitions(connection, topic) for topic in member.topics}

@@ -108,12 +108,15 @@ class MemoryLane:
         return self._caught_up
 
     async def receive(self) -> Batch:
-        """Return the next batch; waits for new messages and for read-ahead budget."""
+        """Return the next batch; waits for new messages and for read-ahead budget. Raises LaneRevoked, GapError."""
         return await self._read_ahead.receive(self._receive())
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the last returned batch, until the next `receive`: the gateway's own budget has counted them by then."""
+        """Bytes of the last returned batch, until it is acknowledged or rejected, or `receive` is called again.
+
+        The gateway calls `receive` again only after its own budget has counted them.
+        """
         return self._read_ahead.held_bytes
 
     async def _receive(self) -> Batch:
@@ -192,7 +195,8 @@ class MemoryLane:
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Redeliver a batch after the delay; without individual acknowledgement, also all messages after it.
 
-        Does nothing for a batch of an earlier run, if the current run delivers it anyway or started by a seek.
+        Does nothing for a batch of an earlier run, if the current run delivers it anyway or started by a seek. `failures` is not
+        used.
         """
         self._read_ahead.release_batch(batch.next)
         if delay_s:

@@ -126,7 +126,7 @@ class Lease:
             file.write(orjson.dumps(content))
 
     def _read(self) -> dict[str, object] | None:
-        """Return the lease in the file: None if there is none, and one with an empty id while a mirror is writing the file."""
+        """Return the lease in the file, with an empty id while a mirror is writing it; None without a file or a lease in it."""
         try:
             with self._file_system.open_input_stream(self._path) as file:
                 content = orjson.loads(file.read())

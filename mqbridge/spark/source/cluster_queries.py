@@ -116,7 +116,7 @@ class ClusterQueries:
     ) -> dict[PartitionKey, Position]:
         """Resolve `offsets` to a position in each partition of `bounds`.
 
-        Explicit offsets may omit partitions: these get `default`. After a time without later messages, the position is the end.
+        Explicit offsets may omit partitions: these get `default`. For a time after the last message, the position is the end.
         Raises ClusterError, and ConfigError if `offsets` names an unread topic, a missing partition or a malformed position.
         """
         if isinstance(offsets, Start):

@@ -30,7 +30,7 @@ class DensityEstimator:
     ) -> dict[PartitionKey, Lag]:
         """Return the estimated content of these ranges; `unit_ranges` contains the units of each. Raises ClusterError.
 
-        If the sample of a topic contains no message, the estimate is one message of 0 bytes per unit.
+        A sample without messages changes nothing. Until a topic has a density, the estimate is one message of 0 bytes per unit.
         """
         units = {key: count_units(parts) for key, parts in unit_ranges.items()}
         # By topic, the partition with the most units: a later entry of a topic replaces the earlier one.
