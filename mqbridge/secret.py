@@ -63,7 +63,7 @@ class Secret:
         """The program and its arguments for a command; else the text, path or variable name alone."""
         self._source = (source,) if isinstance(source, str) else tuple(source or ())
         if not self._source:
-            raise ValueError("command names no program")
+            raise ValueError("the command of a secret names no program")
         self._last: str | None = text
         """The last value that was read; None before the first read. A text in the configuration needs no reading."""
         self._read_at = -math.inf
@@ -126,7 +126,7 @@ class Secret:
     def last(self) -> str:
         """The last value that was read. Raises LookupError before the first read."""
         if self._last is None:
-            raise LookupError("the secret has not been read yet")
+            raise LookupError(f"the secret from {self.source} has not been read yet")
         return self._last
 
     @property

@@ -93,11 +93,11 @@ async def _read_all(stream: asyncio.StreamReader) -> bytes:
 def _decode_secret(raw: bytes, empty_reason: str) -> str:
     """Return the text without white space at both ends. Raises Unreadable; `empty_reason` is its text if nothing is left."""
     if len(raw) > MAX_BYTES:
-        raise Unreadable(f"it is larger than {MAX_BYTES >> 10} KiB")
+        raise Unreadable(f"the secret is larger than {MAX_BYTES >> 10} KiB")
     try:
         text = raw.decode().strip()
     except UnicodeDecodeError:
-        raise Unreadable("it is not UTF-8 text") from None
+        raise Unreadable("the secret is not UTF-8 text") from None
     if not text:
         raise Unreadable(empty_reason)
     return text

@@ -96,7 +96,8 @@ class LagWatch:
         cluster = self._gateway.clusters.get(name)
         operations = None if cluster is None else cluster.operations
         if cluster is None or operations is None:
-            raise ClusterError(f"cluster {name!r} is not connected, or cannot report the lag without admin_url", Failure.FATAL)
+            problem = "is not connected" if cluster is None else "cannot report the lag without admin_url"
+            raise ClusterError(f"cluster {name!r} {problem}", Failure.FATAL)
         backlogs: dict[TopicPartition, int] = {}
         for topic in list(route.target_partitions):  # its keys are the source topics
             try:

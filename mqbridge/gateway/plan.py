@@ -268,7 +268,7 @@ class Planner:
                 planned.planned_partitions, planned.reason_for_more = needed, required.reason_for_more
                 plan.changes[key] = planned
             elif not planned.planned_partitions:
-                raise ClusterError("`create` is off; switch it on, or create the topic", Failure.FATAL)
+                raise ClusterError(f"`create` is off; switch it on, or create topic {required.topic!r}", Failure.FATAL)
             if planned.existing_partitions:
                 await cluster.check_outbound(outbound_spec(plan.route.delivery, required.topic, options))
         except MqbridgeError as error:

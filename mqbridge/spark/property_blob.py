@@ -112,7 +112,7 @@ def _read_lengths(blob: bytes, offset: int, count: int) -> tuple[Sequence[int], 
         return blob[offset : offset + count], offset + count
     if blob[0] == WIDE:
         return struct.unpack_from(f"<{count}I", blob, offset), offset + 4 * count
-    raise ValueError(f"kind {blob[0]} is neither {NARROW} nor {WIDE}")
+    raise ValueError(f"the first byte is {blob[0]}, but must be {NARROW} or {WIDE}")
 
 
 def _slice(data: bytes, offset: int, lengths: Sequence[int]) -> tuple[bytes, ...]:
@@ -127,7 +127,7 @@ def _decode_names(field: bytes) -> _Names:
     """Decode the field names of a blob, without its leading size. Raises ValueError, RemoteProtocolError."""
     count, offset = decode_varint(field, 0)
     if count > len(field):
-        raise ValueError(f"the field of names has {len(field)} bytes, too few for {count} names")
+        raise ValueError(f"the names of the properties have {len(field)} bytes, too few for {count} names")
     lengths = []
     for _ in range(count):
         length, offset = decode_varint(field, offset)

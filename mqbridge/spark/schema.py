@@ -70,6 +70,6 @@ def parse_source(source: str) -> tuple[Partition, bool]:
     """Return the partition of a `source`, and whether PART_MARK follows. Raises ValueError for any other text."""
     fields, marks = source.split("|")[:4], source.split("|")[4:]
     if len(fields) < 4 or marks not in ([], [PART_MARK]):
-        raise ValueError(f"{source!r} is not the source of a row")
+        raise ValueError(f"{source!r} is not a value of column source, which looks like 'cluster|topic|partition|0'")
     cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in fields[:3])
     return Partition(cluster, topic, name, int(fields[3])), bool(marks)

@@ -54,7 +54,7 @@ async def test_a_plan_lists_the_problems_that_prevent_a_start(world: World) -> N
         "source partition. Add '1', '2' to the table of `partitions`, or use `by: modulo`"
     )
     assert third == (
-        "route 'r': the topic c/none does not exist and cannot be created: `create` is off; switch it on, or create the topic"
+        "route 'r': the topic c/none does not exist and cannot be created: `create` is off; switch it on, or create topic 'none'"
     )
 
 
@@ -129,7 +129,7 @@ async def test_every_problem_of_every_route_is_reported_together(world: World) -
         await run(world.config(route("r", "a/no", "b/t"), route("s", "a/t", end("b/t", create=False))))
     assert str(raised.value).splitlines() == [
         "route 'r': the topic 'no' does not exist in cluster 'a'",
-        "route 's': the topic b/t does not exist and cannot be created: `create` is off; switch it on, or create the topic",
+        "route 's': the topic b/t does not exist and cannot be created: `create` is off; switch it on, or create topic 't'",
     ]
     assert raised.value.failure is Failure.FATAL
 

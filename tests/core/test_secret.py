@@ -94,9 +94,9 @@ async def test_the_last_value_outlives_its_source(tmp_path: Path, caplog: pytest
         ),
         ({"command": ["sh", "-c", "echo canary-5f1e >&2; exit 3"]}, "the command ended with status 3; run it by hand"),
         ({"command": "true"}, "the command printed nothing"),
-        ({"command": ["cat", "/dev/zero"]}, "it is larger than 64 KiB"),
-        ({"command": ["printf", "\\377"]}, "it is not UTF-8 text"),
-        ({"env": "NOT_TEXT"}, "it is not UTF-8 text"),
+        ({"command": ["cat", "/dev/zero"]}, "the secret is larger than 64 KiB"),
+        ({"command": ["printf", "\\377"]}, "the secret is not UTF-8 text"),
+        ({"env": "NOT_TEXT"}, "the secret is not UTF-8 text"),
         ({"file": "~nobody-has-this-name/token"}, "home directory"),
     ],
 )

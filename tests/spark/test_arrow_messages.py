@@ -245,7 +245,10 @@ def test_columns_of_compatible_types_are_accepted() -> None:
             {"payload": [b""], "properties": [b"\x07"]},
             "rows cannot be written: not a value of a column of binary properties",
         ),
-        ({"payload": [b""], "source": ["x"], "position": [[1]]}, "rows cannot be written: 'x' is not the source of a row"),
+        (
+            {"payload": [b""], "source": ["x"], "position": [[1]]},
+            "rows cannot be written: 'x' is not a value of column source",
+        ),
     ],
 )
 def test_the_error_names_the_column_that_cannot_be_read(columns: dict[str, Any], problem: str) -> None:

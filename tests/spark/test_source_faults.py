@@ -112,7 +112,7 @@ async def test_a_partition_that_ends_before_the_range_is_a_loss_with_positions_o
     """A killed broker loses the messages in its memory, and gives their positions to later messages, which a batch would skip."""
     cluster = TwoNumberCluster(orders=[FakePartition(), FakePartition([1] * 20)])
     assert len(await read(cluster, (0, 0), (20, 0))) == 20
-    with pytest.raises(GapError, match="the partition ends before 25:0 now"):
+    with pytest.raises(GapError, match="now ends before 25:0"):
         await read(cluster, (0, 0), (25, 0))
     assert len(await read(cluster, (0, 0), (25, 0), failOnDataLoss="false")) == 20
 
@@ -120,7 +120,7 @@ async def test_a_partition_that_ends_before_the_range_is_a_loss_with_positions_o
 async def test_a_partition_that_retention_emptied_is_a_loss() -> None:
     """A read in Pulsar then yields no message and raises no error."""
     cluster = TwoNumberCluster(orders=[FakePartition(), FakePartition()])
-    with pytest.raises(GapError, match="the partition is empty now"):
+    with pytest.raises(GapError, match="is empty now"):
         await read(cluster, (0, 0), (20, 0))
     assert await read(cluster, (0, 0), (20, 0), failOnDataLoss="false") == []
 

@@ -127,4 +127,4 @@ class Sender:
         if isinstance(self._error, ClusterError):
             raise self._error
         if self._error is not None:
-            raise ClusterError(f"sending failed: {self._error}") from self._error
+            raise ClusterError(f"sending failed, so no more messages are sent: {self._error}") from self._error

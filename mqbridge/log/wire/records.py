@@ -186,14 +186,14 @@ def _parse_row(row: bytes, count: int, base: int) -> list[Message]:
 def _check_version(row: bytes) -> int:
     """Return the index of the byte at which the first record begins. Raises ValueError for an unknown version."""
     if row[:1] != VERSION:
-        raise ValueError(f"row version {row[:1]!r}, expected {VERSION!r}")
+        raise ValueError(f"the row of the log has version {row[:1]!r}, not {VERSION!r}")
     return 1
 
 
 def _check_end(row: bytes, at: int) -> None:
     """Raise ValueError unless the row ends here."""
     if at != len(row):
-        raise ValueError(f"{len(row) - at} bytes follow the last record")
+        raise ValueError(f"{len(row) - at} bytes follow the last record of the row")
 
 
 def _decode_record(row: bytes, at: int, offset: int) -> tuple[Message, int]:
@@ -296,6 +296,6 @@ def _assign_texts(message: Message, flags: int, texts: list[str], key_count: int
         message.keys = tuple(texts[index : index + key_count])
         index += key_count
     if index > len(texts) or (len(texts) - index) % 2:
-        raise ValueError(f"{len(texts)} texts do not match the flagged fields ({flags:#x})")
+        raise ValueError(f"the record has {len(texts)} texts, which do not match the fields that its flags ({flags:#x}) announce")
     if index < len(texts):
         message.properties = tuple(zip(texts[index::2], texts[index + 1 :: 2], strict=True))

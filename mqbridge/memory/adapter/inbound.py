@@ -125,7 +125,7 @@ class MemoryLane:
             if delay := self._inbound.broker.faults.receive_delay_s:
                 await asyncio.sleep(delay)
             if self.revoked.is_set():
-                raise LaneRevoked(f"{self.partition} was revoked or released")
+                raise LaneRevoked(f"partition {self.partition} was released, or may now belong to another member of the group")
             if not self._redeliveries and self._next < self._stored.first:
                 first = self._stored.first
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} were deleted; seek to {first}", (first,))
@@ -228,7 +228,9 @@ class MemoryLane:
     async def seek(self, position: Position) -> None:
         """Continue from this offset, and commit it."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"cannot seek in {self.partition}: it was revoked or released")
+            raise LaneRevoked(
+                f"cannot seek in {self.partition}: it was released, or may now belong to another member of the group"
+            )
         (offset,) = position
         self._restart(offset)
         self._run_start = -1  # below every offset: acknowledgements of batches received before the seek no longer count

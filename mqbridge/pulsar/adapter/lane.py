@@ -79,7 +79,7 @@ class PulsarLane:
         self._release_charge()
         while True:
             if self.revoked.is_set() or is_topic_missing(self._consumer.end_error):
-                raise LaneRevoked(f"partition {self.partition} was revoked, released or deleted")
+                raise LaneRevoked(f"partition {self.partition} was released or deleted, or may now belong to another consumer")
             if loop.time() < self._resume_at:
                 await self._consumer.wait_change(min(IDLE_CHECK_S, self._resume_at - loop.time()))
             elif self._consumer.queued:
@@ -185,7 +185,7 @@ class PulsarLane:
     async def seek(self, position: Position) -> None:
         """Continue with the message at this position; moves the subscription's cursor, too. Raises LaneRevoked, ClusterError."""
         if self.revoked.is_set():
-            raise LaneRevoked(f"partition {self.partition} was revoked or released")
+            raise LaneRevoked(f"partition {self.partition} was released, or may now belong to another consumer")
         ledger, entry, *index = position
         self._end_check.invalidate()
         self._resume_at = 0.0

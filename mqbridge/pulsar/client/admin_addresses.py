@@ -9,7 +9,7 @@ def parse_admin_url(text: str) -> list[str]:
     scheme = next((scheme for scheme in SCHEMES if first.startswith(scheme)), None)
     if scheme is None or first == scheme:
         # The text is not shown: it may contain a password.
-        raise ValueError("the first address is not http://host:port or https://host:port")
+        raise ValueError("the first address of admin_url is not http://host:port or https://host:port")
     credentials, at, _ = first.removeprefix(scheme).rpartition("@")
     urls = [first]
     for other in others:

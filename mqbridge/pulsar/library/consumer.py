@@ -86,7 +86,7 @@ class Consumer:
                 self._raise_failure()
                 return None
             self._decode_entry(*received)
-        raise ClusterError("the consumer is closed", Failure.FATAL)
+        raise ClusterError(f"the consumer of subscription {self._topic_consumer.subscription.name!r} is closed", Failure.FATAL)
 
     def _decode_entry(self, consumer: EntryConsumer, entry: Entry) -> None:
         """Decode an entry into the messages to be received next; acknowledge it if no message is left to receive.
@@ -113,7 +113,9 @@ class Consumer:
                 raise consumer.end_error
         if failed and len(failed) == len(self._topic_consumer.consumers):
             raise ClusterError(
-                f"all {len(failed)} partitions have failed, the first one with: {failed[0].end_error}", Failure.FATAL
+                f"all {len(failed)} partitions of subscription {failed[0].subscription.name!r} have failed, "
+                f"the first one with: {failed[0].end_error}",
+                Failure.FATAL,
             )
 
     def __aiter__(self) -> Self:

@@ -44,7 +44,7 @@ class TopicConsumer:
     ) -> None:
         self.consumers: dict[str, EntryConsumer] = {}
         """Full name of a partition or of an unpartitioned topic -> its consumer."""
-        self._client, self._watch, self._subscription, self._refresh_s = client, watch, subscription, refresh_s
+        self._client, self._watch, self.subscription, self._refresh_s = client, watch, subscription, refresh_s
         self._topics = set(topics)
         self._budget = ReceiveBudget(subscription.max_bytes)
         self._round_robin: list[EntryConsumer] = []
@@ -132,7 +132,7 @@ class TopicConsumer:
         (FATAL). Without, a missing topic is ignored.
         """
         name = parse_topic(topic)
-        count = await self._client.partitions(topic, create=missing_is_fatal and self._subscription.create_topic)
+        count = await self._client.partitions(topic, create=missing_is_fatal and self.subscription.create_topic)
         if count is None:
             if missing_is_fatal:
                 raise ClusterError(f"topic {topic} does not exist: create it", Failure.FATAL)
@@ -149,7 +149,7 @@ class TopicConsumer:
     async def _open_consumer(self, topic: str) -> None:
         """Open the consumer of a partition, or of an unpartitioned topic."""
         try:
-            consumer = await self._client.consumer(topic, self._subscription, self._budget)
+            consumer = await self._client.consumer(topic, self.subscription, self._budget)
         except ClusterError as error:
             if not self._is_missing_in_pattern(error):
                 raise
@@ -214,7 +214,7 @@ class TopicConsumer:
         deadline = asyncio.get_running_loop().time() + timeout
         await cancel(*self._tasks)
         if self._end_error is None:
-            self._end_error = ClusterError("the consumer is closed", Failure.FATAL)
+            self._end_error = ClusterError(f"the consumer of subscription {self.subscription.name!r} is closed", Failure.FATAL)
         self.wake()
         await asyncio.gather(*(consumer.close(deadline) for consumer in self.consumers.values()))
         if self._watch is not None:

@@ -108,7 +108,7 @@ class RocketMQLane:
         Raises LaneRevoked if the queue is no longer assigned.
         """
         if self.revoked.is_set():
-            raise LaneRevoked(f"partition {self.partition} was revoked or released")
+            raise LaneRevoked(f"partition {self.partition} was released, or may now belong to another member of the group")
         await self._assigned.seek(position[0])
 
     async def release(self, deadline: float | None = None) -> None:

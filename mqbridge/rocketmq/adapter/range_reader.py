@@ -45,7 +45,7 @@ async def read_range(
         assigned = reader.held.get(queue)
         if assigned is None:
             raise ClusterError(
-                f"queue {partition} cannot be read now, because the reader could not start it; the log has the cause",
+                f"queue {partition} cannot be read now: reading could not begin at offset {offset}; the log has the cause",
                 Failure.RETRY,
             )
         while end_offset is None or offset < end_offset:
@@ -71,5 +71,5 @@ async def _next_pull(assigned: AssignedQueue, end_offset: int | None) -> PulledR
             return None
         await assigned.wait_for_change(WAIT_S)
         if assigned.revoked:
-            raise ClusterError(f"{assigned} was closed while it was read", Failure.RETRY)
+            raise ClusterError(f"{assigned} was released while it was read; read it again", Failure.RETRY)
     return pulled

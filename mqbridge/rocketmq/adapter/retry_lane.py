@@ -112,7 +112,7 @@ class RetryLane:
             self._last = None
         while not self._buffered or self.revoked.is_set():
             if self.revoked.is_set():
-                raise LaneRevoked(f"partition {self.partition} was revoked or released")
+                raise LaneRevoked(f"partition {self.partition} was released, or may now belong to another member of the group")
             if self._queue.error is not None:
                 raise self._queue.error
             self._changed.clear()

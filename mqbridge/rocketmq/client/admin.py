@@ -69,7 +69,8 @@ class Admin:
             of_cluster = "" if cluster is None else f" of cluster {cluster!r}"
             servers = ", ".join(self._client.name_servers.addresses)
             raise ClusterError(
-                f"no master{of_cluster} is registered with the name servers ({servers}): do the brokers run, and reach them?",
+                f"no master{of_cluster} is registered with the name servers ({servers}): check that the brokers run and can "
+                "reach the name servers",
                 Failure.RETRY,
             )
         return masters

@@ -208,7 +208,7 @@ class _RemotingEndpoint(Endpoint):
 
 
 def _reject_frames(_: list[bytes]) -> None:
-    raise AssertionError("`_process` decodes all frames in place")
+    raise AssertionError("a frame of RocketMQ was passed to a callback that must never be called")
 
 
 def _frame(

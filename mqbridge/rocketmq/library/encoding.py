@@ -119,7 +119,7 @@ class MessageEncoder:
         if len(body) > self._max_message_bytes:
             compressed = " when compressed" if compression_bits else ""
             raise MappingError(
-                f"its payload has {len(body)} bytes{compressed}; "
+                f"the payload has {len(body)} bytes{compressed}; "
                 f"brokers accept at most {self._max_message_bytes} (maxMessageSize)"
             )
         return EncodedRequest(

@@ -123,8 +123,8 @@ class RangeReader:
         if batch.first < self._position or batch.next <= self._position or batch.next > self._task.end:
             first, following = format_position(batch.first), format_position(batch.next)
             raise ClusterError(
-                f"out-of-order batch {first} to {following} at position {format_position(self._position)}, "
-                f"the range ends at {format_position(self._task.end)}"
+                f"out-of-order batch of {describe_partition(self._task.key)}: it has positions {first} to {following}, but "
+                f"reading was to continue at {format_position(self._position)} and end at {format_position(self._task.end)}"
             )
         self._position = batch.next
 
@@ -148,14 +148,15 @@ class RangeReader:
         # If the partition now ends before the end of the range, its last messages were lost, for example messages that a broker
         # had only in memory. An empty partition with positions of several numbers may report an earlier end without a loss.
         if bounds.next < self._task.end and (self._has_dense_positions or bounds.first < bounds.next):
-            raise GapError(f"the partition ends before {format_position(self._task.end)} now")
+            raise GapError(f"{describe_partition(self._task.key)} now ends before {format_position(self._task.end)}")
         # Such an empty partition lost the range if nothing of it was read: the range had messages when the task was planned.
         if not self._has_dense_positions and bounds.first == bounds.next and self._position == self._task.begin:
-            raise GapError("the partition is empty now")
+            raise GapError(f"{describe_partition(self._task.key)} is empty now")
         # The message at the position was deleted. With positions of several numbers, a later begin is normal: the position may be
         # the end of a storage segment that was read completely and then deleted.
         if self._has_dense_positions and bounds.first > self._position:
-            raise GapError(f"the partition begins at {format_position(bounds.first)} now", bounds.first)
+            problem = f"{describe_partition(self._task.key)} now begins at {format_position(bounds.first)}"
+            raise GapError(problem, bounds.first)
 
     async def _may_be_missing(self) -> bool:
         """Return whether the cluster does not list the partition now, or cannot be asked because of a transient failure.

@@ -56,7 +56,8 @@ class TubeMQOperations:
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Raise ClusterError: TubeMQ has no lookup of positions by time."""
         raise ClusterError(
-            f"TubeMQ cannot look up positions by time ({time_ms} ms in {topic!r}); use earliest, latest or a position",
+            f"TubeMQ cannot look up positions by time (here: topic {topic!r} at {time_ms} ms since the epoch); "
+            "use earliest, latest or a position",
             Failure.FATAL,
         )
 

@@ -240,4 +240,4 @@ async def call_with_retries(action: str, attempt: Callable[[], Awaitable[T]]) ->
             text = "%s failed, retrying in %g s (%d attempts left): %s"
             log.log(retry_log_level(error, logging.WARNING), text, action, REGISTER_PAUSE_S, attempts_left, error)
             await asyncio.sleep(REGISTER_PAUSE_S)
-    raise AssertionError("unreachable")
+    raise AssertionError("the loop over the attempts ended without a result or an error")

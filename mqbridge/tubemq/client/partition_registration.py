@@ -157,7 +157,7 @@ class PartitionRegistration:
                 await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
             if self._state.is_over:
                 self._state.raise_if_stopped()
-        raise AssertionError("unreachable")
+        raise AssertionError("the loop over the attempts ended without a result or an error")
 
     async def _register_once(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
         """Register in one attempt, at `offset` if given.

@@ -418,7 +418,8 @@ class TubeMQClient:
     def _check_open(self) -> None:
         """Raise ClusterError if this client is closed."""
         if self._closed:
-            raise ClusterError("this TubeMQ client is closed", Failure.FATAL)
+            masters = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+            raise ClusterError(f"the TubeMQ client is closed (Masters: {masters})", Failure.FATAL)
 
     def _hint_at_wrong_port(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which an unexpected response raises Unreachable, with the hint that the port may not be a Master's.

@@ -140,7 +140,9 @@ def unpack(body: bytes) -> Packed:
             reader.read_number(_INT32)  # the number of messages in the group
         size = reader.read_number(_INT32)
         if not size:
-            raise RemoteProtocolError("a group of a packed body has size 0; its size includes the snappy byte")
+            raise RemoteProtocolError(
+                "a group of a packed body has size 0, but needs 1 byte at least, which tells whether snappy compresses it"
+            )
         is_compressed = bool(reader.read(1)[0])
         messages = _decompress(reader.read(size - 1), bytes_left) if is_compressed else reader.read(size - 1)
         bytes_left -= len(messages)
