@@ -190,7 +190,7 @@ def test_a_secret_is_read_in_several_event_loops(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"text": "a", "file": "b"}, {"text": ""}, {"command": []}])
 def test_a_secret_has_exactly_one_source(given: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="one source"):
+    with pytest.raises(ValueError, match="one non-empty source"):
         Secret(**given)  # type: ignore[arg-type]
 
 
