@@ -106,7 +106,10 @@ class RocketMQOutbound:
             )
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
-        """Queue a share for sending, in order; the receipt has the positions of its messages. Sets `share.held_bytes`."""
+        """Queue a share for sending, in order; the receipt has the positions of its messages.
+
+        Sets `share.held_bytes` to the bytes of the requests, which are held in memory until the receipt.
+        """
         if not 0 <= partition < len(self._queues):
             raise LocalProtocolError(
                 f"topic {self._spec.topic!r} has {len(self._queues)} queues, so no partition {partition} (counted from 0)"

@@ -39,7 +39,7 @@ class ConsumerContext(PullContext, CommitContext, Protocol):
 
 
 class AssignedQueue:
-    """A queue from its assignment until it is revoked (it now belongs to another member), lost (with its lock) or released.
+    """A queue from its assignment until it ends: it goes to another member, loses its lock, or is released by the consumer.
 
     Create it inside a running loop; `begin` starts the pulling. `puller` sends its pulls.
     """
@@ -48,7 +48,7 @@ class AssignedQueue:
         self.queue = queue
         self.state = QueueState()
         self.ended = asyncio.Event()
-        """Set as soon as the queue is revoked, lost or released."""
+        """Set as soon as the queue ends in one of these ways."""
         self.holds_budget = False
         """True: taken bytes count against the consumer's memory budget until `release_budget`. False: `take` releases them.
 
@@ -71,7 +71,7 @@ class AssignedQueue:
             on_error=self._on_pull_error,
             on_reset=self.reset,
         )
-        self._commits = QueueCommits(str(self), queue, self.state, context, self._pulls.carrying_pulls)
+        self._commits = QueueCommits(str(self), queue, self.state, context, self._pulls.commit_carrying_pulls)
         self._release = QueueRelease(str(self), self.state, self._commits, self._unlock, partial(context.on_queue_ended, self))
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class AssignedQueue:
 
     @property
     def revoked(self) -> bool:
-        """True once the queue has ended in any way: revoked, lost or released."""
+        """True once the queue has ended, not only by `revoke`: also after `release` and `on_lock_lost`."""
         return not self.state.is_ours
 
     @property
@@ -118,7 +118,7 @@ class AssignedQueue:
         return self._pulls.answered_ms
 
     def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
-        """Start pulling at `offset`. The caller has counted this queue in `budget.queues`.
+        """Start pulling at `offset`. The caller has counted this queue in the consumer's `budget.queues`.
 
         `first_start`: the group had no offset in this queue, so the start offset is committed. `locked_at` is the loop time at
         which the queue's lock was requested; None if it needs no lock.
@@ -129,7 +129,10 @@ class AssignedQueue:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self) -> PulledRecords | None:
-        """Return the records of the next buffered pull; None without one, after the end, or while the lock may have expired."""
+        """Return the records of the next buffered pull.
+
+        Returns None without one, once the queue has ended, and while its lock may have expired.
+        """
         pulled = self.state.take(self._loop.time())
         if pulled is not None and self.holds_budget:
             self._pulls.keep_on_budget(pulled.size)

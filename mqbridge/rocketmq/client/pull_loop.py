@@ -101,7 +101,7 @@ class PullLoop:
         """First and end offset of the queue by the last response; 0 before the first response."""
         self.answered_ms = 0
         """Time of the last response, ms since the epoch; 0 before the first response."""
-        self.carrying_pulls = CommitCarryingPulls()
+        self.commit_carrying_pulls = CommitCarryingPulls()
         """The pulls in flight that also carry a commit."""
         self._name, self._queue, self._state, self._context = name, queue, state, context
         self._tags, self._puller = subscription.tags, puller
@@ -135,7 +135,7 @@ class PullLoop:
         task = self._task
         if task is not None and task is self._awaiting_task:
             self._context.budget.settle(self._charge)
-            self.carrying_pulls.mark_ending(task)
+            self.commit_carrying_pulls.mark_ending(task)
             self._older_tasks.add(task)
             task.add_done_callback(self._older_tasks.discard)
             self._task = None
@@ -149,14 +149,14 @@ class PullLoop:
         """Stop pulling; a response that still arrives is ignored."""
         self._stop_current()
         for task in self._older_tasks - {asyncio.current_task()}:
-            self.carrying_pulls.cancel_unless_committing(task)
+            self.commit_carrying_pulls.cancel_unless_committing(task)
 
     def _stop_current(self) -> None:
         """Stop the task of the current run. If this task is the caller, it ends by itself, because its run has ended."""
         self.settle_budget()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
-            self.carrying_pulls.cancel_unless_committing(task)
+            self.commit_carrying_pulls.cancel_unless_committing(task)
 
     def settle_budget(self) -> None:
         """Release bytes from the budget that are no longer buffered, except those kept by `keep_on_budget`."""
@@ -212,7 +212,7 @@ class PullLoop:
             sent_at = self._loop.time()
             pull = state.pull(sent_at, with_commit=self._context.commits_with_pulls, may_hold=charge.may_hold)
             if pull.commit is not None:
-                self.carrying_pulls.started(task, hold=pull.hold)
+                self.commit_carrying_pulls.started(task, hold=pull.hold)
             self._awaiting_task = task
             try:
                 response = await self._puller.pull(pull.offset, pull.commit, hold=pull.hold, messages=charge.messages)
@@ -223,7 +223,7 @@ class PullLoop:
                 if self._awaiting_task is task:
                     self._awaiting_task = None
         finally:
-            self.carrying_pulls.answered(task)
+            self.commit_carrying_pulls.answered(task)
         self.answered_ms = time.time_ns() // 1_000_000
         return sent_at, pull, response
 

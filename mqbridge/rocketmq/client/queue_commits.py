@@ -35,20 +35,20 @@ class CommitContext(Protocol):
 class QueueCommits:
     """Commits the acknowledged offset of `state` to the store.
 
-    It first waits until no older commit, carried by one of `carrying_pulls`, can overwrite this one. `name` is the queue's, for
-    logs.
+    It first waits until no older commit, carried by one of `commit_carrying_pulls`, can overwrite this one. `name` is the
+    queue's, for logs.
     """
 
     def __init__(
-        self, name: str, queue: Queue, state: QueueState, context: CommitContext, carrying_pulls: CommitCarryingPulls
+        self, name: str, queue: Queue, state: QueueState, context: CommitContext, commit_carrying_pulls: CommitCarryingPulls
     ) -> None:
         self._name, self._queue, self._state, self._context = name, queue, state, context
-        self._carrying_pulls = carrying_pulls
+        self._commit_carrying_pulls = commit_carrying_pulls
         self._loop = asyncio.get_running_loop()
 
     async def save(self) -> None:
         """Commit and wait for the store. A failure is only logged: messages after the previous commit may be delivered again."""
-        await self._carrying_pulls.wait(MAX_REVOKED_WAIT_S if self._state.taken_away else MAX_WAIT_S)
+        await self._commit_carrying_pulls.wait(MAX_REVOKED_WAIT_S if self._state.taken_away else MAX_WAIT_S)
         try:
             await repeat_if_lost(self._save)
         except (ClusterError, ProtocolError) as error:
@@ -62,7 +62,7 @@ class QueueCommits:
 
     async def flush(self) -> None:
         """Commit once and wait for the store. Raises ClusterError or ProtocolError after a failure."""
-        await self._carrying_pulls.wait(MAX_WAIT_S)
+        await self._commit_carrying_pulls.wait(MAX_WAIT_S)
         await self._save()
 
     async def _save(self) -> None:
@@ -79,4 +79,4 @@ class QueueCommits:
 
     async def cancel_pulls(self) -> None:
         """Cancel the tasks whose pulls carry a commit and have no response yet."""
-        await self._carrying_pulls.cancel()
+        await self._commit_carrying_pulls.cancel()

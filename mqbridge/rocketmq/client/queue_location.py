@@ -15,7 +15,7 @@ class QueueRemoved(ClusterError):
 
 
 async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | None) -> str:
-    """Return the address of the queue's master; `error` is the failure of the last send or attempt, None if there was none.
+    """Return the address of the queue's master; `error` is the last failure of a send, a `locate` or a connect, if any.
 
     Raises QueueRemoved, ClusterError (REFRESH: try again later) if the broker has no master now, and errors of `context.route`.
     """
@@ -26,7 +26,7 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     elif isinstance(error, ConnectionLost) or (isinstance(error, ClusterError) and error.failure is not Failure.RETRY):
         routes.invalidate(topic)
     is_topic_missing = isinstance(error, ServerRefused) and error.code == Status.TOPIC_NOT_EXIST
-    route = await context.route(missing=is_topic_missing)
+    route = await context.route(missing=is_topic_missing)  # if True and no name server knows it: FATAL
     address = route.master(queue.broker)
     if address is None:
         raise ClusterError(f"the route of topic {topic} contains no master of broker {queue.broker} now", Failure.REFRESH)

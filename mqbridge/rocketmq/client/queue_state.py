@@ -1,7 +1,7 @@
 """State machine of one assigned queue: its state (see `queue_transitions`) and its offsets; no IO, no clock.
 
-The store keeps the committed offset: the broker for a group, otherwise see `offset_store`. A commit is "reported" when it is sent
-to the store, and "saved" when the store has confirmed it.
+The store keeps the committed offset: usually it is the queue's broker; `offset_store` has the others. A commit is "reported" when
+it is sent to the store, and "saved" when the store has confirmed it.
 
 Invariant: acknowledged <= handed_out <= position. All three are exclusive ends: messages below them are acknowledged, handed out,
 or pulled. So `position` is also the offset of the next pull. Records between `handed_out` and `position` are buffered.

@@ -1,7 +1,7 @@
 """The states of one assigned queue and their transitions. `QueueState` has the state and the offsets of a queue.
 
-In ASSIGNED, the start offset is not known yet. READING pulls and hands out records. AT_GAP and REFUSED do not pull, but still
-hand out buffered records. "Owned" stands for READING, AT_GAP and REFUSED. In SETTLING, messages in flight may still be
+A new queue is ASSIGNED until START, which follows at once. READING pulls and hands out records. AT_GAP and REFUSED do not pull,
+but still hand out buffered records. "Owned" stands for READING, AT_GAP and REFUSED. In SETTLING, messages in flight may still be
 acknowledged; in RELEASING, only the last commit and the unlock remain to be done.
 
 ASSIGNED --START--> READING
@@ -78,6 +78,6 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 """The next state by state and event. `QueueState` ignores any other event, or raises LocalProtocolError for it."""
 
 HANDING_OUT = frozenset({S.READING, S.AT_GAP, S.REFUSED})
-"""States in which records are handed out."""
+"""The "owned" states of the transitions above: records are handed out."""
 ACKNOWLEDGING = HANDING_OUT | {S.SETTLING}
 """States in which acknowledgements count."""

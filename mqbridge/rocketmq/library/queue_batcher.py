@@ -58,7 +58,7 @@ class QueueBatcher:
             self._loop.call_soon(self._send_batches)
 
     def send_request(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
-        """Send an encoded request behind all messages added before.
+        """Send a request that the caller has encoded, such as that of `send_batch`, behind all messages added before.
 
         To keep this order, those still queued are submitted at once, even if more than `in_flight_per_queue` requests are then
         in flight.

@@ -41,7 +41,7 @@ class EncodedRequest:
     `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the born timestamp (ms) of the
     request. A broker stores a `delayed` message in another topic first, so the offset in the response is not an offset of the
     target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`. `sys_flag` consists
-    of the bits of `record.SysFlag`; it is 0 in every request that `encode` returns.
+    of the bits of `record.SysFlag`: 0 from `encode`; the library sets others, for example for a compressed body.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -74,8 +74,8 @@ def encode(
 
     `origin` is the prefix of every origin stamp, to which the position of the message is appended; None for no stamps. A message
     whose `deliver_at` is after `now` (both in ms since the epoch) is sent alone, with a timer or a delay level. `reserve_ids`
-    (None: no ids are made) makes the UNIQ_KEY of messages without one, because only with it, Java consumers see the same message
-    id on every delivery. The new id comes after the gateway's own pairs: this tells `read_block` that no producer set it.
+    (None: no ids are made) makes a UNIQ_KEY for messages without one: without it, Java consumers may see another message id on
+    each delivery. The new id comes after the gateway's own pairs: this tells `read_block` that no producer set it.
     """
     if compiled is not None:
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
@@ -147,7 +147,7 @@ class _RequestBuilder:
                 self._refuse(index, f"it has texts that are not valid Unicode: {error}")
                 continue
             body, properties = message.payload or PLACEHOLDER, with_id(block)  # brokers refuse an empty body
-            if len(block) > MAX_PROPERTIES_BYTES:
+            if len(block) > MAX_PROPERTIES_BYTES:  # this limit leaves room for an added id
                 self._refuse(index, oversize_reason(block))
             elif len(body) + len(properties) > max_bytes_in_batch:
                 # With the framing of a batch, the message would exceed the broker's limit.

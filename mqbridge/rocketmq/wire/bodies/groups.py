@@ -24,7 +24,8 @@ def _text_or(default: str) -> Codec:
 class SubscriptionData(Body):
     """A group's subscription to one topic.
 
-    `expression_type` is TAG or SQL92. `version` is the time (ms) of the last change of the subscription, which must not decrease.
+    `expression_type` is TAG or SQL92. `version` is the time (ms) of the subscription's last change: a broker applies a change
+    only if its version is higher than the last one.
     """
 
     topic: str

@@ -7,7 +7,7 @@ from mqbridge.rocketmq.wire.headers.base import Header, named
 
 @dataclass(slots=True)
 class QueryHeader(Header):
-    """QUERY_MESSAGE: find messages by an index key (KEYS), or by their UNIQ_KEY if `unique_key` is True.
+    """QUERY_MESSAGE: find messages by their UNIQ_KEY if `unique_key` is True, otherwise by an index key (KEYS).
 
     `begin_timestamp` and `end_timestamp` are store times, in ms since the epoch.
     """
