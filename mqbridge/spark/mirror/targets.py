@@ -22,7 +22,7 @@ from mqbridge.spark.cluster_ref import ClusterRef
 log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S = 10.0
-"""Pause before targets that could not be created are planned again. It does not apply if there are more new partitions."""
+"""Pause after a failure before the same targets are planned again. Partitions that appear meanwhile end the pause."""
 
 PartitionKey = tuple[str, str]
 """A source topic, and the name of one of its partitions."""
@@ -75,7 +75,7 @@ class NewTargetCreator:
     async def create(self, new: AbstractSet[PartitionKey]) -> frozenset[PartitionKey]:
         """Create targets for these new partitions, and return the partitions that still have none.
 
-        Failures are logged, and a later call tries again.
+        Failures are logged, and a call after RETRY_INTERVAL_S, or with other partitions too, tries again.
         """
         now = time.monotonic()
         tried_at, tried = self._last_attempt

@@ -72,8 +72,8 @@ class RStream(Stream):
     def foreach(self, function: Callable[[Any], object]) -> "RStream":
         """Call the function with each value, in a Spark task, and keep the value. A repeated task calls it again."""
         stream = RStream(self._chain.with_step(steps.Foreach(function)), self._codec)
-        # Spark runs a step only for an output. If another operator or output follows, `Topology.build` removes this one, and the
-        # function runs in the query of what follows.
+        # Spark runs steps only for an output, so one is added here. If another operator or output follows, `StreamBuilder.build`
+        # leaves this one out, and the function runs in the query of what follows.
         stream._chain.topology.add(Output("foreach", stream._chain, TextWriter()))
         return stream
 
@@ -128,7 +128,7 @@ class GroupedStream(Stream):
         return self._aggregate(aggregates.avg_of(select))
 
     def aggregate(self, accumulator: Any) -> "GroupedStream":
-        """Run an Accumulator per key, or a function of key, value and the result so far (None at first)."""
+        """Run a `streams.accumulators.Accumulator` per key, or a function of key, value and the result so far (None at first)."""
         node = aggregates.keyed_accumulator_node(self._chain, aggregates.as_accumulator(accumulator), self._codec)
         return GroupedStream(_start_chain(self._chain, node), self._codec)
 
@@ -184,7 +184,7 @@ class WindowStream:
         return self._aggregate(aggregates.avg_of(select))
 
     def aggregate(self, accumulator: Any) -> GroupedStream:
-        """Run an Accumulator per key and window, or a function of key, value and the result so far (None at first)."""
+        """Run a `streams.accumulators.Accumulator` per key and window, or a function as in `GroupedStream.aggregate`."""
         wrapped = aggregates.as_accumulator(accumulator)
         node = aggregates.windowed_accumulator_node(self._chain, self._window, wrapped, self._codec)
         return GroupedStream(_start_chain(self._chain, node), self._codec)
@@ -215,9 +215,10 @@ class JoinedStream:
         return self
 
     def window(self, window: Window) -> "JoinedStream":
-        """Join the values with the latest times of both sides, per key and window.
+        """Join only the latest value of each side, per key and window, when the window closes.
 
-        Without a window, each value joins the latest value of the other side that has the same key.
+        Without a window, each value (in a left join: each left value) joins the latest value so far of the other side with the
+        same key.
         """
         self._window = window
         return self
