@@ -35,12 +35,12 @@ def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | re.Pa
             for topic in route.source.configured_topics:
                 yield _pattern_of_names(target.topic) if is_pattern(topic) else _rendered_name(target.topic, topic)
     letters = route.delivery.dead_letter
-    if letters is not None and letters.cluster == cluster:
+    if letters is not None and letters.cluster == cluster:  # it has no option `create`: a missing one is always created
         yield letters.topic
 
 
 def _rendered_name(template: str, topic: str) -> str:
-    """Return the target topic for a source topic that the route names exactly; "", which no topic has, if there is none."""
+    """Return the target topic for a source topic that the route names exactly; "", which matches no topic, after an error."""
     try:
         return render_target_topic(template, SelectedTopic(topic, {"topic": topic}))
     except ConfigError:  # the template needs a pattern's groups: the route will fail with this error, and creates no topic

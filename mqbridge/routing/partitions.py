@@ -40,7 +40,7 @@ def configured_or_needed_partitions(target: TargetConfig, source_partitions: int
 
 
 def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
-    """Return why the rule finds no target partition for a source partition, out of `count`; None if it finds one."""
+    """Return why the rule finds none of the target's `count` partitions for a source partition; None if it finds one."""
     if rule.by == "identity" and index >= count:
         return f"`by: identity` needs target partition {index}, but the target has {count} partitions (0 to {count - 1})"
     if rule.by == "table":

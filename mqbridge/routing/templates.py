@@ -38,7 +38,7 @@ class Template:
 
     def __init__(self, template: str, topic_words: Mapping[str, str]) -> None:
         self._parts: list[str | GetWordValue] = []
-        for literal, word, property_name in parse_message_template(template):  # a property name only in `{property:NAME}`
+        for literal, word, property_name in parse_message_template(template):  # the name is "" except in {property:NAME}
             if literal:
                 self._parts.append(literal)
             if word is not None:

@@ -41,8 +41,8 @@ TIME_EXAMPLES = "now+30s, 2026-11-21T14:00 or @MS"
 class ProduceRequest:
     """The options that say where and how to send.
 
-    Without `partition`, the key of a message chooses the partition; `rate` is in messages per second, None without a limit;
-    `options` are the system's own settings.
+    Without `partition`, the key of a message chooses the partition, without a key round robin; `rate` is in messages per second,
+    None without a limit; `options` are the system's own settings.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Sends the messages of `produce` and of the demo: many in flight, bounded in bytes, in order per partition."""
+"""Sends the messages of `produce` and `quickstart`: many in flight, bounded in bytes, in order per partition."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CHUNK_MESSAGES = 500
 """Maximum number of messages in one chunk. Those without a key go to one partition, those of the next chunk to the next one."""
 PACE_S = 0.05
 """With a rate limit, a chunk has the messages that may be sent in this time."""
-CALLBACKS_TIMEOUT_S = 1.0
+RECEIPTS_TIMEOUT_S = 1.0
 """How long `Sender.close` waits for the receipts after the outbound is closed. They should have arrived by then."""
 MAX_REASONS = 5
 """Maximum length of `Sender.refusal_reasons`."""
@@ -28,7 +28,7 @@ class Sender:
     """Sends messages to one outbound, and counts how many were stored and how many were refused.
 
     `partition` is the index of the partition for all messages. Without it, the key of a message chooses the partition, and
-    messages without a key are spread round robin. `rate` is in messages per second.
+    messages without a key are spread round robin. `rate` is in messages per second (None: no limit).
     """
 
     def __init__(self, outbound: Outbound, partition: int | None = None, *, rate: float | None = None) -> None:
@@ -120,7 +120,7 @@ class Sender:
         """Close the outbound, which waits for the messages in flight up to its own deadline."""
         await self._outbound.close()
         if self._in_flight:
-            await asyncio.wait(self._in_flight, timeout=CALLBACKS_TIMEOUT_S)
+            await asyncio.wait(self._in_flight, timeout=RECEIPTS_TIMEOUT_S)
 
     def _raise_error(self) -> None:
         """Raise the first error, if there is one, as ClusterError."""

@@ -53,7 +53,9 @@ class MemoryOperations:
         """Set the group's offsets. Raises ClusterError while it has members, and for unknown partitions."""
         self._cluster.existing_partitions(topic)
         if self._cluster.broker.assignments(group, topic):
-            raise ClusterError(f"group {group!r} has members: stop them, then move the group's offsets", Failure.FATAL)
+            raise ClusterError(
+                f"group {group!r} has members in topic {topic!r}: stop them, then move the group's offsets", Failure.FATAL
+            )
         if unknown := positions.keys() - (await self._cluster.bounds(topic)).keys():
             raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
         for name, (offset,) in positions.items():

@@ -93,7 +93,7 @@ class PulsarClient(ClusterClient):
         compression            compression codec of every entry
         schema                 schema that is registered with the topic, or checked against the topic's schema (None: no schema)
         chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit);
-                               without `chunking` such a message is REFUSED
+                               without `chunking`, `send` raises ClusterError (REFUSED) for them
         initial_subscription   subscription that is created together with a new topic, so it receives the first messages
         producer_properties    properties that the topic's statistics show
         max_elapsed_s          a message fails if it has no receipt after this time, in seconds (None: never)

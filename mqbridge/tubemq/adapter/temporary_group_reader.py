@@ -31,7 +31,10 @@ MIN_SWEEP_INTERVAL_S = 60.0
 
 
 class TemporaryGroupReader:
-    """Reads ranges and bounds of one cluster with temporary groups. Without `group_admin` (no web API) they are not removed."""
+    """Reads ranges and bounds of one cluster with temporary groups. Without `group_admin` (no web API) they are not removed.
+
+    `zone` is the time zone of `$msgTime$` in messages.
+    """
 
     def __init__(self, masters: Masters, group_admin: GroupAdmin | None, zone: tzinfo) -> None:
         self._masters, self._group_admin, self._zone = masters, group_admin, zone
@@ -129,7 +132,10 @@ def _new_group_name() -> str:
 
 
 def _offset_and_index(position: Position) -> tuple[int, int]:
-    """Return the offset and the index of a position. Raises ClusterError (FATAL) for a position of another system."""
+    """Return a position as (offset, index): the message that follows `index` others of the partition from this offset on.
+
+    Raises ClusterError (FATAL) for a position of another system.
+    """
     if len(position) != 2:
         raise ClusterError(f"{position} is not a position of TubeMQ: a position is offset:index", Failure.FATAL)
     offset, index = position

@@ -147,8 +147,8 @@ def system_fields(properties: tuple[Pair, ...], msg_times: MsgTimes) -> tuple[st
 def write_attributes(message: Message, stamp: str | None, msg_time: str | None, msg_times: MsgTimes) -> bytes | None:
     """Return the attribute string of a message, None if it needs none.
 
-    `msg_time` is the value of `$msgTime$`, None for no such pair. `stamp` is the origin to write, None to keep the
-    message's own; a stamp that equals the message's own origin adds no hop. Raises UnicodeEncodeError for lone surrogates.
+    `msg_time` is the value of `$msgTime$` in a built string, None for no such pair. `stamp` is the origin to write, None to keep
+    the message's own; a stamp that equals the message's own origin adds no hop. Raises UnicodeEncodeError for lone surrogates.
     """
     attributes = message.attributes
     if attributes is not None:
