@@ -17,7 +17,7 @@ from mqbridge.log.store.database import clock_ms
 from mqbridge.log.store.topics import PartitionRow
 
 IS_ALIVE = "renewed_ms <= ?2 AND renewed_ms + lease_ms >= ?2"
-"""SQL condition: the member is alive at the time ?2, a time of `clock_ms`, which starts again when the machine starts. It is
+"""SQL condition: the member is alive at the time ?2, a time of `clock_ms`, which starts again when the machine starts. ?2 is
 read inside the write transaction, so a row with a later `renewed_ms` was written before the machine restarted."""
 
 

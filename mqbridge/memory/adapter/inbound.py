@@ -57,7 +57,7 @@ class MemoryInbound:
         self._new_lanes.put_nowait(lane)
 
     def _start_of(self, topic: str, number: int) -> Start:
-        """Return where the group starts in a partition: EARLIEST if the partition was added to a topic that the group reads."""
+        """Return where the group starts in a partition: as in the spec, but EARLIEST in one added to a topic that it reads."""
         return Start.EARLIEST if number >= self._initial_partitions[topic] else self.spec.start_of(topic, str(number))
 
     def _count_initial_partitions(self, topic: str) -> int:

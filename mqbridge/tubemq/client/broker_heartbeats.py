@@ -91,15 +91,16 @@ class BrokerHeartbeats:
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.WARNING),
-                "a heartbeat to Broker %s failed, sending the next one in %g s: %s",
+                "a heartbeat of group %s to Broker %s failed, sending the next one in %g s: %s",
+                self._member.group,
                 broker,
                 self.interval_s,
                 error,
             )
             return
         if not response.success:
-            text = "Broker %s refused a heartbeat with code %d, sending the next one in %g s: %s"
-            log.warning(text, broker, response.errCode, self.interval_s, response.errMsg)
+            text = "Broker %s refused a heartbeat of group %s with code %d, sending the next one in %g s: %s"
+            log.warning(text, broker, self._member.group, response.errCode, self.interval_s, response.errMsg)
         for code, ref in failures:
             if ref.key in generations:
                 partition, generation = generations[ref.key]
