@@ -14,7 +14,7 @@ from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 
 FORMAT = "pulsar.entries"
-"""`Batch.format` of these batches: `Batch.data` is a sequence of unpacked `Entry` objects."""
+"""`Batch.format` of these batches: `Batch.data` is a sequence of `Entry` objects with decompressed payloads."""
 MAX_ENTRIES = 5000
 """Maximum number of entries of a batch."""
 
@@ -50,8 +50,8 @@ def keep_messages(entry: Entry, begin: int, end: int | None = None) -> bool:
 def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = None, following: Position | None = None) -> Batch:
     """Make a batch of at least one entry.
 
-    `handle` is the value with which the batch is acknowledged; None if it is not, as when a range is read. `following` is
-    the position where reading continues; None if it is the one after the last entry.
+    `handle` is the value with which the batch is acknowledged; None for a batch that needs no acknowledgement (a range is read).
+    `following` is the position where reading continues; None if it is the one after the last entry.
     """
     first, last = entries[0], entries[-1]
     return Batch(

@@ -10,7 +10,7 @@ The state has three independent axes. Each axis has a table of its transitions, 
            AT_START: nothing was delivered in this generation. A new generation begins whenever the positions are set back or
            become invalid.
 
-An entry is accepted only while the consumer is SUBSCRIBED, ACTIVE and not SEEKING, and only from the current epoch. If one
+An entry is accepted only while the consumer is SUBSCRIBED, ACTIVE and not SEEKING, and not from an earlier epoch. If one
 consumer receives the whole topic in order, only entries after `delivered` are accepted. So entries that the broker repeats after
 a lost connection are skipped.
 
@@ -157,7 +157,8 @@ class ConsumerState:
         """True if `last_sent_ack` may not have reached the broker and must be sent again."""
         self._in_order, self._is_reader = in_order, start is not None
         self._resume_at: EntryId = ids.EARLIEST
-        """The entry at which a reader subscribes after its first delivery. The broker sends it again, and `is_new` rejects it."""
+        """The entry at which a reader subscribes after its first delivery. It is an earlier chunk that is still needed, or
+        else the last delivered entry, which the broker sends again and `is_new` rejects."""
         self._floor: EntryId = ids.EARLIEST
         """The cursor that replaced LATEST, for a reader; EARLIEST without one. The entry at this cursor is never delivered."""
         self._before_first: EntryId = ids.EARLIEST
@@ -217,7 +218,7 @@ class ConsumerState:
         return False
 
     def on_detached(self, earliest_open_chunk: EntryId, *, closed: bool = False) -> bool:
-        """Record that the registration has ended. `closed` is True if the broker closed the consumer.
+        """Record that the subscription, or an attempt to subscribe, has ended. `closed`: the broker closed the consumer.
 
         `earliest_open_chunk` is the first chunk of the earliest chunked message that is still needed, LATEST if there is none.
         Return True if delivered entries are skipped when the broker repeats them after the next SUBSCRIBE.
@@ -298,7 +299,7 @@ class ConsumerState:
         return True
 
     def record_individual_ack(self) -> None:
-        """Record that the application acknowledges entries one by one; this matters on ordered subscriptions only."""
+        """Record that the application acknowledges entries one by one; this matters only if `in_order`."""
         self._acks_individually = self._in_order
 
     def record_sent_ack(self, ack: MessageIdData) -> None:

@@ -47,6 +47,7 @@ async def open_connection(
     except ServerRefused:  # the broker has responded, so this is no failed connection
         raise
     except ClusterError as error:
+        # `refusal_failure`: FATAL if the cluster has never accepted our credentials, else RETRY
         explained = error if tls is None else _explain_tls_error(error, f"{host}:{port}", tls.settings, refusal_failure(link))
         if link is not None and explained.failure is not Failure.FATAL:  # nobody retries after FATAL, so it is no outage
             link.record_failure(explained)

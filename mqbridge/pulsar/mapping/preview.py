@@ -10,13 +10,13 @@ _HIDDEN_FIELDS = {"payload_size", "num_messages_in_batch", "properties"}
 """Fields of batch framing, and the properties, which are shown one by one."""
 
 
-def preview(message: Message, origin: str | None, _: int) -> list[tuple[str, str | bytes]]:
+def preview(message: Message, origin_prefix: str | None, _now_ms: int) -> list[tuple[str, str | bytes]]:
     """Return names and values of the payload, the metadata fields and the properties. Raises MappingError.
 
-    This is the `Preview` function of the adapter (see `adapter.registry`). `origin` is the prefix of the property
-    mqbridge.origin; None: none is written. The third parameter is the current time, which is not used.
+    This is the `Preview` function of the adapter (see `adapter.registry`). `origin_prefix` is the prefix
+    of the origin to write; with None the message keeps its own, if any. `_now_ms`, the current time, is not used.
     """
-    entries, failures = encode([message], origin, Limits())
+    entries, failures = encode([message], origin_prefix, Limits())
     if failures:
         raise MappingError(failures[0].reason)
     [entry] = entries

@@ -1,6 +1,6 @@
 """Splits and joins the payload of a batch entry. For each message it contains: uint32 size, SingleMessageMetadata, payload.
 
-The size is that of the metadata. This code makes a protobuf object per message; to encode faster, use `single_metadata`.
+The size is that of the metadata. This code makes a protobuf object per message; `single_metadata.py` encodes faster.
 """
 
 import struct

@@ -64,4 +64,4 @@ def _ring_position(text: str) -> int:
 
 
 STRATEGIES: dict[str, Strategy] = {"averagely": averagely, "circle": circle, "consistent_hash": consistent_hash}
-"""By configuration name. All members of a group, Java clients included, must use the same strategy."""
+"""The strategies by their names in the configuration. All members of a group, Java clients included, must use the same one."""

@@ -89,8 +89,8 @@ class BrokerRequestHandler:
     def _on_reset(self, address: str, request: Command) -> None:
         """Continue at the offsets of an administrator's reset, in the queues that our consumer has or has released at a gap.
 
-        If a queue has stopped or was released at a gap, the new offset is committed and a rebalance starts the queue there. In
-        other queues, reading jumps to the new offset.
+        For a queue that is no longer read because of a gap, the new offset is committed, and a rebalance starts the queue there.
+        In other queues, reading jumps to the new offset.
         """
         header = ResetOffsetHeader.decode(request.ext)
         consumer = self._consumers.get(header.group)
@@ -115,7 +115,7 @@ class BrokerRequestHandler:
         properties = {
             "PROP_CONSUMEORDERLY": str(consumer.settings.orderly).lower(),
             "PROP_CONSUME_TYPE": PASSIVELY,
-            "PROP_CONSUMER_START_TIMESTAMP": str(consumer.membership.version),  # ms since the epoch
+            "PROP_CONSUMER_START_TIMESTAMP": str(consumer.membership.version),  # when it got its version, ms since the epoch
             "PROP_CLIENT_VERSION": "V5_3_3",  # the release of `codes.VERSION`, which our requests announce
             "PROP_THREADPOOL_CORE_SIZE": "1",  # of Java's thread pool, which this client does not have
         }
@@ -140,7 +140,8 @@ class BrokerRequestHandler:
 def _process_queue_info(assigned: AssignedQueue) -> Mapping[str, Any]:
     """Return a queue's figures, under the names of Java's ProcessQueueInfo (`droped` is spelt so there).
 
-    Cached are the messages that were pulled and not yet acknowledged, counted by offsets. Figures that we do not record are 0.
+    The cached messages are those that were pulled and are not acknowledged yet; their number is a difference of offsets. Figures
+    that we do not record are 0.
     """
     return {
         "cachedMsgCount": assigned.position - assigned.acknowledged,

@@ -1,4 +1,4 @@
-"""The public RocketMQ client, for applications. It is built on `client/`. So is the gateway, which does not use this folder.
+"""The public RocketMQ client, for applications, built on `client/`. The gateway uses `client/` directly, not this folder.
 
 client            RocketMQClient, which opens everything below
 producer          Producer: sends messages to all queues of a topic; `queue_batcher` batches them per queue

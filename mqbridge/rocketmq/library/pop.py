@@ -47,7 +47,10 @@ _ACCEPTED_CODES = frozenset({Status.SUCCESS, Status.PULL_NOT_FOUND, Status.POLLI
 
 
 class Popped:
-    """The result of a pop: the messages, each with its receipt, and roughly the number of messages that remain at the broker."""
+    """The result of a pop: the messages, each with its receipt, and roughly the number of messages that remain at the broker.
+
+    `remaining` is 0 if the broker returned no messages.
+    """
 
     __slots__ = ("messages", "remaining")
 
@@ -98,7 +101,9 @@ class Popper:
         return sorted({queue.broker for queue in route.read_queues()})
 
     async def pop(self, broker: str, queue_id: int = ANY_QUEUE) -> Popped:
-        """Pop messages of one queue of a broker, or of all its queues; the result has none if there were none for `poll_ms`.
+        """Pop messages of one queue of a broker, or of all its queues.
+
+        The result is empty if there were none for `poll_ms`, or if the broker already holds as many pops as it can.
 
         Raises ServerRefused (FATAL if the broker does not support POP, or its clock is far ahead of ours), ClusterError, and
         RemoteProtocolError.

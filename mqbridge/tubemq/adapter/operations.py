@@ -62,7 +62,7 @@ class TubeMQOperations:
         )
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
-        """Return positions with about `count` messages after them; see `positions_before_end`.
+        """Return, by partition name, a position with `count` or more messages after it, as `positions_before_end` does.
 
         A partition without stored messages gets the first position.
         """
@@ -193,7 +193,7 @@ def _format_values(values: Mapping[int, str]) -> str:
 
 
 def _retention_s(policy: str) -> float | None:
-    """Return the retention time in seconds of a policy such as `delete,168h`, None if it has none. The default unit is hours."""
+    """Return the retention time in seconds of a policy such as `delete,168h`; None for other texts. The default unit is hours."""
     method, _, time = policy.partition(",")
     number, unit = (time[:-1], time[-1:]) if time[-1:] in _UNITS_S else (time, "h")
     return int(number) * _UNITS_S[unit] if method == "delete" and number.isdecimal() else None
@@ -220,10 +220,10 @@ def backlog_by_partition(committed: Mapping[str, int], stored: Mapping[str, Stor
 
 
 def positions_before_end(stored: Mapping[str, StoredRange], count: int) -> dict[str, Position]:
-    """Return, by partition name, a position with at least `count` messages after it, or the first position if there are fewer.
+    """Return, by partition name, a position with `count` or more messages after it, or the first position if there are fewer.
 
     The partitions of a store share its index. This assumes that each of n partitions has at least 1/(2n) of the index entries, so
-    it counts back 2n entries for each message.
+    it counts back 2n entries for each message; a partition with a smaller part may get fewer messages.
     """
     return {
         name: (max(store.first, store.next - 2 * count * _count_partitions(name, stored) * INDEX_ENTRY_BYTES), 0)

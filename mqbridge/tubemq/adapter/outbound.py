@@ -50,7 +50,7 @@ class _PendingSend:
     def settle(self, index: int, result: SendResult | MqbridgeError) -> None:
         """Record the result of one message; the last result completes the receipt. A FATAL failure fails the future at once."""
         if isinstance(result, SendResult):
-            self.positions[index] = (result.offset, 0)  # index 0: each message is sent alone, so it begins at its offset
+            self.positions[index] = (result.offset, 0)  # 0: the index among the messages at this offset; each is sent alone
         else:
             failure = failure_of(result)
             if isinstance(result, SenderClosed):  # this outbound was closed, so a retry with it cannot succeed
@@ -116,7 +116,7 @@ class TubeMQOutbound:
             if index in failure_reasons:
                 settle(index, MappingError(failure_reasons[index]))
             else:
-                request = requests[index]
+                request = requests[index]  # (data, flag, msg_type, msg_time)
                 held_bytes += len(request[0]) + REQUEST_OVERHEAD_BYTES
                 submit(name, *request, done=partial(settle, index))
         share.held_bytes = held_bytes

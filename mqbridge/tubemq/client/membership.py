@@ -53,11 +53,12 @@ class Membership(GroupMember):
         super().__init__(masters, group, topics, filters, priority=priority)
         self.bound = bound
         self.is_first_round_open = True
-        """True until the Master reports that the first assignment round of a bound group is complete (notAllocated)."""
+        """True until the Master reports that the first assignment round of a bound group is complete (notAllocated). Without
+        `bound` it has no meaning."""
         self.first_round_id: int | None = None
-        """rebalanceId of the event that assigns, in the first round of a bound group, the partitions that this member listed.
+        """rebalanceId of the event that assigns partitions in the first round; None until it arrives.
 
-        None until that event arrives.
+        In a bound group, the partitions of this event are read from their offsets in `bound.offsets`.
         """
         self._created_ms = time.time_ns() // 1_000_000
         """Time of creation, in ms since the epoch; registrations contain it as sessionTime."""

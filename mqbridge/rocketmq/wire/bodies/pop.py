@@ -8,7 +8,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.fastjson import as_text
 
 PULL, POP = "PULL", "POP"
-"""Values of `mode`. PULL: one consumer reads a queue, from its own offset. POP: the broker gives messages of it to several."""
+"""Values of `mode`. PULL: one consumer reads a queue. POP: the broker divides the messages of a queue among consumers."""
 MAX_ACK_BITS = 4096
 """Maximum number of offsets that one BatchAck may span. A pop returns at most 32 messages, but their offsets may have gaps."""
 
@@ -71,8 +71,8 @@ class BatchAck(Body):
     """Acknowledges messages that one pop returned from one queue.
 
     If bit i of `mask` is set, the message at the offset `start` + i is acknowledged. The other fields are copied from the
-    messages' receipts: `retry` is "0" for the topic itself, "1" or "2" for the group's retry topic; `revive_queue` is the queue
-    with the broker's record of this pop; `pop_time` is in ms of the broker's clock.
+    messages' receipts: `retry` is "0" for the topic itself, "1" or "2" for the group's retry topic with a name of the older or
+    newer form; `revive_queue` is the queue with the broker's record of this pop; `pop_time` is in ms of the broker's clock.
     """
 
     group: str = member("c")

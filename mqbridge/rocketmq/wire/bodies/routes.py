@@ -28,7 +28,10 @@ class Perm:
 
 @dataclass(frozen=True, slots=True)
 class QueueData(Body):
-    """The queues of a topic at one broker. Their ids count from 0; `perm` consists of bits of Perm; read as 0 if absent."""
+    """The queues of a topic at one broker. Their ids count from 0; `perm` consists of bits of Perm; read as 0 if absent.
+
+    mqbridge does not interpret the bits of `sys_flag`.
+    """
 
     broker: str = member("brokerName")
     read_queues: int = member("readQueueNums")
@@ -45,7 +48,7 @@ class BrokerData(Body):
     cluster: str = member("cluster")
     addresses: Mapping[int, str] = member("brokerAddrs")
 
-    def _write_only_members(self) -> dict[str, Any]:
+    def _write_only_members(self) -> dict[str, Any]:  # members that peers expect, but that mqbridge does not read
         return {"enableActingMaster": False}
 
 
