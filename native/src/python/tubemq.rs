@@ -55,7 +55,8 @@ impl<'py> Zone<'py> {
         Zone { msg_times, msg_time_texts, parsed: [const { None }; SLOTS], formatted: [const { None }; SLOTS], error: None }
     }
 
-    /// Converts the result of a batch as `or_none` does, but raises the exception of a Python cache, if there was one.
+    /// Raises the exception of a Python cache, if there was one. Otherwise converts the result of a batch (`or_none`): None if only
+    /// the Python code can do the work, an exception for another error.
     fn into_result<T>(self, py: Python<'_>, result: Result<T>) -> PyResult<Option<T>> {
         match self.error {
             Some(error) => Err(error),
@@ -84,6 +85,7 @@ impl<'py> Zone<'py> {
 impl MsgTimes for Zone<'_> {
     fn parse(&mut self, value: &[u8]) -> Result<Option<i64>> {
         let Ok(digits) = <[u8; MSG_TIME_DIGITS]>::try_from(value) else { return Ok(None) };
+        // A hash of the minute, the last two characters; they may be no digits.
         let slot = digits[MSG_TIME_DIGITS - 2..].iter().fold(0, |sum, digit| sum * 10 + usize::from(*digit)) % SLOTS;
         match &self.parsed[slot] {
             Some((cached, time)) if *cached == digits => return Ok(*time),

@@ -28,7 +28,7 @@ pub fn decode_pulls(pulls: Vec<Pull>, decompress: &mut Decompress) -> Result<Sto
 
 /// Returns the number of messages that `decode_pulls` makes from a pull, and the queue offset of the first, if any.
 ///
-/// It does not decompress bodies, except inner batches.
+/// It does not decompress bodies, except those of inner batches: records that contain several messages.
 pub fn count(pull: Pull, decompress: &mut Decompress) -> Result<(usize, Option<i64>)> {
     let Pull { body, first, next, tags } = pull;
     let (mut store, mut records) = (Store::new(), Vec::new());
