@@ -10,7 +10,7 @@ from mqbridge.config.options.partition_rule import KEY_PROPERTY_PREFIX
 from mqbridge.message import Message
 from mqbridge.native import is_native
 
-Picker = Callable[[Message], bytes | None]
+KeyFunction = Callable[[Message], bytes | None]
 """Function that returns the key of a message, or None if the message has none."""
 
 
@@ -19,12 +19,12 @@ class KeyPicker:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._picker = make_picker(names)
+        self._key_of = make_key_function(names)
 
     def keys(self, messages: Sequence[Message]) -> Sequence[bytes | None]:
         """Return the key of each message; None if a message has no value for any of the names."""
         if not is_native(messages):  # Python objects, not messages of the compiled module
-            return [self._picker(message) for message in messages]
+            return [self._key_of(message) for message in messages]
         first_keys, *fallbacks = (messages.partition_keys(name) for name in self._names)  # type: ignore[attr-defined]
         keys: Sequence[bytes | None] = first_keys
         for fallback_keys in fallbacks:
@@ -32,19 +32,19 @@ class KeyPicker:
         return keys
 
 
-def make_picker(names: Sequence[str]) -> Picker:
+def make_key_function(names: Sequence[str]) -> KeyFunction:
     """Make a function that returns the key of a message, or None if it has no value for any of the names."""
-    pickers = [_picker_of_name(name) for name in names]
-    if len(pickers) == 1:
-        return pickers[0]
+    functions = [_key_function_of_name(name) for name in names]
+    if len(functions) == 1:
+        return functions[0]
 
     def first_key(message: Message) -> bytes | None:
-        return next((key for pick in pickers if (key := pick(message)) is not None), None)
+        return next((key for key_of in functions if (key := key_of(message)) is not None), None)
 
     return first_key
 
 
-def _picker_of_name(name: str) -> Picker:
+def _key_function_of_name(name: str) -> KeyFunction:
     if name == "key":
         return _routing_key
     if name == "ordering_key":
