@@ -42,6 +42,7 @@ async def run_command(argv: tuple[str, ...]) -> str:
     """
     loop = asyncio.get_running_loop()
     try:
+        # Not `create_subprocess_exec`, which does not return the transport that `_kill` closes.
         transport, protocol = await loop.subprocess_exec(
             lambda: asyncio.subprocess.SubprocessStreamProtocol(MAX_BYTES, loop),
             *argv,
@@ -70,8 +71,8 @@ async def run_command(argv: tuple[str, ...]) -> str:
 async def _kill(process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport) -> None:
     """Kill the program with its children (on Windows without them) if it has not ended, and close our end of its output.
 
-    A child that outlives a program is not killed. Our end is closed because such a child may keep the output open, and asyncio
-    treats a command as running until then.
+    If the program has ended, its children are not killed. A child may then keep the output open, and asyncio would treat the
+    command as running until the child ends, so our end is closed.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

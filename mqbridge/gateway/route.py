@@ -145,7 +145,7 @@ class Route(RouteState):
 
     async def _pause_before_rejoin(self, error: Exception) -> None:
         delay = self._rejoin_backoff.delay()
-        log.log(self._log_level(error), "route %s cannot consume, joining its group again in %.1f s: %s", self.name, delay, error)
+        log.log(self._log_level(error), "route %s cannot consume, retrying in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._stop_requested.wait()

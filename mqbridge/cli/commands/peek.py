@@ -142,7 +142,7 @@ async def _peek(choice: "ClusterChoice", topic: str, request: PeekRequest) -> li
         names, bounds = select_partitions(described, request.partitions), await cluster.bounds(topic)
         begin = await _begin_positions(cluster, topic, names, request, bounds)
         ranges = {name: Range(begin.get(name, bounds[name].first), bounds[name].next) for name in names if name in bounds}
-        newest = request.start is None  # they are at the end of each range, so each range is read whole
+        newest = request.start is None  # the newest messages are at the end of a range, so each range is read whole
         selection = MessageSelection(request.count, newest=newest)
         chunks = read(cluster, topic, ranges, limit_per_partition=None if newest else request.count)
         await _collect(chunks, selection, topic)

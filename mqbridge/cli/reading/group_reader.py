@@ -21,7 +21,8 @@ from mqbridge.net.tasks import cancel, spawn
 SILENCE_S = 1.0
 """Time without a batch after which the reader checks whether a lane is caught up."""
 MORE_LANES_S = 3.0
-"""How long the reader waits for a further lane once all assigned ones are read to their end; others may have the rest."""
+"""How long the reader waits for a further lane once all assigned ones are read to their end; other members may have
+the remaining partitions."""
 NOTE_AFTER_S = 3.0
 """If the first lane is not assigned within this time, a note says so."""
 FIRST_LANE_S = 60.0

@@ -1,7 +1,7 @@
 """Nodes (Spark operators of a topology) that aggregate rows per key, or per key and window.
 
 The preceding operators run in Python and write the rows (KeyedWriter). Aggregates of numbers then run in the JVM, accumulators in
-Python.
+Python. Spark allows no stateful operator after an aggregate without a window: `Chain.require_no_updates` raises ValueError then.
 """
 
 from collections.abc import Callable, Mapping
@@ -122,7 +122,7 @@ def windowed_node(chain: Chain, window: Window, aggregate: Aggregate) -> Node:
 
 
 def keyed_accumulator_node(chain: Chain, accumulator: Accumulator, codec: Codec) -> Node:
-    """Return a node that runs one accumulator per key over all time. The event time of a result is the time of its batch."""
+    """Return a node that runs one accumulator per key over all time. The event time of a result is when its batch began."""
     chain.require_no_updates("aggregate")
 
     def frame(context: Context) -> DataFrame:
@@ -162,7 +162,7 @@ class CodedAccumulator(KeyedState):
         self._inner.addValue(self._codec.loads(value))
 
     def result(self, properties: Mapping[str, Any]) -> bytes:
-        """Return the encoded result."""
+        """Return the encoded result. `properties` has WINDOW_START and WINDOW_END; without windows it is empty."""
         return self._codec.dumps(self._inner.result(properties))
 
     def clone(self) -> Self:
