@@ -78,5 +78,5 @@ class MemoryOperations:
         return {}
 
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Return no warnings: a memory cluster deletes no messages by age or size."""
+        """Return no warnings, also for `planned` groups: a memory cluster deletes no messages by age or size."""
         return []

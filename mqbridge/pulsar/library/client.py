@@ -89,7 +89,7 @@ class PulsarClient(ClusterClient):
         refresh_s              interval between checks for new partitions, in seconds
         name                   producer name for deduplication; only one producer of a topic at a time may use it (None: the
                                broker generates a name)
-        access                 which other producers the topic may have, see `Access`
+        access                 which other producers the topic may have: any ("shared") or none (the others, see `Access`)
         compression            compression codec of every entry
         schema                 schema that is registered with the topic, or checked against the topic's schema (None: no schema)
         chunking, chunk_bytes  split messages above the broker's limit into chunks of this size (None: the broker's limit);
@@ -157,7 +157,8 @@ class PulsarClient(ClusterClient):
         group                    name of the subscription
         start, start_ago_s       where a new subscription begins: at "earliest" or "latest"; or, if `start_ago_s` is set, with
                                  the messages published in the last `start_ago_s` seconds
-        mode                     subscription type, see `Mode`; by default one consumer per partition receives in order
+        mode                     subscription type: "exclusive", "failover" (one active consumer per partition, which receives in
+                                 order), "shared" or "key_shared"; see `Mode`
         consumer_name            name that the topic's statistics show
         priority                 consumers with a lower number receive messages first (shared), or become active first (failover)
         max_bytes                maximum size of the buffered messages of all partitions together

@@ -71,7 +71,7 @@ class Heartbeats:
 class IdleWatch:
     """A thread that adds heartbeats while a query has no input, if the query has rows in its state.
 
-    It adds one heartbeat each time the query has been without input for another duration `idle`. `lateness` is the distance
+    While the query has no input, it adds one heartbeat after each further duration `idle`. `lateness` is the distance
     between the highest event time and the watermark of the query.
     """
 
