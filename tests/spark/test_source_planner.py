@@ -159,6 +159,25 @@ async def test_missing_partitions_are_awaited(cluster: FakeCluster, monkeypatch:
     assert await planner.end_offsets({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
 
 
+async def test_a_partition_that_goes_missing_during_the_wait_is_awaited_too(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a rolling restart, the next broker may stop as soon as the first one is back."""
+    partitions, real_bounds = cluster.partitions_by_topic["orders"], FakeCluster.bounds
+    removed = {0: partitions.pop(0)}
+
+    async def bounds(self: FakeCluster, topic: str) -> Mapping[str, Bounds]:
+        if self.request_counts["bounds"] == 1:
+            partitions[0], removed[1] = removed[0], partitions.pop(1)
+        elif self.request_counts["bounds"] == 3:
+            partitions[1] = removed[1]
+        return await real_bounds(self, topic)
+
+    monkeypatch.setattr(FakeCluster, "bounds", bounds)
+    planner = StreamPlanner(settings(metadataInterval="1h"))
+    assert await planner.end_offsets({A: (100,), B: (3,)}, ALL) == {A: (100,), B: (10,)}
+
+
 async def test_the_log_names_only_partitions_that_are_still_missing(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,8 +82,9 @@ class StreamPlanner:
 
         Spark does not store where the first batch began. If the first batch is repeated after a restart, `start` is a new
         result of `initial_offsets`, which lacks partitions that are missing now, or deferred because the topics to copy them to
-        do not exist. The first batch may have had messages of them, so this method finds where they begin. Raises ClusterError,
-        GapError.
+        do not exist. The first batch may have read these partitions, so this method finds where they begin.
+
+        Raises ClusterError, GapError.
         """
         lacking = end.keys() - start.keys()
         if not lacking or start != self.state.initial:
@@ -139,10 +140,14 @@ class StreamPlanner:
         return self._last_end[1]
 
     async def _refresh(self, start: Offsets) -> None:
-        """Look up topics and bounds if they are too old: Spark asks for an end every 10 ms while there is nothing to read."""
+        """Look up topics and bounds if they are too old or partitions are missing, then create targets for new partitions.
+
+        Not in each call, because Spark asks for an end every 10 ms while there is nothing to read.
+        """
         now = time.monotonic()
         if self.state.needs_topics(now):
-            assigned = self.state.assigned  # resolved only once, because the index of a partition changes while a server is down
+            # The partitions of the option `assign` are resolved only once: indexes of partitions change while a server is down.
+            assigned = self.state.assigned
             topics = await self.queries.topics()
             self.state.set_topics(topics, now, await self.queries.assigned_partitions() if assigned is None else assigned)
         if self.state.needs_bounds(now) or (self._settings.fail_on_data_loss and self.state.missing(start)):
@@ -157,14 +162,15 @@ class StreamPlanner:
         """
         topics = sorted(self.state.topics_for_bounds(start))
         self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
-        missing = self.state.missing(start) if self._settings.fail_on_data_loss else set()
+        awaited: set[PartitionKey] = set()
         backoff, deadline = Backoff(), time.monotonic() + min(RESTART_TIMEOUT_S, self._settings.retry_s)
-        while (still_missing := self.state.missing(start) & missing) and time.monotonic() < deadline:
-            example, rest_s = describe_partition(min(still_missing)), deadline - time.monotonic()
-            log.warning(MISSING_TEXT, self._settings.cluster.name, len(still_missing), example, rest_s)
+        while self._settings.fail_on_data_loss and (missing := self.state.missing(start)) and time.monotonic() < deadline:
+            awaited |= missing  # in a rolling restart, other partitions may go missing during the wait
+            example, rest_s = describe_partition(min(missing)), deadline - time.monotonic()
+            log.warning(MISSING_TEXT, self._settings.cluster.name, len(missing), example, rest_s)
             await asyncio.sleep(backoff.delay())
             self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
-        self.state.extend_target(missing)  # those that were also missing when the target was frozen are not in it yet
+        self.state.extend_target(awaited)  # those that were also missing when the target was frozen are not in it yet
 
     async def _handle_losses(self, start: Offsets) -> None:
         """Raise GapError for a data loss, or log each loss once if the options accept it."""
