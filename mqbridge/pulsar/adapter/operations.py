@@ -231,8 +231,8 @@ class PulsarOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`.
 
-        With `group` the topic is a source that this subscription reads; without `admin_url` it is not checked. None: it is a
-        target, and `planned` are the subscriptions that are created together with it.
+        With `group` the topic is a source that this subscription reads; without `admin_url` a source is not checked. If `group`
+        is None, the topic is a target, and `planned` are the subscriptions that are created together with it.
         """
         full = self._topics.parse(topic)
         if not self._topics.is_persistent(topic):
@@ -242,13 +242,13 @@ class PulsarOperations:
                 return []
             problem = f"cannot check the retention of topic {full} without the REST interface"
             return [f"{problem}; set admin_url of cluster {self._cluster!r}"]
-        names = await self._topics.partition_names(topic)
+        names = await self._topics.partition_names(topic)  # None: the topic does not exist
         policies = await effective_policies(self._admin, full, exists=names is not None)
         if group is not None:
             return subscription_warnings(full, policies, group)
         if names is None or planned:
             return target_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
-        partition_count = 0 if names == (UNPARTITIONED,) else len(names)  # as Pulsar counts
+        partition_count = 0 if names == (UNPARTITIONED,) else len(names)  # Pulsar reports 0 for an unpartitioned topic
         stats = await self._admin.stats_by_partition(full, partition_count)
         subscriptions = {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
         return target_warnings(full, policies, subscriptions)
@@ -309,7 +309,7 @@ async def _move_partition(admin: Admin, partition_topic: TopicName, group: str, 
 
 
 def _clamp(entry: EntryId, bounds: Bounds) -> Position:
-    """Return the position of this entry, but not one outside of the partition's bounds."""
+    """Return the position of this entry; outside of the partition's bounds, the nearer bound."""
     return min(max((*entry, 0), bounds.first), bounds.next)
 
 

@@ -33,9 +33,10 @@ class EntryConsumer(ConsumerHandler):
 
     @property
     def last_delivered(self) -> EntryId:
-        """The latest entry that was delivered; EARLIEST if there is none, but for a reader of LATEST the broker's cursor.
+        """The latest entry that was delivered; EARLIEST if there is none. A seek or a redelivery of all entries resets it.
 
-        A chunked message that expires may be delivered after it, with an earlier id.
+        For a reader that began at LATEST, it is at least the broker's cursor at that time. A chunked message that expires may
+        be delivered after it, with an earlier id.
         """
         return self._state.delivered
 
@@ -208,7 +209,7 @@ class EntryConsumer(ConsumerHandler):
             await retry(seek_once, self._request_timeout_s)
         finally:
             self._state.end_seek(entry)
-            self._resubscribe(self._forget)  # drops what was queued before the seek
+            self._resubscribe(self._forget)  # `_forget` drops entries and acknowledgements from before the seek
 
     async def stats(self) -> ConsumerStats:
         """Return the broker's statistics of this consumer. Raises ClusterError."""
@@ -219,7 +220,7 @@ class EntryConsumer(ConsumerHandler):
 
         Raises ClusterError; also if the subscription has other consumers, unless `force` is set.
         """
-        self._unsubscribing = True
+        self._unsubscribing = True  # the broker closes the consumer, which must not be reopened during the request
         try:
             await self._requests.unsubscribe(force)
             self.end(ClusterError(f"subscription {self.subscription.name} of topic {self.topic} is deleted", Failure.FATAL))

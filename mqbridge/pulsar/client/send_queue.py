@@ -105,7 +105,7 @@ class SendQueue:
             if not entry.prefix and not self._prepare(connection.max_message_size):
                 continue
             if not connection.window.reserve(entry.size, self.send_queued):
-                return
+                return  # the window calls `send_queued` when it has room
             queue.popleft()
             self._in_flight.append(entry)
             self._reserved_bytes += entry.size
@@ -200,8 +200,8 @@ class SendQueue:
     def refuse(self, sequence: int, error: ClusterError) -> None:
         """Fail one entry that the broker refused; `sequence` is the entry's first or highest sequence id.
 
-        Do nothing if the entry is no longer pending. Raises RemoteProtocolError if `sequence` is higher than those in flight: it
-        was never sent, and the entry in flight that the broker really refused would never get a receipt.
+        Do nothing if the entry is no longer pending. Raises RemoteProtocolError if `sequence` is higher than those in flight,
+        because it was never sent: if the broker meant an entry in flight, that entry would never get a receipt.
         """
         for entries in (self._abandoned, self._in_flight):
             for entry in entries:
@@ -249,7 +249,10 @@ class SendQueue:
         return len(self) < before
 
     def withdraw(self, owners: Collection[object]) -> None:
-        """Stop sending the entries of these owners: queued ones fail now, others if the connection ends before the receipt."""
+        """Stop sending the entries of these owners (`PendingEntry.owner`).
+
+        Queued entries fail now, entries in flight fail only if the connection ends before their receipt.
+        """
         remaining: deque[PendingEntry] = deque()
         for entry in self._queue:
             if entry.owner in owners:

@@ -1,8 +1,9 @@
 """Field rules of Pulsar: the fields of its metadata, and the reserved properties for fields of other systems.
 
 MessageMetadata belongs to an entry; if the entry is not a batch, also to its only message. SingleMessageMetadata belongs to a
-message in a batch. Each rule contains Pulsar's field, the field of `Message` (None: no such field), the fate of the value when a
-message is written (see `mqbridge.mapping.field_table`), and a note for the published page.
+message in a batch. Each rule contains Pulsar's field (empty: none), the field of `Message` (None: none), the fate of the value
+when a message is written, and a note for the published page. With `own=True` only values that come from Pulsar are written. See
+`mqbridge.mapping.field_table`.
 """
 
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
@@ -21,18 +22,20 @@ MESSAGE_METADATA = (
     FieldRule("MessageMetadata.publish_time", "publish_time", RECOMPUTED, "read, never copied: each producer sets its own"),
     FieldRule("MessageMetadata.properties", "properties", NATIVE, "in order, repeats kept"),
     FieldRule("MessageMetadata.replicated_from", None, DROPPED, "the cluster that a replicator of the source copied it from"),
-    FieldRule("MessageMetadata.partition_key", "key", NATIVE, _KEY + "; an entry has that of its first message"),
+    FieldRule("MessageMetadata.partition_key", "key", NATIVE, _KEY + "; an entry has the key of its first message"),
     FieldRule("MessageMetadata.replicate_to", None, DROPPED, "names of clusters of the source's Pulsar instance"),
     FieldRule("MessageMetadata.compression", None, RECOMPUTED, "undone on reading; written as the outbound's option says"),
     FieldRule("MessageMetadata.uncompressed_size", None, RECOMPUTED, "of the written entry"),
     FieldRule("MessageMetadata.num_messages_in_batch", None, RECOMPUTED, "batches become messages, messages become batches"),
-    FieldRule("MessageMetadata.event_time", "event_time", NATIVE, "0 is none on the wire"),
+    FieldRule("MessageMetadata.event_time", "event_time", NATIVE, "0 on the wire means no event time"),
     FieldRule("MessageMetadata.encryption_keys", None, DROPPED, _ENCRYPTED),
     FieldRule("MessageMetadata.encryption_algo", None, DROPPED, _ENCRYPTED),
     FieldRule("MessageMetadata.encryption_param", None, DROPPED, _ENCRYPTED),
     FieldRule("MessageMetadata.schema_version", None, DROPPED, "a number of the source's schema registry, meaningless elsewhere"),
     FieldRule("MessageMetadata.partition_key_b64_encoded", "key", NATIVE, "a binary key"),
-    FieldRule("MessageMetadata.ordering_key", "ordering_key", NATIVE, "bytes; an entry has that of its first message"),
+    FieldRule(
+        "MessageMetadata.ordering_key", "ordering_key", NATIVE, "bytes; an entry has the ordering key of its first message"
+    ),
     FieldRule("MessageMetadata.deliver_at_time", "deliver_at", NATIVE, "a message with a delivery time gets an entry of its own"),
     FieldRule("MessageMetadata.marker_type", None, DROPPED, "markers are internal to brokers and never reach a consumer"),
     FieldRule("MessageMetadata.txnid_least_bits", None, DROPPED, _TRANSACTION),
@@ -57,7 +60,7 @@ SINGLE_MESSAGE_METADATA = (
     FieldRule("SingleMessageMetadata.partition_key", "key", NATIVE, _KEY),
     FieldRule("SingleMessageMetadata.payload_size", None, RECOMPUTED, "of the written entry"),
     FieldRule("SingleMessageMetadata.compacted_out", None, DROPPED, "set by compaction; topics are read uncompacted"),
-    FieldRule("SingleMessageMetadata.event_time", "event_time", NATIVE, "0 is none on the wire"),
+    FieldRule("SingleMessageMetadata.event_time", "event_time", NATIVE, "0 on the wire means no event time"),
     FieldRule("SingleMessageMetadata.partition_key_b64_encoded", "key", NATIVE, "a binary key"),
     FieldRule("SingleMessageMetadata.ordering_key", "ordering_key", NATIVE, "bytes"),
     FieldRule("SingleMessageMetadata.sequence_id", None, RECOMPUTED, "numbered by the producer"),

@@ -50,7 +50,7 @@ def partition_metadata(request_id: int, topic: str, create: bool) -> bytes:
 
 
 def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
-    """Encode LOOKUP. `authoritative` repeats the flag of the response that redirected to this broker; False first."""
+    """Encode LOOKUP. `authoritative` is the flag of the response that redirected to this broker, False without a redirect."""
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     return encode_command(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=command))
 
@@ -103,7 +103,8 @@ def ack(consumer_id: int, cumulative: bool, message_ids: Iterable[pb.MessageIdDa
 def redeliver(consumer_id: int, message_ids: Iterable[pb.MessageIdData], epoch: int | None) -> bytes:
     """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; without ids it requests all unacknowledged messages of the consumer.
 
-    `epoch` is the consumer's new epoch, which the broker sends back with the entries that follow; None leaves it unchanged.
+    `epoch` is a new number of the consumer. The broker sends it back with each later entry, which tells them from entries sent
+    before; None keeps the number.
     """
     command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=message_ids, consumer_epoch=epoch)
     command_type = BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES

@@ -141,5 +141,5 @@ class RocketMQOutboundOptions(BaseModel):
         default=BATCH_BYTES, ge=1, le=4 << 20, description="Maximum bytes per send; a larger message is sent alone."
     )
     in_flight: int = Field(
-        default=4, ge=1, le=64, description="Maximum number of concurrent sends to one queue, on routes that keep no order."
+        default=4, ge=1, le=64, description="Maximum number of concurrent sends to one queue; 1 on routes that keep the order."
     )

@@ -20,7 +20,7 @@ SETTLE_S = 3.0
 
 
 class QueueRelease:
-    """Takes a queue from the state SETTLING or RELEASING to RELEASED.
+    """Takes a queue from the state SETTLING (waits for acknowledgements) or RELEASING (commits, unlocks) to RELEASED.
 
     `name` is the queue's, for logs. `unlock` releases the lock, if any. `on_released` is called once the release has ended, even
     if it failed, was cut short, or the lock was lost meanwhile.
@@ -46,7 +46,7 @@ class QueueRelease:
         return self._task is not None
 
     def stop_settling(self) -> None:
-        """Stop waiting for acknowledgements: all are there, a reset has made them useless, or the lock is lost."""
+        """Stop waiting for acknowledgements: all have arrived, a reset has made them useless, or the lock is lost."""
         self._stop_settling.set()
 
     async def run(self, deadline: float | None) -> None:
@@ -87,8 +87,9 @@ class QueueRelease:
 
     async def _commit_and_unlock(self) -> None:
         """Commit and unlock. If an administrator resets the offset in the meantime, repeat this, to commit the new offset."""
-        committed_run = -1  # no run has this number, so the loop begins
-        while committed_run != self._state.run:  # a reset begins a new run
+        # A run is a period of reading without a jump; a reset begins a new one. -1: none is committed yet.
+        committed_run = -1
+        while committed_run != self._state.run:
             committed_run = self._state.run
             if self._state.state is State.RELEASING:
                 await self._commits.save()

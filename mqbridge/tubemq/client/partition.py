@@ -67,8 +67,8 @@ class PartitionContext(RegistrationContext, Protocol):
 class HeldPartition:
     """A partition that this consumer holds, from its assignment until `fetch` raises LaneRevoked.
 
-    The first registration uses the member's own client id. With `fresh_id` it uses a new one: pass that if earlier requests with
-    the member's own id were abandoned.
+    The first registration uses the member's own client id, or with `fresh_id` a new one. `fresh_id` must be True if earlier
+    requests with the member's own id were abandoned.
     """
 
     def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
@@ -106,8 +106,8 @@ class HeldPartition:
     def has_abandoned_requests(self) -> bool:
         """True if this object sent requests that may still reach the Broker: abandoned ones, or one that is in flight.
 
-        If the client id is not the member's own, requests with the member's id were abandoned before an earlier registration. So
-        the member's id must not be used for this partition again.
+        Also True if the client id is not the member's own: a registration uses another id only after requests with the member's
+        id were abandoned. While this is True, the member's id must not be used for this partition again.
         """
         is_in_flight = self._request_lock.locked()
         return bool(self.state.abandoned) or is_in_flight or self.client_id != self._context.membership.client_id
@@ -163,8 +163,8 @@ class HeldPartition:
     async def poll_once(self) -> Pack | None:
         """Like `poll`, but raise every ClusterError and ProtocolError instead of retrying.
 
-        Also returns None if the partition has to be registered again and this is not possible yet (see `renew`), or if the
-        registration was lost while this call waited for the read budget.
+        Also returns None if the partition has to be registered again and this is not possible yet (see
+        `PartitionRegistration.renew`), or if the registration was lost while this call waited for the read budget.
         """
         wait_s = self._pacing.next_get_at - self._loop.time()
         if wait_s > 0:
@@ -180,7 +180,7 @@ class HeldPartition:
         # This call does not hold the lock while it waits for the budget, so that a late commit or a seek can run meanwhile.
         budget, broker = self._context.budget, self.ref.broker
         async with self._signals.raise_on_revocation():
-            await budget.reserve(broker)
+            await budget.reserve(broker)  # reserves GET_BYTES
         pack: Pack | None = None
         try:
             async with self._request_lock:
@@ -231,6 +231,7 @@ class HeldPartition:
             log.info("%s: the Broker no longer knows this registration, registering again", self)
             self.state.on_registration_forgotten(self.state.generation)
             return
+        # Brokers check tokens that the Master changes every few minutes, so a few refusals are normal.
         has_too_many_token_refusals = self._pacing.count_token_refusal(error.code)
         if has_too_many_token_refusals or error.code in (codes.DUPLICATE_PARTITION, codes.PARTITION_OCCUPIED):
             self.lose(LaneRevoked(f"{self} was lost: {error}"))

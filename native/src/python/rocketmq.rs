@@ -18,8 +18,8 @@ use crate::rocketmq::pulled::{self, Pull};
 /// (none means all).
 type PullFields<'py> = (Bound<'py, PyBytes>, i64, i64, HashSet<String>);
 
-/// A request as Python's `_request_of` takes it: body, index of the first message, number of messages, born timestamp (ms),
-/// whether it is a batch, properties, flag, whether it is delayed.
+/// A request as `_request_of` in `mqbridge/rocketmq/mapping/request.py` takes it: body, index of the first message, number of
+/// messages, born timestamp (ms), whether it is a batch, properties, flag, whether it is delayed.
 type RequestFields<'py> = (Bound<'py, PyBytes>, usize, usize, i64, bool, Bound<'py, PyBytes>, i32, bool);
 
 /// The requests, and (index, reason) of each message that RocketMQ cannot store.
@@ -58,7 +58,7 @@ impl<'py> Callback<'_, 'py> {
         decompressed.map(|bytes| Ok(Source::Python(bytes.into()))).map_err(|error| self.keep(error))
     }
 
-    /// Calls the function as `reserve_ids(count)`.
+    /// Calls the function as `reserve_ids(count)`; returns the common prefix of the ids, and the counter of the first.
     fn reserve_ids(&mut self) -> crate::Result<(Vec<u8>, u32)> {
         let reserved = self.function.call1((IDS_PER_RESERVATION,)).and_then(|ids| ids.extract::<(String, u32)>());
         reserved.map(|(prefix, first)| (prefix.into_bytes(), first)).map_err(|error| self.keep(error))
@@ -120,6 +120,7 @@ fn rocketmq_encode<'py>(
     reserve_ids: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<EncodedFields<'py>>> {
     catch_panic(|| {
+        // An origin with lone surrogates is not UTF-8: only Python can encode it.
         let Ok(origin) = origin.map(|origin| origin.to_str()).transpose() else { return Ok(None) };
         let (max_bytes, max_messages, max_message_bytes, max_delay_ms, levels) = limits;
         let limits = Limits { max_bytes, max_messages, max_message_bytes, max_delay_ms, levels };
