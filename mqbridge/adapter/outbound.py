@@ -37,11 +37,9 @@ class OutboundSpec:
     caller finds out with `resume` which messages are stored.
     """
     retries_unanswered: bool = True
-    """True: without a `sender`, a send whose response was lost is repeated, also by a system that cannot deduplicate.
+    """Whether a system that cannot deduplicate repeats a send whose response was lost. It never does so with a `sender`.
 
-    False: even without a `sender`, a system that cannot deduplicate never repeats such a send.
-
-    The caller then finds out itself which messages are stored.
+    If False, the send fails, and the caller finds out itself which messages are stored.
     """
 
     @property
@@ -86,9 +84,9 @@ class Outbound(Protocol):
         receipt, besides the batch itself.
 
         The outbound retries transient failures, in order, until `max_elapsed_s`. If it is `ordered` and a message fails for a
-        reason other than REFUSED, all sends to that partition that were queued before its receipt fail too, so that no message
-        overtakes another. The future fails only if the outbound was closed or the cluster refuses every request (ClusterError,
-        FATAL).
+        reason other than REFUSED, all later sends to that partition fail too if they were queued before the receipt of the
+        failure, so that no message overtakes another. The future fails only if the outbound was closed or the cluster refuses
+        every request (ClusterError, FATAL).
         """
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:

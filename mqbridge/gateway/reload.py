@@ -124,7 +124,7 @@ class Reloader:
         """Wait for a request, a scheduled retry, or a change of the file that two consecutive checks have seen."""
         loop = asyncio.get_running_loop()
         while True:
-            watch_interval_s = self._gateway.config.reload.watch
+            watch_interval_s = self._gateway.config.reload.watch  # None: the file is not checked for changes
             retry_in_s = None if self._retry_at is None else max(0.0, self._retry_at - loop.time())
             timeout_s = min((seconds for seconds in (watch_interval_s, retry_in_s) if seconds is not None), default=None)
             try:

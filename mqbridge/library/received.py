@@ -9,7 +9,7 @@ class ReceivedMessage(Message):
     """A message with its topic and partition. Only the consumer that received it can acknowledge it.
 
     topic      the topic of the subscription
-    partition  the partition in the notation of the system: a number in Pulsar ("" for an unpartitioned topic),
+    partition  the partition as text, in the notation of the system: the index in Pulsar ("" for an unpartitioned topic),
                `broker:partition` in TubeMQ, `broker:queue` in RocketMQ
     handle     data with which the consumer acknowledges the message
     """

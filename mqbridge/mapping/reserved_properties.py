@@ -82,7 +82,7 @@ def origin_properties(message: Message, stamp: str | None) -> list[Pair]:
 
 
 def _encode_field(field: str, value: Any) -> Pair:
-    """Return the pair of a field whose value is neither text nor number.
+    """Return the pair of a field whose value is not exactly a `str` or an `int`.
 
     Index keys are joined. Bytes are encoded in base64, and except for an ordering key the name then ends with `.b64`; attributes
     that are UTF-8 stay text.
@@ -95,7 +95,7 @@ def _encode_field(field: str, value: Any) -> Pair:
             pass
     elif field == "keys":
         return name, join_keys(value)
-    if not isinstance(value, bytes):
+    if not isinstance(value, bytes):  # an instance of a subclass of str or int
         return name, str(value)
     return name if field == "ordering_key" else name + ".b64", base64.b64encode(value).decode()
 
@@ -117,7 +117,7 @@ def escape_user_property(pair: Pair) -> Pair:
 
 
 def is_carried(pair: Pair, *, blank: bool) -> bool:
-    """Return True if `read_carried` reads the pair as a field; `blank` as there.
+    """Return True if `read_carried` reads the pair as a field; `blank` is as in `read_carried`.
 
     True for every pair `mqbridge.hops`, without a check: it is a field only together with an origin, which is in another pair.
     """
@@ -154,7 +154,10 @@ def read_carried(pairs: Iterable[Pair], *, blank: bool) -> tuple[tuple[Pair, ...
 
 
 def _decode_field(name: str, text: str) -> dict[str, Any]:
-    """Return the message fields of a reserved property, by name. Raises ValueError if no gateway writes this value."""
+    """Return the message fields of a reserved property, by name; `without` gives None for each field that it lists.
+
+    Raises ValueError if no gateway writes this value.
+    """
     match name:
         case "keys":
             return {name: tuple(unquote(key) for key in text.split(","))}

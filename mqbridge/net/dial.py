@@ -42,8 +42,8 @@ async def dial(
     """Connect within `timeout` seconds, by TLS unless `tls` is None; return the endpoint that `make_endpoint` made.
 
     The endpoint reports its state to `link`; a failure to connect is reported there too. None: nothing is reported.
-    Raises Unreachable (FATAL if TLS fails at a cluster that has never accepted our credentials), and ClusterError (FATAL) if the
-    files that `tls` needs are unusable.
+    Raises Unreachable, and ClusterError (FATAL) if the files that `tls` needs are unusable. Unreachable is FATAL if TLS fails
+    so that a retry cannot help, and the cluster has never accepted our credentials (see `refusal_failure`).
     """
     try:
         return await _connect(host, port, make_endpoint, tls, timeout, link)

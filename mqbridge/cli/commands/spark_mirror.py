@@ -61,7 +61,7 @@ def mirror(
             "Default: the `start` of the route.",
         ),
     ] = None,
-    batch: Annotated[
+    batch_size: Annotated[
         str, typer.Option("--max-bytes-per-batch", metavar="SIZE", help="Approximate size of one batch of a route.")
     ] = "",
     master: Annotated[
@@ -114,7 +114,7 @@ def mirror(
         through=through,
         follow=follow,
         start=None if start is None else _parse_start(start),
-        batch_bytes=_parse_batch_size(batch) if batch else DEFAULT_BATCH_BYTES,
+        batch_bytes=_parse_batch_size(batch_size) if batch_size else DEFAULT_BATCH_BYTES,
         master=master,
         conf=dict(_parse_spark_settings(conf or ())),
         metrics=None if listen is None else _parse_address(listen),

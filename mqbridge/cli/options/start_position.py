@@ -94,8 +94,8 @@ async def resolve_positions(
 ) -> dict[str, Position]:
     """Return the position that `start` means in each of these partitions; none for a partition that ends before a given time.
 
-    Raises ConfigError for a position that does not exist or would be in several partitions, and ClusterError if the system does
-    not report the bounds or cannot search by time.
+    Raises ConfigError for a position that does not exist or is given for several partitions, and ClusterError if the system
+    does not report the bounds or cannot search by time.
     """
     if isinstance(start, Timestamp):
         return await _at_time(cluster, topic, names, start)
@@ -123,7 +123,7 @@ def _only_partition(names: Sequence[str], position: Position) -> str:
 
 
 def _within_bounds(position: Position, name: str, bounds: Mapping[str, Bounds]) -> Position:
-    """Append zeros until the position is as long as the system's positions, and check that it is in the partition or its end.
+    """Append zeros until the position is as long as the system's positions; check that it is in the partition or at its end.
 
     If the bounds are not known, return the position unchanged.
     """

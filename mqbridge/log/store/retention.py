@@ -15,8 +15,9 @@ Limits = tuple[int | None, int | None, int]
 
 
 def trim(connection: sqlite3.Connection, max_bytes: int | None, before_ms: int | None) -> int:
-    """Drop rows appended before `before_ms`, and the oldest of partitions above `max_bytes`; None means no limit.
+    """Drop rows appended before `before_ms`, and the oldest rows of each partition until it has at most `max_bytes`.
 
+    None means no limit.
     Returns the number of dropped rows. If it is ROWS_PER_PASS, the maximum, a further call may drop more. The caller commits.
     """
     dropped = 0

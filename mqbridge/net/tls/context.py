@@ -70,7 +70,11 @@ def _is_encrypted(key: Path) -> bool:
 
 
 def _unusable_file_error(option: str, path: Path | None, error: Exception, expected: str) -> ClusterError:
-    """Make the error about the unusable file of an option. It omits OpenSSL's own text, which names OpenSSL's source files."""
+    """Make the error about an option's unusable file; `path` None: the platform's file.
+
+    It omits OpenSSL's own text, which names OpenSSL's source files.
+    """
     is_system_error = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     why = getattr(error, "strerror", None) if is_system_error else "its content is invalid"
-    return ClusterError(f"{option} {path} cannot be used: {why}; it has to be {expected}", Failure.FATAL)
+    file = "" if path is None else f" {path}"
+    return ClusterError(f"{option}{file} cannot be used: {why}; it has to be {expected}", Failure.FATAL)

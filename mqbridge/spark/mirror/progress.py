@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WINDOW_S = 30.0
-"""Rates are computed from the batches that completed in this period; if there are none, from the last batch."""
+"""Rates are computed from the last completed batch and those that completed in this period before it."""
 
 COUNT_LABELS = {
     "received": "received",

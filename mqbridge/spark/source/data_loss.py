@@ -24,7 +24,7 @@ class LossKind(Enum):
 class Loss(NamedTuple):
     """A loss in one partition. `bounds` is None if the partition is missing.
 
-    `position` is where a read should begin, or where a batch read should end.
+    `position` is where reading should begin, or the given end of a read that is not a stream.
     """
 
     key: PartitionKey
