@@ -1,7 +1,7 @@
 """Queue locks of orderly groups: a member reads a queue only while it holds the lock at the broker, so two never read it at once.
 
-A lock expires at the broker 60 s after the last LOCK_BATCH_MQ. `HeldQueues` renews it every 20 s, and reading stops 30 s
-after the last success. So if renewals fail, this member has stopped before another one can get the lock.
+A lock expires at the broker 60 s after the last LOCK_BATCH_MQ. `HeldQueues` renews it every 20 s, and `queue_state.py`
+stops the reading 30 s after the last success. So if renewals fail, this member stops before another one can get the lock.
 """
 
 import asyncio

@@ -38,7 +38,7 @@ class RouteTable:
     def __init__(self, name_servers: NameServers, refresh_s: float = REFRESH_S) -> None:
         self._name_servers, self._refresh_s = name_servers, refresh_s
         self._routes: dict[str, TopicRoute] = {}
-        """The last known route of each topic; a missing topic has none."""
+        """The last known route of each topic; a missing topic has one only while it is watched."""
         self._queried_at: dict[str, float] = {}
         """Loop time of the last response to a query, by topic."""
         self._used_at: dict[str, float] = {}
@@ -94,9 +94,9 @@ class RouteTable:
     async def get_or_last_known(self, topic: str) -> TopicRoute | None:
         """Return the route from `get`, or the last known route while no name server returns one.
 
-        So consumers and producers continue while the name servers are unreachable, or do not know the topic for a moment. Such
-        queries are sent at most every MIN_REFRESH_PAUSE_S. Raises the errors of `get` if there is no last known route, and FATAL
-        errors always.
+        So consumers and producers continue while the name servers are unreachable, or do not know the topic for a moment. After
+        a query without a result, the next one is sent MIN_REFRESH_PAUSE_S later at the earliest. Raises the errors of `get` if
+        there is no last known route, and FATAL errors always.
         """
         last_known, now = self._routes.get(topic), asyncio.get_running_loop().time()
         if last_known is not None and now - self._failed_at.get(topic, -MIN_REFRESH_PAUSE_S) < MIN_REFRESH_PAUSE_S:
@@ -108,7 +108,8 @@ class RouteTable:
                 raise
             log.log(
                 retry_log_level(error, logging.INFO),
-                "using the last known route of topic %s, because querying it failed: %s",
+                "cluster %s: using the last known route of topic %s, because querying it failed: %s",
+                self._name_servers.connectivity.name,
                 topic,
                 error,
             )
@@ -157,7 +158,12 @@ class RouteTable:
                 if topic not in self._missing:
                     # Servers that are missing were logged already, and are the likely cause.
                     level = logging.DEBUG if self._name_servers.connectivity.missing else logging.WARNING
-                    log.log(level, "no name server knows topic %s any more, continuing with its last known route", topic)
+                    log.log(
+                        level,
+                        "cluster %s: no name server knows topic %s any more, continuing with its last known route",
+                        self._name_servers.connectivity.name,
+                        topic,
+                    )
                     self._missing.add(topic)
                 self._queried_at.pop(topic)  # otherwise `get` would return the kept route for `refresh_s` seconds
             else:

@@ -63,7 +63,8 @@ def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> 
             start, offset = start_offsets[source], listed_offsets[source][indexes[source][record.queue_offset]]
         except (KeyError, IndexError) as error:
             lists = f"{header.start_offset_info!r}, {header.msg_offset_info!r}"
-            raise RemoteProtocolError(f"the offset lists of the POP response lack {record!r}: {lists}") from error
+            record_name = f"offset {record.queue_offset} of queue {record.queue_id} of topic {record.topic}, broker {broker}"
+            raise RemoteProtocolError(f"the offset lists of the POP response lack {record_name}: {lists}") from error
         retry, queue = source
         receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, retry, broker, queue, offset))
     return receipts

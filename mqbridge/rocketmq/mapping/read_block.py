@@ -108,8 +108,8 @@ def _synthetic_properties(
 class _Kind(Enum):
     """The kind of a stored property, which its name determines.
 
-    USER is a user's property; UNIQUE, a UNIQ_KEY; FIELD, a system property that is a message field; IGNORED, one that is neither
-    read nor copied; RESERVED, a name that begins with `mqbridge.`.
+    USER is a user's property; UNIQUE, a UNIQ_KEY; FIELD, a system property that is a message field; IGNORED, a system
+    property that is neither read nor copied; RESERVED, a property with a name that begins with `mqbridge.`.
     """
 
     USER, UNIQUE, FIELD, IGNORED, RESERVED = range(5)
@@ -135,9 +135,10 @@ _kinds = BoundedCache(_kind_of)
 class _SplitBlock:
     """A property string, split by kind of property.
 
-    user_pairs     the user's pairs, in order; a name that a gateway wrote with the prefix `mqbridge.u.` still has it
+    user_pairs     the user's pairs, unescaped, in order; the prefix `mqbridge.u.` of a name is kept: `read_carried` removes it
     carried_pairs  the pairs that carry message fields
-    markers        values by name of a gateway's notes about the record itself: GATEWAY_MARKER, EMPTY, ORDER
+    markers        values by name of a gateway's notes about the record itself: GATEWAY_MARKER, EMPTY (the payload is empty),
+                   and ORDER (the original order of the user's pairs)
     system         values by name of the system properties that are message fields
     has_reserved   True if a name begins with `mqbridge.`
     """

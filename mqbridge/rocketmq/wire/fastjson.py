@@ -25,23 +25,23 @@ _SCALAR_DECODER = JSONDecoder(strict=False)
 T = TypeVar("T")
 
 
-def loads(data: bytes) -> Any:
-    """Parse a body. Raises RemoteProtocolError if it is JSON neither by the standard nor as fastjson writes it."""
+def loads(data: bytes, name: str = "a body") -> Any:
+    """Parse a body. Raises RemoteProtocolError, which contains `name`, if it is neither standard JSON nor fastjson's JSON."""
     try:
         return orjson.loads(data)
     except ValueError:
-        return _parse(data)
+        return _parse(data, name)
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes, name: str) -> Any:
     try:
         text = data.decode()
         value, at = _parse_value(text, _skip_whitespace(text, 0), MAX_DEPTH)
         at = _skip_whitespace(text, at)
     except (ValueError, IndexError) as error:
-        raise RemoteProtocolError(f"a body of {len(data)} bytes is neither standard JSON nor fastjson's JSON: {error}") from error
+        raise RemoteProtocolError(f"{name} ({len(data)} bytes) is neither standard JSON nor fastjson's JSON: {error}") from error
     if at != len(text):
-        raise RemoteProtocolError(f"a body continues at character {at} after the end of its JSON: {text[at : at + 40]!r}")
+        raise RemoteProtocolError(f"{name} continues at character {at} after the end of its JSON: {text[at : at + 40]!r}")
     return value
 
 
@@ -102,7 +102,7 @@ def _expect(text: str, at: int, separator: str) -> int:
 
 # --- values of members ------------------------------------------------------------------------------------------------------
 # The `as_` functions convert a parsed value as fastjson does: numbers and booleans may be quoted. They raise TypeError,
-# ValueError or OverflowError for a value of another type, except `as_loose_text` and `as_bool`, which accept every value.
+# ValueError or OverflowError if they cannot convert a value; `as_loose_text` and `as_bool` convert every value.
 
 
 def decode_object(name: str, body: bytes, build: Callable[[dict[str, Any]], T]) -> T:
@@ -110,7 +110,7 @@ def decode_object(name: str, body: bytes, build: Callable[[dict[str, Any]], T]) 
 
     Raises RemoteProtocolError for any other body, and if `build` raises. `name`, the name of the body's class, is for the error.
     """
-    members = loads(body)
+    members = loads(body, f"the body of {name}")
     if not isinstance(members, dict):
         raise RemoteProtocolError(f"the body of {name} is of the type {type(members).__name__}, not an object: {body[:200]!r}")
     try:
@@ -132,7 +132,7 @@ def as_loose_text(value: Any) -> str:
 
 
 def as_int64(value: Any) -> int:
-    """Return a 64-bit integer, which may be quoted."""
+    """Return a 64-bit integer, which may be quoted; the fraction of an unquoted number is dropped."""
     number = value if type(value) is int else int(value)
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{str(value)[:40]} exceeds 64 bits")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.rocketmq.wire import fastjson
-from mqbridge.rocketmq.wire.fastjson import MAX_DEPTH, loads
+from mqbridge.rocketmq.wire.fastjson import MAX_DEPTH, decode_object, loads
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.damaged_bytes import mutated
 
@@ -50,7 +50,7 @@ def test_standard_json_has_the_same_result_in_both_parsers(value: object, indent
     with contextlib.suppress(RemoteProtocolError):  # lone surrogates, by orjson only
         assert loads(body) == value
     if "\\ud" not in body.decode("utf-8", "surrogatepass") or ascii_only:
-        assert fastjson._parse(body) == value
+        assert fastjson._parse(body, "a body") == value
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,12 @@ def test_standard_json_has_the_same_result_in_both_parsers(value: object, indent
 def test_invalid_json_is_a_protocol_error(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         loads(body)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"{0:1}}"])
+def test_the_error_for_an_invalid_body_names_its_class(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="the body of TopicStats"):
+        decode_object("TopicStats", body, dict)
 
 
 def test_depth_is_limited() -> None:

@@ -32,7 +32,8 @@ class RunningInfo(Body):
 class ConsumeDirectlyResult(Body):
     """Response to CONSUME_MESSAGE_DIRECTLY: the result of consuming one message; `spent_ms` is the time it took.
 
-    `order` is True for an orderly consumer; `auto_commit` has a meaning only for such a consumer.
+    `order` is True for an orderly consumer. `auto_commit` is False only for an orderly Java consumer that commits by itself. An
+    empty `remark` is not written (`sparse`).
     """
 
     result: str = member("consumeResult")
