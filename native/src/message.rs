@@ -108,7 +108,7 @@ impl Position {
     }
 }
 
-/// The fields of a message; Python's class `Message` explains them.
+/// The fields of a message; Python's class `Message` explains them. Times are in ms since the epoch.
 ///
 /// `pairs` (the properties) and `keys` are ranges of indexes, start and exclusive end, in the store's lists of the same names.
 #[derive(Clone, Copy, Debug, Default)]

@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 CLIENT_VERSION = f"mqbridge-{__version__}"
 KEEP_ALIVE_S = 30.0
-"""Default interval between two pings, the same as that of brokers. A connection without any data in this time is closed."""
+"""Default interval between two pings, the same as that of brokers. A connection that receives nothing in this time is closed."""
 HANDSHAKE_TIMEOUT_S = 10.0
 """Default deadline for CONNECTED after CONNECT."""
 MAX_SENDS_IN_FLIGHT = 500
 """Maximum number of entries in flight per connection. At 1000 (maxPendingPublishRequestsPerConnection) a broker stops reading the
 socket, and then it also reads no pings and acknowledgements."""
 MAX_BYTES_IN_FLIGHT = 32 << 20
-"""Maximum bytes in flight per connection. It is too high to limit the throughput: on a fast network, a broker has far fewer bytes
+"""Maximum bytes in flight per connection. It does not limit the throughput: even on a fast network, a broker has far fewer bytes
 that it has not stored yet."""
 
 
@@ -69,13 +69,14 @@ class ConsumerPushHandler(PushHandler, Protocol):
     """Interface of a consumer, through which its connection passes on the broker's commands and entries."""
 
     def on_run(self, run: EntryRun) -> None:
-        """Process a run of entries; calls of `on_run` and `on_push` are in the order of arrival."""
+        """Process a run (entries that arrived together); calls of `on_run` and `on_push` are in the order of arrival."""
 
 
 class Connection:
-    """A connection to a broker, created by `open_connection`. `link` reports its state to the cluster's `Connectivity`.
+    """A connection to a broker, created by `open_connection`.
 
-    With `link` None the state is not reported.
+    `link` knows whether the cluster has ever accepted our credentials. If it has not, or without a `link`, refused credentials
+    are a FATAL error.
     """
 
     def __init__(self, auth: Auth = NO_AUTH, keep_alive_s: float = KEEP_ALIVE_S, link: Link | None = None) -> None:

@@ -136,8 +136,8 @@ class Consumer:
 
         An entry is acknowledged when all of its messages are (see `batch_index_acks` of `PulsarClient.consumer`).
 
-        Returns False and does nothing if the message will be redelivered: another consumer became active, the connection was
-        lost, or a `seek` or a negative acknowledgement has reset the partition. Also after `close`, and for a deleted topic.
+        Returns False and does nothing if the message will be redelivered (another consumer became active, the connection was
+        lost, or a `seek` or a negative acknowledgement has reset the partition), if its topic was deleted, and after `close`.
         """
         entry: ReceivedEntry = message.handle
         if not self._is_current(entry):
@@ -200,7 +200,8 @@ class Consumer:
         """Send this partition's pending acknowledgements and wait until the broker has received all; not if it has failed."""
         if consumer.end_error is None:
             await retry(consumer.confirm_acks, self._request_timeout_s)
-            await consumer.last_id()  # its response proves that the broker has read the acknowledgements sent before, too
+            # A broker reads commands in order, so the response to this request proves that it has read the acknowledgements.
+            await consumer.last_id()
 
     def schema_version(self, message: ReceivedMessage) -> bytes:
         """Return the schema version of the message, b"" without a schema; see `PulsarClient.schema`."""

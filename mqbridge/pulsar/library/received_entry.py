@@ -43,7 +43,7 @@ class ReceivedEntry:
     def acknowledge(self, index: int) -> None:
         """Acknowledge the message at this index of the batch, and all undelivered messages.
 
-        With the last unacknowledged message the entry is acknowledged.
+        The entry is acknowledged once all of its messages are.
         """
         if self.count == 1:
             self.consumer.acknowledge(self.id)
@@ -55,7 +55,7 @@ class ReceivedEntry:
         self.consumer.acknowledge(self.id)
 
     def acknowledge_up_to(self, index: int) -> None:
-        """Acknowledge everything in the partition up to the message at this index."""
+        """Acknowledge everything in the partition up to and including the message at this index."""
         self.consumer.acknowledge_up_to(self.id, index, self.count)
 
 

@@ -12,7 +12,7 @@ from mqbridge.pulsar.wire.entry import Entry
 
 
 def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
-    """Return the messages of these entries that are to be delivered, including those that compaction has removed.
+    """Return the messages of these entries that are not acknowledged yet, whether or not compaction has removed them.
 
     A damaged entry becomes one message with its `defect`.
     """
@@ -22,7 +22,7 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
         compiled_entry = native.compiled.PulsarEntry
         items = [entry if isinstance(entry, compiled_entry) else _fields_for_compiled(entry) for entry in entries]
         decoded = native.compiled.pulsar_decode(items)
-        if decoded is not None:  # None: only `decode_plain` can decode them
+        if decoded is not None:  # None: some entry is unusual, for example has a number beyond 64 bits
             messages: Sequence[Message]
             messages, defects = decoded  # defects: (index of a damaged entry, reason)
             for index, defect in defects:
@@ -40,10 +40,10 @@ def _fields_for_compiled(entry: Entry) -> tuple[Any, ...]:
 
 
 def decode_plain(entry: Entry, *, include_compacted_out: bool = False) -> list[Message]:
-    """Decode one entry in plain Python; return its messages that are to be delivered.
+    """Decode one entry in plain Python; return its messages that are not acknowledged yet.
 
     Messages that compaction has removed from a batch are left out; only consumers with `read_compacted` receive such batches. The
-    gateway counts the messages of an entry without decoding it, so it sets `include_compacted_out` to get as many messages.
+    gateway sets `include_compacted_out`, because it counts the messages of an entry without decoding it, removed ones included.
     """
     entry.unpack()
     if entry.defect is None and entry.is_batch:
@@ -57,7 +57,7 @@ def decode_plain(entry: Entry, *, include_compacted_out: bool = False) -> list[M
 
 
 def _decode_batch(entry: Entry, *, include_compacted_out: bool) -> list[Message]:
-    """Decode the messages of a batch that are to be delivered. Raises RemoteProtocolError if the payload is damaged."""
+    """Decode the messages of a batch that are not acknowledged yet. Raises RemoteProtocolError if the payload is damaged."""
     read, is_whole = MessageReader(entry).read, not entry.ack_set  # without an `ack_set`, no message is acknowledged
     return [
         read(metadata, payload, index)

@@ -46,7 +46,10 @@ class RegistrationContext(Protocol):
 
 
 class PartitionRegistration:
-    """Registers one partition. The caller ensures that no other request of the partition is in flight."""
+    """Registers one partition. The caller ensures that no other request of the partition is in flight.
+
+    LaneRevoked means that the partition was revoked or released, so its lane (the reading of the partition) has ended.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class PartitionRegistration:
 
         Raises LaneRevoked, and ClusterError if the seek fails: reading then continues where it was before.
         """
-        if self._state.is_over:  # not for a gap, which stops reading too: a seek continues after it
+        if self._state.is_over:  # revoked or released; a gap also stops reading, but a seek continues after it
             self._state.raise_if_stopped()
         start = await self.start_at(read_status=0, offset=offset, exact=exact)
         if self._state.is_over:  # revoked during the registration
@@ -109,7 +112,7 @@ class PartitionRegistration:
             await self._fence()
         # The registration overwrites `safe_offset`, the end of the confirmed messages.
         safe_offset, offset = self._state.safe_offset, self._state.resume_offset
-        # With readStatus 0, offset None means the group's position.
+        # If `resume_offset` is None, the Broker continues at the group's position, because readStatus is 0.
         response = await self._register_once(read_status=0, offset=offset, requested=offset)
         if response.currOffset < safe_offset:
             warn_offset_set_back(self._calls, safe_offset, response.currOffset)
@@ -118,7 +121,8 @@ class PartitionRegistration:
     async def _fence(self) -> None:
         """Fence abandoned requests: unregister, and switch to a new client id for the next registration.
 
-        If only the Broker knows where to continue, send a commit first: its response contains the offset. Raises ClusterError.
+        If only the Broker knows where to continue, send a commit first: its response contains the offset. `consumed` is
+        True if the commit or unregister request confirms the last pack (the messages of the last get). Raises ClusterError.
         """
         if self._state.can_query_position:
             try:
@@ -129,7 +133,7 @@ class PartitionRegistration:
                 # The Broker restarted. A Broker that shuts down cleanly counts the last pack that it sent as confirmed, so its
                 # position cannot be used.
                 log.info(
-                    "%s: the Broker lost the registration and the position; registering again at the last confirmed offset: %s",
+                    "%s: the Broker lost the registration and the position (%s); registering again at the last confirmed offset",
                     self._calls,
                     error,
                 )

@@ -40,7 +40,7 @@ pub const MESSAGE_METADATA: FieldNumbers = FieldNumbers {
 /// The fields of one message's metadata, without the properties. If a field is repeated, the last value counts.
 #[derive(Default)]
 pub struct Metadata {
-    /// Bytes of this message's payload in its batch; 0 in the metadata of an entry.
+    /// Length in bytes of this message's payload in its batch; 0 in the metadata of an entry.
     pub payload_size: i32,
     pub null_value: bool,
     /// ms since the epoch; 0 if the message has none.
