@@ -12,7 +12,7 @@ from mqbridge.secret import Secret
 
 
 class TlsOptions(Options):
-    """TLS of the connections to the cluster's servers; new connections use changed files."""
+    """TLS of the connections to the cluster's servers. If a file changes, new connections use its new content."""
 
     authorities: Path | None = Field(
         default=None,

@@ -137,8 +137,8 @@ class Broker:
         """Make the broker reachable again: sends resume, and partitions are assigned again."""
         self.connected.set()
         for connectivity in self.connectivities:
-            connectivity.record_response(ADDRESS)
-            connectivity.record_end(ADDRESS)
+            connectivity.record_response(ADDRESS)  # the broker can be reached again
+            connectivity.record_end(ADDRESS)  # memory clusters have no connections, so none stays open
         for group in self._members:
             self.rebalance(group)
 
@@ -162,7 +162,7 @@ class Broker:
             member.fail(error)
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create or grow a topic."""
+        """Create a topic with this number of partitions, or grow it to this number."""
         stored_partitions = self.topics.setdefault(topic, [])
         stored_partitions.extend(StoredPartition() for _ in range(partitions - len(stored_partitions)))
         for group in self._members:

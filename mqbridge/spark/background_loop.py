@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_S = 30.0
 MAX_IDLE_CLUSTERS = 4
 """Maximum number of clusters that stay connected while no task uses them."""
 PREFETCHED_ITEMS = 2
-"""Number of items that `iterate` takes from the generator before its caller asks for them."""
+"""How many items the generator of `iterate` is ahead of the item that the caller is processing."""
 
 _END = object()
 """Follows the last item in the queue of `iterate`."""

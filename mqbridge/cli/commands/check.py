@@ -159,7 +159,7 @@ def _count(items: Sized, word: str) -> str:
 
 
 def _route_rows(route: dict[str, Any], is_planned: bool) -> list[tuple[str, ...]]:
-    """Return one row per source topic. If it is not planned, or has an error, a row shows the route as configured."""
+    """Return one row per source topic. A route that is not planned or has an error gets a row as configured, after these."""
     source, name = route["from"], route["name"]
     rows: list[tuple[str, ...]] = [
         (

@@ -14,7 +14,8 @@ class MemoryConfig(ClusterModel):
     )
     individual_ack: bool = Field(
         default=False,
-        description="Acknowledge messages in any order, and redeliver only rejected ones; otherwise also all later ones.",
+        description="Acknowledge messages in any order, and redeliver only rejected ones; otherwise a rejected message is "
+        "redelivered with all later ones.",
     )
     empty_payload: bool = Field(default=True, description="Accept empty payloads; otherwise they are refused.")
     max_message_bytes: int = Field(

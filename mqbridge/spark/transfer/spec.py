@@ -46,9 +46,10 @@ class TargetsSpec:
     delivery: Delivery = field(default_factory=Delivery)
     partition_mode: PartitionMode = "rule"
     deduplicate: bool = True
-    """Store each message with a source once, in the order of the positions, despite failures and repeated attempts."""
+    """Store each message only once and in the order of the positions, even after failures and repeated attempts. This needs a row
+    with the columns `source` and `position`; other rows are stored at least once."""
     write_timeout_s: float = WRITE_TIMEOUT_S
-    """How many seconds transient failures are retried while no batch is acknowledged."""
+    """How many seconds transient failures are retried. A batch acknowledged between two failures restarts the time."""
     max_dead_letters: int | None = None
     """A transfer fails if its targets refuse more messages than this. None: no limit."""
     topic_from_rows: bool = False
