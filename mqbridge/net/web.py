@@ -49,6 +49,7 @@ class HttpConnections:
             extensions["sni_hostname"] = self._tls.settings.server_name
         async with self._borrow_client(url.scheme) as client:
             response = await client.request(method, url, extensions=extensions, **arguments)
+        # Record the expiry of the server's certificate; without a connection's stream (as in tests) there is none.
         if self._tls is not None and (stream := response.extensions.get("network_stream")) is not None:
             self._tls.record_server_certificate(f"{url.host}:{url.port or 443}", _StreamInfo(stream))
         return response

@@ -94,7 +94,7 @@ class Consumer:
         A reader (its subscription has `reader_from`, the entry to start at) acknowledges nothing.
         """
         topic, partition = self._names.topic_and_partition(consumer.topic)
-        target, index = self._seek_targets.pop(consumer, (None, 0))
+        target, index = self._seek_targets.pop(consumer, (None, 0))  # only the first entry after a seek can be its target
         first_index = index if target == (entry.ledger, entry.entry) else 0
         handle, messages = decode_received(consumer, entry, topic, partition, first_index=first_index)
         self._decoded_messages.extend(messages)

@@ -30,7 +30,7 @@ _RECEIPT_PREFIX = f"{Name.POP_CK}{NAME_END}".encode()
 def popped_topic(group: str, topic: str, retry: str) -> str:
     """Return the topic to name when a message is acknowledged: the topic itself, or the group's retry topic for it.
 
-    `retry` is the receipt's field: NORMAL, or the form of the retry topic's name (RETRY_V1 or RETRY_V2).
+    `retry` is the receipt's retry marker: NORMAL, or the form of the retry topic's name (RETRY_V1 or RETRY_V2).
     """
     return {NORMAL: topic, RETRY_V1: f"{RETRY_PREFIX}{group}_{topic}", RETRY_V2: f"{RETRY_PREFIX}{group}+{topic}"}[retry]
 

@@ -129,7 +129,7 @@ def _kind_of(name: str) -> _Kind:
 
 
 _kinds = BoundedCache(_kind_of)
-"""The kinds of recent names. `get` does not call the function, but is faster for a name that is in the cache."""
+"""The kinds of recent names. `get` is faster than `[name]`, but returns None for a name that is not in the cache."""
 
 
 class _SplitBlock:

@@ -157,8 +157,10 @@ class PartitionRegistration:
                 occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
                 if not attempts_left or (occupied and attempts_left < REGISTER_ATTEMPTS - 1):
                     raise
-                log.log(retry_log_level(error, logging.INFO), "registering %s failed, retrying: %s", self._calls, error)
-                await asyncio.sleep(OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S)
+                pause_s = OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S
+                level = retry_log_level(error, logging.INFO)
+                log.log(level, "registering %s failed, retrying in %g s: %s", self._calls, pause_s, error)
+                await asyncio.sleep(pause_s)
             if self._state.is_over:
                 self._state.raise_if_stopped()
         raise AssertionError("the loop over the attempts ended without a result or an error")
