@@ -78,7 +78,7 @@ def _positions(count: int, stored: Sequence[tuple[Sequence[int], PositionsOf, An
 
 
 def closed_outbound_future(target: str) -> "asyncio.Future[Receipt]":
-    """Return a failed future, for a send to a closed outbound; the error contains `target`, the topic, as it is."""
+    """Return a failed future, for a send to a closed outbound. `target` names the topic in the error: "topic 'a'"."""
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     future.set_exception(ClusterError(f"the outbound into {target} is closed", Failure.FATAL))
     return future

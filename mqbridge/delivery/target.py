@@ -2,7 +2,7 @@
 
     loop prevention -> edits -> partitions
 
-Steps without configuration are skipped. A batch is decoded only if a step needs its messages.
+Steps without configuration are skipped. A batch is decoded only if a step or the outbound needs its messages.
 """
 
 import asyncio
@@ -68,6 +68,7 @@ class Target:
     def shares(self, share: Share) -> Sequence[tuple[int, Share]]:
         """Apply the steps to the messages that passed the route's filter; return pairs of a target partition and its share."""
         if self._guard is not None:
+            # The outbound can send only batches of its `formats` without decoding.
             needs_messages = self._edit is not None or share.batch.format not in self.outbound.formats
             share = self._guard.keep(share, needs_messages=needs_messages)
         if self._edit is not None:

@@ -30,7 +30,7 @@ GROWTH_CHECK_S = 0.2
 """Pause between two checks whether the target of a waiting partition has grown; a check sends no request."""
 
 JOIN_TIMEOUT_S, JOIN_TIMEOUT_PER_PARTITION_S = 120.0, 1.0
-"""Timeout of a join, and its increase per partition; after that the join is retried.
+"""Timeout of a join, and its increase per source partition; after the timeout, the route starts a new membership.
 
 Each single request times out much earlier. But an adapter may subscribe to the partitions in sequence, each with several requests
 over a slow link.
@@ -195,7 +195,7 @@ class GroupMembership:
             await self._run_while_assigned(lane, self._check_gap(partition, delivery))
             await self._run_while_assigned(lane, self._wait_for_target(partition, delivery))
             if self._ending.is_set():
-                delivery.stop(self._deadline)  # so that `run` receives nothing: there may still be no target partition
+                delivery.stop(self._deadline)  # then it receives nothing: there may still be no target partition
             await delivery.run()
         except GapError as error:
             # Without `resume` it is unknown where to continue, so the gap cannot be skipped.

@@ -53,7 +53,10 @@ class RouteState:
 
     @property
     def is_pending(self) -> bool:
-        """True if the route has not opened its targets yet and is not being stopped: plans expect that it creates its topics."""
+        """True if the route has not opened its targets yet and is not being stopped.
+
+        Other routes are then planned as if the topics that it will create existed.
+        """
         return not (self._endpoints.is_open or self._stop_requested.is_set())
 
     @property

@@ -31,14 +31,14 @@ class Source(Options):
     msg_types: frozenset[Name] = Field(
         default=frozenset(),
         description="Select only messages of these types (TubeMQ's `$msgType$`, RocketMQ's tag). The server filters them if it "
-        "can. An empty list selects all. `filter` has more conditions.",
+        "can. An empty list selects all. The route's option `filter` has more conditions.",
     )
     refresh: Duration | None = Field(
         default=60.0,
         ge=MIN_REFRESH_S,
         description="Interval of checks for new topics and new source partitions. If new topics match the patterns, the route is "
-        "reopened with them. If a topic has new partitions, targets with `create` get more partitions, too. Null disables the "
-        "checks.",
+        "reopened with them. If a topic has new partitions, the gateway adds partitions to the targets that have the option "
+        "`create`. Null disables the checks.",
     )
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for consuming; see the inbound options below."

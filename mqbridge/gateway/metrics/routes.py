@@ -103,7 +103,6 @@ def _oldest_batch_age_s(route: Route) -> float:
 
 def times() -> Iterator[Family]:
     """Yield the times of the last batches, and the histograms of durations."""
-    received, stored = (lambda counters: counters.last_batch_at), (lambda counters: counters.last_stored_at)
     description = "Time at which the last batch was {} (Unix time); missing before the first"
     when_to_look = "It stands still while the lag grows."
     yield Family(
@@ -112,7 +111,7 @@ def times() -> Iterator[Family]:
         ROUTE,
         description.format("received"),
         when_to_look,
-        _unix_time_of(received),
+        _unix_time_of(lambda counters: counters.last_batch_at),
     )
     yield Family(
         "mqbridge_last_stored_timestamp_seconds",
@@ -120,13 +119,14 @@ def times() -> Iterator[Family]:
         ROUTE,
         description.format("stored"),
         when_to_look,
-        _unix_time_of(stored),
+        _unix_time_of(lambda counters: counters.last_stored_at),
     )
     yield Family(
         "mqbridge_delivery_seconds",
         "histogram",
         ROUTE,
-        "Time from sending a batch, after waits for rate limits and budget, until it and all before it are stored; once a batch",
+        "Time from sending a batch until it and all batches before it are stored, once per batch; waits for rate limits and "
+        "budget come before the sending and do not count",
         "It grows: the gateway or a target is slow.",
         of_routes(lambda route: route.counters.delivery),
     )

@@ -10,7 +10,7 @@ _SPECIAL_RULES = {
 }
 
 TABLE = FieldTable(
-    "memory",
-    "memory",
-    tuple(FieldRule(slot, slot, *_SPECIAL_RULES.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__),
+    system="memory",
+    title="memory",
+    rules=tuple(FieldRule(slot, slot, *_SPECIAL_RULES.get(slot, (NATIVE, "as it is"))) for slot in Message.__slots__),
 )
