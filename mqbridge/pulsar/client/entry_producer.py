@@ -29,7 +29,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 30.0
-"""Deadline of the first opening, not counting the wait for exclusive access. Later the producer reconnects without deadline."""
+"""Timeout of the first opening, not counting the wait for exclusive access. Later the producer reconnects without a timeout."""
 CLOSE_TIMEOUT_S = 10.0
 """Default time for which `close` waits for receipts."""
 EXPIRY_CHECK_S = 0.5
@@ -270,7 +270,7 @@ class EntryProducer:
             self.last_sequence_id = self._send_queue.last_stored_sequence = response.last_sequence_id
         elif self.settings.sole_sender and not self._send_queue.is_own_sequence(response.last_sequence_id):
             self._foreign_sequence_id = response.last_sequence_id
-        # Another producer may have used the name meanwhile. With deduplication the broker drops entries up to that one's last id.
+        # Another producer may have used the name meanwhile: a deduplicating broker drops entries up to that producer's last id.
         self._send_queue.next_sequence = max(self._send_queue.next_sequence, response.last_sequence_id + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:

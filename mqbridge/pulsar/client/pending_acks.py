@@ -38,7 +38,7 @@ class PendingAcks:
         return len(self._individual) + (self._cumulative is not None)
 
     def clear(self) -> None:
-        """Discard all pending acknowledgements, when the consumer's positions become invalid."""
+        """Discard all acknowledgements, after the consumer's positions were reset, for example by a seek."""
         self._cumulative = None
         self._individual.clear()
         self.partial.clear()
@@ -96,7 +96,8 @@ class PendingAcks:
     def put_back(self, group: Iterable[MessageIdData]) -> None:
         """Add individual acknowledgements again, because the broker did not confirm them.
 
-        Messages that were acknowledged in the meantime stay acknowledged.
+        A cumulative one is not put back: the caller keeps the last one that it sent. Messages that were acknowledged in the
+        meantime stay acknowledged.
         """
         for data in group:
             entry, mask = entry_id(data), from_words(data.ack_set)

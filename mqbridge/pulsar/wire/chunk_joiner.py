@@ -97,8 +97,8 @@ class _IncompleteMessage:
         self.parts.clear()
         self.announced_bytes = 0  # so that the message no longer counts for the limit of bytes
 
-    def has_chunk(self, metadata: MessageMetadata) -> bool:
-        """Return True if a chunk with the same uuid belongs to this message.
+    def owns_chunk(self, metadata: MessageMetadata) -> bool:
+        """Return True if the chunk with this metadata, which has our uuid, belongs to this message.
 
         A named producer may reuse a uuid after a restart, but not with the publish time of the earlier message.
         """
@@ -108,7 +108,7 @@ class _IncompleteMessage:
         """Return the message as one entry, with a defect unless all chunks were received."""
         if self.defect is None and (self.next_chunk_id != self.chunk_count or self.received_bytes != self.announced_bytes):
             received = f"{self.next_chunk_id} of {self.chunk_count} chunks of {self.metadata.uuid} received"
-            self.defect = f"only {received} ({self.received_bytes} bytes)"
+            self.defect = f"only {received} ({self.received_bytes} of {self.announced_bytes} bytes)"
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
         for field in CHUNK_FIELDS:
@@ -174,7 +174,7 @@ class ChunkJoiner:
             return [JoinedMessage(None, (entry_id,))]
         finished: list[JoinedMessage] = []
         message = self._incomplete.get(uuid)
-        if message is not None and not message.has_chunk(metadata):
+        if message is not None and not message.owns_chunk(metadata):
             message.set_defect(f"another message with the uuid {uuid} arrived before the message was complete")
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
             message = None
