@@ -114,7 +114,7 @@ class RetryQueue:
             lane.wake()
 
     async def _skip_gap(self, gap: GapError) -> None:
-        """Continue after the deleted messages. The seek commits its offset, so first wait until all earlier messages are stored.
+        """Continue after the deleted messages. The seek commits the new offset: first wait until earlier messages are stored.
 
         A gap without `resume` means that offsets have decreased, so which messages were read is unknown: continue at the end.
         """
@@ -127,14 +127,15 @@ class RetryQueue:
 
     async def _distribute(self, pulled: PulledRecords) -> None:
         """Split a pull into portions of one topic each; pass them to the lanes, and send messages of other topics back again."""
-        records, run = pulled.records, self.assigned.state.run
+        records = pulled.records
+        run = self.assigned.state.run  # a later seek or reset begins another run; commits of this one then have no effect
         # The offset after a record is that of the following one, because a retry queue may have gaps.
         next_offsets = {record.queue_offset: following.queue_offset for record, following in pairwise(records)}
         budget_bytes = pulled.size
         for topic, group in groupby(records, original_topic):
             part = list(group)
-            size = sum(len(record.body) for record in part)
-            portion = Portion(part, next_offsets.get(part[-1].queue_offset, pulled.next), size, budget_bytes, run)
+            body_bytes = sum(len(record.body) for record in part)
+            portion = Portion(part, next_offsets.get(part[-1].queue_offset, pulled.next), body_bytes, budget_bytes, run)
             budget_bytes = 0  # the first portion of a pull releases the bytes of the whole pull
             self._portions.append(portion)
             if topic is not None and topic in self._topics:
@@ -176,7 +177,8 @@ class RetryQueue:
         if lane is None:
             queue = self.assigned.queue
             name = f"{queue.topic}:{queue.broker}:{queue.id}"
-            partition = Partition(self._cluster, topic, name, index=0)  # no partition of the topic, so it has no index there
+            # The retry queue is no partition of the topic, so its index says nothing.
+            partition = Partition(self._cluster, topic, name, index=0)
             lane = self._lanes[topic] = RetryLane(partition, self)
             self._on_lane(lane)
         return lane

@@ -140,7 +140,7 @@ class PullConsumer:
         try:
             async with asyncio.timeout_at(deadline):
                 await self.held.unlock_unused(self.held.unused_locks)
-                if was_registered:
+                if was_registered:  # otherwise `start` failed early; the client may have another member of the group
                     await self.membership.leave()
         except TimeoutError:
             log.warning("%s was closed at its deadline, before every broker confirmed unlocking and unregistration", self.name)
@@ -196,7 +196,7 @@ class PullConsumer:
         self._rebalance_requested.set()
 
     async def unlock(self, queue: Queue) -> None:
-        """Release a queue's lock."""
+        """Release the lock of a queue that has ended, at its broker; without effect unless the group is orderly."""
         await self.held.unlock({queue})
 
     # --- rebalancing ------------------------------------------------------------------------------------------------
@@ -248,9 +248,9 @@ class PullConsumer:
             await assigned.revoke()
 
     async def _check_subscriptions(self) -> bool:
-        """Raise inconsistent subscriptions of the group's members from `assigned_queues`, once per difference; return True.
+        """Check that all members have our subscriptions. If not, `assigned_queues` raises the error, once per difference.
 
-        True, because inconsistent subscriptions are no reason for an early next rebalance.
+        Always returns True, because a difference is no reason for an early next rebalance.
         """
         try:
             if self._is_member:

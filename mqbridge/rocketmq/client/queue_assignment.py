@@ -17,7 +17,7 @@ from mqbridge.rocketmq.client.positions import Positions
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 RETRY_TOPIC_S = 60.0
-"""How long after joining a missing route of the group's retry topic (redelivered messages) makes us rebalance every second.
+"""Time after joining in which we rebalance every second while the group's retry topic (redelivered messages) has no route.
 
 Later, we rebalance every 20 s, as usual.
 """

@@ -39,6 +39,9 @@ class BalancedMembership(GroupMember):
     """Registers, sends heartbeats, lists partitions and leaves.
 
     Methods that call the Master may raise ClusterError: ServerRefused, with the Master's error code, if it refuses the call.
+
+    node      (number of this member from 0, number of members); None if the member has no number
+    priority  see `PackConsumer`
     """
 
     def __init__(
@@ -51,7 +54,6 @@ class BalancedMembership(GroupMember):
         node: tuple[int, int] | None = None,
         priority: int | None = None,
     ) -> None:
-        # `node`: number of this member from 0, number of members; None: it has no number. For `priority`, see `PackConsumer`.
         super().__init__(masters, group, topics, filters, priority=priority)
         self.skip_id = UNSET
         """Number of the last order by an administrator to move every partition to its end; UNSET before the first order."""
@@ -106,7 +108,7 @@ class BalancedMembership(GroupMember):
         self._apply_response(response)
 
     async def refresh_partitions(self) -> None:
-        """Request the list of partitions from the Master."""
+        """Request the lists of partitions and Brokers from the Master, and store those that have changed."""
         request = GetPartMetaRequestC2M(
             clientId=self.client_id,
             groupName=self.group,

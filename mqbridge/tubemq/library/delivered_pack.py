@@ -15,7 +15,7 @@ from mqbridge.tubemq.mapping.stored import decode
 
 
 class DeliveredPack:
-    """Tracks which messages of a pack are acknowledged, by their index. Each message has its pack as `handle`.
+    """Tracks which messages of a pack are acknowledged, by their index. It is the `handle` of each ReceivedMessage.
 
     zone           the time zone of `$msgTime$`
     skipped        indexes of messages not to deliver: acknowledged in an earlier delivery, or before the position of a seek
@@ -60,7 +60,7 @@ class DeliveredPack:
 
     @property
     def acknowledged(self) -> frozenset[int]:
-        """Indexes of the messages that are acknowledged, skipped, or of a type that is not in `types`."""
+        """Indexes of the acknowledged and skipped messages, and of those that `next_message` passed over because of `types`."""
         return frozenset(self._acknowledged)
 
     @property

@@ -77,7 +77,7 @@ class PackPuller:
     async def pull(self, timeout: float | None = None) -> PackDelivery | None:
         """Return the next pack; None if none arrives within `timeout` seconds. With `timeout` None, wait without limit.
 
-        Raises GapError once for a partition that lost data; this puller then stops reading that partition, even after `seek`.
+        Raises GapError once for a partition that lost data; this puller never reads it again, even after a seek.
         Raises ClusterError if the Master has excluded this member, or the consumer or this puller was closed.
         """
         try:

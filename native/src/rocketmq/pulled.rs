@@ -19,10 +19,11 @@ pub struct Pull {
 
 /// The name of the tag's property with its end, as in a property string.
 const TAG_NAME: &[u8] = &[b'T', b'A', b'G', b'S', NAME_END];
-/// Index of the lowest eight bits of the system flag in a record.
+/// Index in a record of the byte with the lowest eight bits of the system flag.
 const SYS_FLAG_AT: usize = 39;
 
-/// Returns the number of records, and the lowest eight bits of their system flags, combined by OR.
+/// Returns the number of records, and the lowest eight bits of their system flags, combined by OR: a bit is set if any record
+/// has it.
 pub fn count_stored(body: &[u8]) -> Result<(usize, u8)> {
     let (mut at, mut count, mut flags) = (0, 0, 0);
     while at < body.len() {
