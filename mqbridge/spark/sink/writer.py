@@ -1,7 +1,8 @@
 """The writers that Spark calls. `write` runs in a task, all other methods run in driver processes, each on its own copy.
 
 Spark makes a streaming writer for each batch and pickles it for the tasks: the batch begins when the writer is pickled. For the
-commit, Spark makes another writer and never pickles it. Both know the batch from the file that `progress` describes.
+commit, Spark makes another writer and never pickles it. Both read the sink's progress file (see `progress`), which
+tells the first writer its batch.
 """
 
 import logging
@@ -123,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert self._start is not None  # noqa: S101 - pickling the writer began the batch
         assert task.batch is not None  # noqa: S101 - streaming tasks have a batch
         progress, stage = self._start
-        stage = progress.decide(task.batch, stage)
+        stage = progress.decide(task.batch, stage)  # a task knows its batch's id, which `begin` did not
         if stage is Stage.SKIP:
             for _ in iterator:  # Spark requires that a task reads its rows
                 pass

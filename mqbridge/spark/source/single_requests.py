@@ -63,7 +63,7 @@ async def positions_at_time(cluster: Cluster, topic: str, time_ms: int) -> Mappi
 async def sample_density(
     cluster: Cluster, key: PartitionKey, begin: Position, until: Position, unit_ranges: Sequence[UnitRange]
 ) -> Density | None:
-    """Read the first messages between two positions, and return their density; None without messages or with a gap.
+    """Read the first messages between two positions, and return their density; None if there are no messages, or a gap.
 
     `unit_ranges` are the units between the positions. Raises ClusterError.
     """

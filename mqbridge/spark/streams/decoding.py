@@ -71,7 +71,7 @@ def encode(
     """Replace the columns `value` with a BINARY `payload`, and the column `key` with a BINARY `key`, as the sink expects them.
 
     By default `value` is every column except `key` and the columns that the sink knows. The result also has the sink's other
-    columns, such as `topic`; all others are dropped, and without `key` also an existing column "key". `how` is "json" (one
+    columns, such as `topic`. All other columns are dropped; so is a column "key" if `key` is None. `how` is "json" (one
     object with these columns), "string" (a single column as text), or a function that receives the values of the columns in
     order. An exception in the function fails the query.
     """
