@@ -50,12 +50,12 @@ class NameServers:
         Raises Unreachable, which lists the error of each server: FATAL if all of them refuse this client, else RETRY.
         """
         errors: list[ClusterError] = []
-        for _ in self.addresses:
+        for number, address in self._addresses_from_current():
             try:
-                return (await self._pool.get(self._current_address())).local_host
+                return (await self._pool.get(address)).local_host
             except ClusterError as error:
                 errors.append(error)
-                self.switch()
+                self._switch_after(number)
         raise _unreachable("no name server can be reached", errors)
 
     async def request(
@@ -77,8 +77,7 @@ class NameServers:
         """
         errors: list[ClusterError] = []
         missing = False
-        for _ in self.addresses:
-            address = self._current_address()
+        for number, address in self._addresses_from_current():
             try:
                 response = await self._request_at(address, code, ext)
                 if response.code == Status.SUCCESS:
@@ -94,7 +93,7 @@ class NameServers:
                 if error.failure in (Failure.FATAL, Failure.REFUSED):
                     raise
                 errors.append(error)
-            self.switch()
+            self._switch_after(number)
         if missing:
             return None
         raise _unreachable(f"{request_name(code)} failed at every name server", errors)
@@ -113,8 +112,17 @@ class NameServers:
         connection = await self._pool.get(address)
         return await connection.request(code, ext, b"", self._timeout_s)
 
-    def _current_address(self) -> str:
-        return self.addresses[self._switches % len(self.addresses)]
+    def _addresses_from_current(self) -> list[tuple[int, str]]:
+        """Return every server, beginning with the current one, each with the value of `_switches` at which it is the current one.
+
+        A call takes the list at its beginning: other calls switch too, and it would skip a server if it asked the current one.
+        """
+        numbers = range(self._switches, self._switches + len(self.addresses))
+        return [(number, self.addresses[number % len(self.addresses)]) for number in numbers]
+
+    def _switch_after(self, number: int) -> None:
+        """Switch away from a server that failed, unless a concurrent call has done so."""
+        self._switches = max(self._switches, number + 1)
 
 
 def _unreachable(problem: str, errors: Sequence[ClusterError]) -> Unreachable:

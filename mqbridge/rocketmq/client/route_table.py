@@ -80,7 +80,7 @@ class RouteTable:
         if not fresh and not self._needs_query(topic, now):
             return self._routes.get(topic)
         query = self._queries.get(topic)
-        if query is None:
+        if query is None or query.done():  # done: awaiting it would not yield to the loop, which has to call `_on_query_done`
             query = self._queries[topic] = spawn(self._query(topic), f"route of {topic}", log_errors=False)
             query.add_done_callback(lambda task: self._on_query_done(topic, task))
         try:
@@ -147,7 +147,8 @@ class RouteTable:
         return route
 
     def _on_query_done(self, topic: str, task: "asyncio.Task[TopicRoute | None]") -> None:
-        del self._queries[topic]
+        if self._queries.get(topic) is task:
+            del self._queries[topic]
         mark_error_retrieved(task)
 
     def _store(self, topic: str, route: TopicRoute | None) -> None:

@@ -1,5 +1,6 @@
 """Name servers: one is used until it fails, and impossible routes are not accepted."""
 
+import asyncio
 import json
 
 import pytest
@@ -73,6 +74,23 @@ async def test_one_name_server_is_used_until_it_fails(cluster: Cluster):
         assert await client.routes.get(TOPIC, fresh=True) is not None
         assert route_queries(cluster, NS) == before, "the name server that failed is not asked first again"
         client.name_servers.switch()
+    await client.close()
+
+
+async def test_concurrent_requests_that_fail_at_one_server_all_try_the_next(cluster: Cluster):
+    client = await connected(NS, NS2)
+    cluster.at[NS, ROUTE] = hangs_up
+    ext = {"topic": TOPIC}
+    requests = [client.name_servers.request(ROUTE, ext, lambda response: response.body) for _ in range(4)]
+    assert all(await asyncio.gather(*requests))
+    assert route_queries(cluster, NS2) == 4
+    await client.close()
+
+
+async def test_concurrent_connections_that_fail_at_one_server_all_try_the_next(cluster: Cluster):
+    client = scripted_client(NS, NS2)
+    cluster.unreachable.add(NS)
+    assert await asyncio.gather(*(client.name_servers.connect() for _ in range(4))) == ["10.1.2.3"] * 4
     await client.close()
 
 

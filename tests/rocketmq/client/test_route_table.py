@@ -156,6 +156,17 @@ async def test_watchers_keep_the_last_route_if_name_servers_forget_the_topic(clu
     await client.close()
 
 
+async def test_a_query_that_has_ended_is_not_shared(cluster: Cluster):
+    """Its result may be old, and awaiting it would not yield to the loop: a caller in a loop would block the whole process."""
+    client = scripted_client(route=60)
+    await client.connect()
+    ended = client.routes._queries[TOPIC] = asyncio.ensure_future(asyncio.sleep(0))
+    await ended
+    assert await client.routes.get(TOPIC, fresh=True) is not None
+    client.routes._on_query_done(TOPIC, ended)
+    await client.close()
+
+
 async def test_refreshing_continues_while_no_name_server_responds(cluster: Cluster, caplog):
     caplog.set_level("DEBUG")  # at INFO, unreachable name servers are logged only once for their cluster
     client = scripted_client(route=0.01)
