@@ -1,4 +1,8 @@
-"""Lane of one topic of a retry queue. `RetryQueue` adds its messages, and commits and releases the queue."""
+"""Lane of one topic of a retry queue.
+
+A retry queue holds messages of all topics that members of the group sent back to be delivered again. `RetryQueue` reads it, puts
+the messages into the lanes of their topics, and commits and releases the queue.
+"""
 
 import asyncio
 from collections import deque
@@ -51,13 +55,13 @@ class SharedRetryQueue(Protocol):
     def ended(self) -> asyncio.Event:
         """Set as soon as the queue is revoked, lost or released."""
 
-    def portion_delivered(self, portion: Portion) -> None:
+    def on_delivered(self, portion: Portion) -> None:
         """Record that a lane delivered the portion."""
 
-    def portion_requeued(self, portion: Portion) -> None:
+    def on_requeued(self, portion: Portion) -> None:
         """Record that a lane will deliver the portion again."""
 
-    def portion_stored(self, portion: Portion) -> None:
+    def on_stored(self, portion: Portion) -> None:
         """Record that all messages of the portion are stored in a target, or sent back again.
 
         Commits the offset below which all messages are stored or sent back.
@@ -119,7 +123,7 @@ class RetryLane:
             await self._changed.wait()
         portion = self._last = self._buffered.popleft()
         self._in_flight.append(portion)
-        self._queue.portion_delivered(portion)
+        self._queue.on_delivered(portion)
         records = portion.records
         return Batch(
             self.partition,
@@ -146,10 +150,13 @@ class RetryLane:
         self._queue.release_budget(portion)
         if portion in self._in_flight:
             self._in_flight.remove(portion)
-            self._queue.portion_stored(portion)
+            self._queue.on_stored(portion)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver the batch again after the delay, and all batches that were delivered after it. `failures` is not used."""
+        """Deliver the batch again after the delay, and all later batches that are not acknowledged by then.
+
+        `receive` continues with further batches during the delay. `failures` is not used.
+        """
         self._queue.release_budget(batch.handle)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
@@ -159,7 +166,7 @@ class RetryLane:
         while portion in self._in_flight and not self.revoked.is_set():
             newest = self._in_flight.pop()
             self._buffered.appendleft(newest)
-            self._queue.portion_requeued(newest)
+            self._queue.on_requeued(newest)
         self._changed.set()
 
     async def seek(self, position: Position) -> None:

@@ -145,7 +145,7 @@ class RetryQueue:
                 for record in part:
                     await self._send_back_again(record)
                 self.release_budget(portion)
-                self.portion_stored(portion)
+                self.on_stored(portion)
         if not records:
             self.assigned.release_budget(budget_bytes)
             if not self._portions:  # otherwise earlier messages are not stored yet; the next portion commits for this pull, too
@@ -183,16 +183,16 @@ class RetryQueue:
             self._on_lane(lane)
         return lane
 
-    def portion_delivered(self, portion: Portion) -> None:
+    def on_delivered(self, portion: Portion) -> None:
         """Record that a lane delivered the portion, so the next pull may be read."""
         self._buffered_bytes -= portion.held_bytes
         self._has_room.set()
 
-    def portion_requeued(self, portion: Portion) -> None:
+    def on_requeued(self, portion: Portion) -> None:
         """Record that a lane will deliver the portion again."""
         self._buffered_bytes += portion.held_bytes
 
-    def portion_stored(self, portion: Portion) -> None:
+    def on_stored(self, portion: Portion) -> None:
         """Record that all messages of the portion are stored in a target, or sent back again.
 
         Commits the offset below which all messages are stored or sent back.

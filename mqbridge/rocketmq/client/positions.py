@@ -97,7 +97,7 @@ class Positions:
         if address is None:
             self._client.routes.invalidate(queue.topic)
             raise ClusterError(
-                f"the route contains no master for queue {queue_label(queue)} now, the next use requests the route again",
+                f"the route contains no master for queue {queue_label(queue)} now; the next call requests the route again",
                 Failure.REFRESH,
             )
         return address

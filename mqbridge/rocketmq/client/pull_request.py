@@ -42,7 +42,8 @@ class PullResponse:
 
     `code` is FOUND, NOTHING (the queue has no message at the offset), FILTERED (no message passed the filter), or MOVED (the
     offset is outside of the queue, or was reset). `next` is the offset at which to continue. `first` and `end` are the queue's
-    first offset and the offset after its last message. `remark` is the broker's text, such as RESET; empty without one.
+    first offset and the offset after its last message. `remark` is the broker's text, empty without one; RESET, REMOVING and
+    FOUND_NULL name further causes of a code.
     """
 
     __slots__ = ("body", "code", "end", "first", "next", "remark")

@@ -32,7 +32,7 @@ HEADER_RESERVE_BYTES = 128 << 10
 CLOSE_TIMEOUT_S = 10.0
 """How long `close` waits by default for the results of pending sends."""
 ORDERED = 1
-"""With one request in flight per queue, messages are stored in the order of the calls."""
+"""The `in_flight_per_queue` that keeps the order: with one request in flight, messages are stored in the order of the calls."""
 
 
 class QueueProducer:
@@ -221,7 +221,7 @@ class QueueProducer:
         servers drop the topics of a broker that restarts, and all topics when they restart themselves.
         """
         try:
-            if self._route is None:
+            if self._route is None:  # this query raises RETRY while no master is registered: the topic may exist then
                 route = await Admin(self.client).route(self.topic)
             else:
                 route = await self.client.routes.get(self.topic)

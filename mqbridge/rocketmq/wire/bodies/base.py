@@ -161,7 +161,7 @@ def codec_of(value_type: Any) -> Codec:
         return list_codec(args[0])
     if origin is Mapping:
         return _map_codec(*args)
-    return Codec(Body.to_json, value_type.from_json, {})
+    return Codec(Body.to_json, value_type.from_json, {})  # any other type is a subclass of Body
 
 
 def _element_codec(element_type: Any) -> Codec:
