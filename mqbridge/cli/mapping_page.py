@@ -42,7 +42,7 @@ def generate_tables() -> str:
 
 
 def _is_published(adapter: Adapter) -> bool:
-    """Return True for built-in systems: adapters from outside have pages of their own."""
+    """Return True for the built-in systems that users can configure; third-party adapters have pages of their own."""
     return adapter.system not in UNPUBLISHED and adapter.cluster_model.__module__.startswith("mqbridge.")
 
 

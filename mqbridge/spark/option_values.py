@@ -90,7 +90,7 @@ def parse_boolean(value: str) -> bool:
 
 
 def make_word_parser(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of these words in any case."""
+    """Return a parser that accepts one of these words, in upper or lower case, and returns it in lower case."""
 
     def parse(value: str) -> str:
         word = value.strip().lower()

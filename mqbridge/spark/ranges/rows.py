@@ -1,4 +1,4 @@
-"""Ranges as rows: the source yields them with `mode=ranges`, and the pump of a mirror reads them.
+"""Ranges as rows: the source yields them with `mode=ranges`, and the tasks of `mqbridge spark mirror --through pump` read them.
 
 A row describes a range of one partition whose messages a task must move. It also contains estimates of the messages and bytes of
 the range, by which `divide_ranges` gives tasks equal work. Wrong estimates only make the work unequal.
@@ -96,8 +96,8 @@ def divide_ranges(rows: Sequence[RangeRow], max_tasks: int) -> list[list[RangeRo
     """Divide the ranges among at most `max_tasks` tasks with about equal work, and return the ranges of each task.
 
     Assigns the largest range first, always to the task with the least work so far. The result does not depend on the order of
-    `rows`. Ranges without an estimate have equal weight. The ranges of one
-    call should have the same kind of estimate, because bytes and messages are not converted.
+    `rows`. Ranges without an estimate have equal weight. Either all ranges of a call should have estimated bytes or none, because
+    the bytes of one range are compared with the messages of another as if they were the same unit.
     """
     tasks: list[list[RangeRow]] = [[] for _ in range(max(1, min(max_tasks, len(rows))))]
     weights = [0] * len(tasks)

@@ -72,7 +72,10 @@ class SourceState:
         self.target = {key: bounds.next for key, bounds in self.bounds_to_read().items()}
 
     def extend_target(self, keys: Collection[PartitionKey]) -> None:
-        """Add these partitions to the target, except those that it contains or that do not exist; do nothing without a target."""
+        """Add the current ends of these partitions to the target, if there is one.
+
+        Partitions that the target already contains, or that do not exist, are ignored.
+        """
         if self.target is not None:
             self.target = {**{key: self.bounds[key].next for key in keys if key in self.bounds}, **self.target}
 
@@ -101,7 +104,7 @@ class SourceState:
         return self._bounds_time is None or now - self._bounds_time >= self._metadata_s
 
     def topics_for_bounds(self, start: Offsets) -> set[str]:
-        """Return the topics whose bounds are needed: the topics to read, and those of `start`, even if no longer listed."""
+        """Return the topics whose bounds are needed: the listed topics, and those of `start` that the query still selects."""
         return {*self.topics, *(topic for topic, _ in start if self._reads_topic(topic))}
 
     def bounds_to_read(self) -> dict[PartitionKey, Bounds]:
@@ -121,7 +124,10 @@ class SourceState:
         return detect_losses({key: position for key, position in start.items() if self._is_read(key)}, self.bounds)
 
     def backlog(self, start: Offsets) -> dict[PartitionKey, tuple[Position, Position]]:
-        """Return the unread range of each partition of `start`, up to its end or the target. Empty ranges are left out."""
+        """Return the unread range of each existing partition of `start`, up to its end or the target, without empty ranges.
+
+        If retention deleted the messages at its start, the range begins at the first message that is still stored.
+        """
         backlog = {}
         for key, bounds in self.bounds_to_read().items():
             if key in start and start[key] < (until := self._limit(key, bounds, start[key])):
@@ -131,8 +137,8 @@ class SourceState:
     def end_offsets(self, start: Offsets, read_until: Offsets) -> dict[PartitionKey, Position]:
         """Return the end of a batch that reads its partitions up to `read_until`.
 
-        The offset of a recreated partition becomes its first position. New partitions are added with their first position, or
-        with the one that `begin` got for them.
+        If a partition was deleted and created again, its end is the first position of the new partition, and the next batch reads
+        it. New partitions are added with their first position, or with the one that `begin` got for them.
         """
         recreated = {
             loss.key: loss.bounds.first

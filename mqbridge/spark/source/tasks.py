@@ -77,7 +77,10 @@ async def plan_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: 
 
 
 async def _plan_measured_tasks(queries: ClusterQueries, settings: SourceSettings, ranges: Ranges) -> list[RangeTask]:
-    """Return the tasks of a batch, split at units. Requests estimates of messages and bytes only if the options need them."""
+    """Return the tasks of a batch, split at units. Requests estimates of messages and bytes only if the options need them.
+
+    The lag of a partition is here the size of its range: units, estimated messages and bytes.
+    """
     unit_ranges = await queries.measure(ranges)
     if settings.max_task_rows or settings.reads_ranges:
         lags = await DensityEstimator(queries).lags(ranges, unit_ranges)

@@ -23,6 +23,6 @@ class BoundedDeadLetters(DeadLetters):
         self._letters += len(failures)
         if self._max_letters is not None and self._letters > self._max_letters:
             reason = failures[0].reason
-            problem = f"more than {self._max_letters} messages of {source} are refused, one of them by {target} because {reason}"
+            problem = f"more than {self._max_letters} messages are refused, one from {source} by {target} because {reason}"
             raise DeliveryError(f"{problem}. Remove the cause, or raise maxDeadLetters", Failure.REFUSED)
         return super().make(target, messages, failures, source)
