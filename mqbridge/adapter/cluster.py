@@ -120,7 +120,7 @@ class Connectivity(Protocol):
 
     @property
     def unreachable_s(self) -> float | None:
-        """Seconds since a needed server became unreachable; None while all are reachable."""
+        """Seconds since the outage began: since its first server became unreachable. None while all are reachable."""
 
     @property
     def reason(self) -> str | None:

@@ -80,12 +80,13 @@ class InboundLane(Protocol):
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Acknowledge the messages of the batch at `indexes`, without waiting; None means all not acknowledged yet.
 
-        `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages: without `indexes`
-        one per message of the batch, with `indexes` one per message of the `Share` of the batch whose sending completed them.
+        `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages. Without
+        `indexes`, it has one position per message of the batch. With `indexes`, it is the receipt of the send
+        that completed these messages: it has one position per message of that send's `Share`, which may contain further ones.
         """
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Request redelivery of the batch's unacknowledged messages, which were not stored, after at least `delay_s`.
+        """Request redelivery of all messages of the batch that are not acknowledged, after at least `delay_s`.
 
         `failures` gives the reasons, by index in the batch; it is empty if they are unknown. Without `individual_ack`, all later
         messages of the partition are delivered again too, in order.
@@ -115,4 +116,7 @@ class Inbound(Protocol):
         """Yield a lane for each assigned partition until the inbound is closed. Raises ClusterError if it cannot continue."""
 
     async def close(self, deadline: float | None = None) -> None:
-        """Commit all acknowledgements, release all assigned lanes, and leave the group, by `deadline` as in `InboundLane`."""
+        """Commit all acknowledgements, release all assigned lanes, and leave the group.
+
+        `deadline` is that of `InboundLane.release`.
+        """

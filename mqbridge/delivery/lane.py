@@ -31,7 +31,7 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 DRAIN_S, REVOKED_DRAIN_S = 30.0, 5.0
-"""How long a lane without a deadline, and a revoked lane, wait for sends in flight.
+"""How long a lane that stops, and one that is revoked, wait at most for sends in flight; an earlier deadline shortens this.
 
 A revoked lane waits too, because some systems still accept its acknowledgements.
 """
@@ -58,7 +58,7 @@ class LaneDelivery:
         self._receiver: asyncio.Task[None] | None = None
         """The task of `_receive`."""
         self._deadline: float | None = None
-        """The deadline given to `stop`."""
+        """The deadline given to `stop` (loop time); None before, or without one."""
         self._stopping = False
         """True after `stop`."""
         self._abort_called = False
@@ -116,7 +116,10 @@ class LaneDelivery:
             raise self.error
 
     def stop(self, deadline: float | None = None) -> None:
-        """Stop receiving; `run` then drains until the deadline and returns, also if it has not started yet."""
+        """Stop receiving; `run` then drains (see `_drain`) and returns. If `run` has not started yet, it receives nothing.
+
+        `deadline` is a loop time; None: only the limits of `_drain` apply.
+        """
         self._stopping = True
         self._deadline = deadline
         if deadline is not None:

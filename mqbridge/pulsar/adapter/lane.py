@@ -34,7 +34,7 @@ class Delivery:
 
     generation      the consumer's generation at delivery, a number that changes when its position is set back, as by a seek; if
                     it has changed since, acknowledgements of the batch have no effect, because the broker redelivers it
-    last_entry      on an ordered lane, acknowledging the batch acknowledges everything up to this entry
+    last_entry      on an ordered lane (failover or exclusive), acknowledging the batch acknowledges everything up to this entry
     unacknowledged  entries whose messages are not all acknowledged; empty on an ordered lane
     """
 
@@ -108,7 +108,7 @@ class PulsarLane:
         if self._consumer.end_error is not None:
             raise self._consumer.end_error
         pause = self._end_check.check()
-        # None: a request is in flight, which wakes this lane when it finds the end, or the end is reached.
+        # None: the end is already reached, or a request is in flight; if it finds the end, it wakes this lane.
         await self._consumer.wait_available(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:

@@ -23,9 +23,9 @@ MAGIC_CHECKSUM = 0x0E01
 MAGIC_BROKER_METADATA = 0x0E02
 
 MIN_MESSAGE_BYTES = 6
-"""Minimum size of a message in a batch: four bytes for the size of its metadata, at least two for the metadata (payload size).
-A batch that announces more messages than fit is damaged. So an acknowledgement mask, with one bit per message, is always smaller
-than the payload."""
+"""Minimum size of a message in a batch: four bytes for the size of its metadata, and at least two for the metadata, whose
+payload size is required. A batch that announces more messages than fit is damaged. So an acknowledgement mask, with one bit per
+message, is always smaller than the payload."""
 
 ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
 """Bytes of memory that an entry takes besides its payload, and that each property in its own metadata adds. They were measured as

@@ -74,7 +74,10 @@ class Admin:
         return sorted({entry["topicName"] for entry in response["data"]} - SYSTEM_TOPICS)
 
     async def partitions(self, topic: str) -> dict[int, int]:
-        """Return the topic's configured partitions by Broker id, a total over the Broker's stores; empty without the topic."""
+        """Return the number of the topic's configured partitions on each Broker, by Broker id; empty if the topic does not exist.
+
+        A Broker keeps a topic in one or more stores, and `numPartitions` counts the partitions of one store.
+        """
         return {
             broker: entry["numPartitions"] * entry["numTopicStores"]
             for broker, entry in (await self._topic_configs(topic)).items()
@@ -174,7 +177,10 @@ class Admin:
         return changed
 
     async def _add_partitions(self, topic: str, missing: int, configs: dict[int, dict[str, Any]]) -> list[int]:
-        """Add at least `missing` partitions, spread over the Brokers that have the topic; return the changed Brokers' ids."""
+        """Add `missing` partitions, spread over the Brokers that have the topic; return the changed Brokers' ids.
+
+        It may add more than `missing`, because a Broker adds the same number of partitions in each of its stores of the topic.
+        """
         changed = []
         for brokers_left, (broker, entry) in zip(range(len(configs), 0, -1), configs.items(), strict=True):
             stores = entry["numTopicStores"]

@@ -48,7 +48,7 @@ pub struct Decoder<'m, M: MsgTimes> {
     msg_times: &'m mut M,
     /// Finds RESERVED_PREFIX.
     prefix_finder: memmem::Finder<'static>,
-    /// Set by `read_reserved_items`: the pairs among the items that it read that do not carry a message field.
+    /// The pairs that the last `read_reserved_items` read and that carry no message field.
     other_pairs: Vec<Pair>,
 }
 
@@ -176,7 +176,7 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
 
 /// Returns the offset at which the attribute string ends and the body begins; None if there is no attribute string.
 ///
-/// If its length is not possible, the data have no attribute string, although the flag says so.
+/// If the length field is negative or exceeds the data, all data are the body, although the flag announces an attribute string.
 fn attributes_end(data: &[u8], flag: i32) -> Option<usize> {
     if flag & HAS_ATTRIBUTES == 0 {
         return None;
