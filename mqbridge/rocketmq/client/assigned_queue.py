@@ -45,8 +45,8 @@ class AssignedQueue:
     """
 
     def __init__(self, context: ConsumerContext, queue: Queue, subscription: Subscription, puller: Puller) -> None:
-        self.queue = queue
-        self.state = QueueState()
+        self.queue, self._context = queue, context
+        self.state = QueueState(str(self))
         self.ended = asyncio.Event()
         """Set as soon as the queue ends in one of these ways."""
         self.holds_budget = False
@@ -54,7 +54,6 @@ class AssignedQueue:
 
         Set by the user of the queue.
         """
-        self._context = context
         self._error: MqbridgeError | None = None
         """The error that `receive` raises once no pull is buffered."""
         self._changed = asyncio.Event()

@@ -41,7 +41,9 @@ class Pull(NamedTuple):
 class QueueState:
     """State and offsets of a queue; see the module. Times are loop times."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "the queue") -> None:
+        """`name` is the queue's name in errors."""
+        self._name = name
         self.state = State.ASSIGNED
         self.run = 0
         """Number of the current run; 0 before `start`."""
@@ -77,7 +79,7 @@ class QueueState:
     def _transition(self, event: Event) -> None:
         after = TRANSITIONS.get((self.state, event))
         if after is None:
-            raise LocalProtocolError(f"a queue that is {self.state.value} cannot {event.value}")
+            raise LocalProtocolError(f"{self._name} cannot {event.value}, because it is {self.state.value}")
         self.state = after
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -102,9 +104,9 @@ class QueueState:
         hold it while there are no messages; it is asked to only at the end of the queue.
         """
         if self.state is not State.READING:
-            raise LocalProtocolError(f"a queue that is {self.state.value} cannot be pulled")
+            raise LocalProtocolError(f"{self._name} cannot be pulled, because it is {self.state.value}")
         if self._pull is not None:
-            raise LocalProtocolError(f"the queue is being pulled already, at offset {self._pull.offset}")
+            raise LocalProtocolError(f"{self._name} is being pulled already, at offset {self._pull.offset}")
         commit = self.acknowledged if with_commit and self.lock_holds(now) else None
         if commit is not None:
             self._reported = commit
@@ -123,7 +125,7 @@ class QueueState:
         if not self.is_current(pull):
             return False
         if next_ < self.position:
-            raise LocalProtocolError(f"a pull response continues at offset {next_}, before the queue's position {self.position}")
+            raise LocalProtocolError(f"a pull of {self._name} continues at offset {next_}, before its position {self.position}")
         self._transition(Event.RESPONSE)
         self._pull, self.first_start = None, False
         at_end, before = next_ >= end, (self.position, self.at_end)

@@ -34,7 +34,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """Event that changes the state. The value completes the error "a queue that is … cannot …"."""
+    """Event that changes the state. The value completes the error "the queue cannot …"."""
 
     START = "start"
     RESPONSE = "get a response"
