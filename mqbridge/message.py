@@ -1,7 +1,7 @@
 """The gateway's message model: messages, the batches that move through the gateway, and shares of batches.
 
-A batch is a run of consecutive messages of one source partition. It is decoded into `Message` objects only on demand, and
-nothing in the gateway handles messages one by one: no task, future or log line per message.
+A batch is a run of consecutive messages of one source partition. It is decoded into `Message` objects only on demand. Tasks,
+futures and log lines are per batch, never per message.
 
 Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both allow a key twice, and order is kept.
 """
@@ -16,8 +16,9 @@ from mqbridge.native import pick
 Position = tuple[int, ...]
 """A position in a partition; positions compare as tuples.
 
-Its components are: TubeMQ (offset of a pack, number of messages between this offset and the message), Pulsar (ledger, entry,
-batch index), RocketMQ, log and memory (offset,). A pack is the messages of one response of a TubeMQ Broker.
+Its components are: Pulsar (ledger, entry, batch index), RocketMQ, log and memory (offset,), TubeMQ (offset, index). A TubeMQ
+Broker sends messages in packs, one in each response, with the offset of the pack only. So `offset` is the one where a pack
+begins, and `index` is the number of messages of the partition from there to the message.
 """
 
 Pair = tuple[str, str]
@@ -63,7 +64,7 @@ class Partition:
 
 
 class Message:
-    """One message. A plain class with slots, because the hot path makes one object per message.
+    """One message. A plain class with slots, because decoding makes one object per message.
 
     payload        bytes, or None for a tombstone
     properties     ordered pairs of text
@@ -280,7 +281,9 @@ NO_SOURCE = Partition("", "", "", 0)
 
 
 class Share:
-    """The part of a batch for one target partition: all messages of the batch or those at `indexes`, original or `edited`.
+    """The part of a batch for one target partition: all messages of the batch or those at `indexes`.
+
+    `edited` are all messages of the share, changed or not, if at least one was changed; otherwise None.
 
     count       number of messages
     is_edited   True if the share has edited messages: the outbound must then send `messages`, not `batch.data`
@@ -301,7 +304,7 @@ class Share:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages of the share, in order: the edited ones if there are any."""
+        """The messages of the share, in order, with their changes if it is edited."""
         if self.is_edited:
             assert self._edited is not None, "the messages of this edited share were released"  # noqa: S101 - the outbound's bug
             return self._edited

@@ -60,7 +60,7 @@ async def run_command(argv: tuple[str, ...]) -> str:
             raw = await _read_all(process.stdout)
             status = await process.wait() if len(raw) <= MAX_BYTES else 0  # do not wait for a program with endless output
     except TimeoutError:
-        raise Unreadable(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
+        raise Unreadable(f"the command that prints the secret did not end within {COMMAND_TIMEOUT_S:g} s") from None
     finally:
         await _kill(process, transport)
     if status:

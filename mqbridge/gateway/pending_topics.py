@@ -40,7 +40,7 @@ def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | re.Pa
 
 
 def _rendered_name(template: str, topic: str) -> str:
-    """Return the target topic for a source topic that the route names exactly; "", which matches no topic, after an error."""
+    """Return the target topic for a source topic that the route names exactly; "", which is no topic's name, if there is none."""
     try:
         return render_target_topic(template, SelectedTopic(topic, {"topic": topic}))
     except ConfigError:  # the template needs a pattern's groups: the route will fail with this error, and creates no topic

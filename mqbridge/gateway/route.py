@@ -42,7 +42,10 @@ LOOPED_LOG_INTERVAL_S = 60.0
 
 
 async def already_connected() -> float:
-    """Return at once, for clusters that are connected already. 0.0: no cluster was connected late (see `Route`)."""
+    """Return at once: the default of `wait_connected`, for clusters that are connected already.
+
+    The result is a loop time in the past, because no failure can be due to servers that still start.
+    """
     return 0.0
 
 
@@ -151,7 +154,11 @@ class Route(RouteState):
                 await self._stop_requested.wait()
 
     async def _open_endpoints(self) -> None:
-        """Wait for the clusters, then call `prepare`. If the route is stopped before this ends, no endpoint stays open."""
+        """Wait for the clusters, then call `prepare`; return early if the route is stopped.
+
+        Endpoints that were opened before that stay open until `close`. Those that are opened after the deadline of the stop are
+        closed at once.
+        """
         opening_task = spawn(self._prepare_connected(), f"opening of {self.name}", log_errors=False)
         stop_waiter = spawn(self._stop_requested.wait(), f"end of {self.name}")
         try:
@@ -213,7 +220,7 @@ class Route(RouteState):
     async def _watch_clusters(self, membership: GroupMembership) -> None:
         """Poll the clusters for changes; return after opening `_next_endpoints`, which the next membership uses.
 
-        Also returns when the membership ends: an adapter may swallow the cancellation.
+        Also returns when the membership ends: `_consume` then cancels this task, but an adapter may swallow the cancellation.
         """
         interval = self.config.source.refresh
         while self._next_endpoints is None and not membership.is_ending:
@@ -244,7 +251,7 @@ class Route(RouteState):
         return retry_log_level(error, logging.WARNING) if has_outage else logging.WARNING
 
     def _on_membership_failure(self, error: Exception) -> None:
-        """Keep the first transient failure as `retry_reason`; stop the route after any other failure."""
+        """Stop the route if the failure is not transient. The first transient failure becomes `retry_reason`."""
         if is_transient(error):
             self.retry_reason = self.retry_reason or error
         else:

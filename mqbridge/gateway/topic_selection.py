@@ -39,7 +39,8 @@ async def select_source_topics(
                 raise not_created_yet_error(route, source.name, pattern, creator)
         raise ConfigError(
             f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(names_and_patterns)}",
-            hint=f"A pattern matches whole names, like {_similar_names(names_and_patterns, existing)}"
+            hint="A pattern must match a whole topic name; existing topics are, for example, "
+            + _similar_names(names_and_patterns, existing)
             if existing
             else "The cluster has no topics at all",
         )

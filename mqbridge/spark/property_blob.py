@@ -119,7 +119,7 @@ def _slice(data: bytes, offset: int, lengths: Sequence[int]) -> tuple[bytes, ...
     """Return consecutive slices of these lengths from `offset` on. Raises ValueError if they do not end with the data."""
     slices = tuple([data[offset : (offset := offset + length)] for length in lengths])
     if offset != len(data):
-        raise ValueError(f"by their lengths, the strings end at byte {offset}, but there are {len(data)} bytes")
+        raise ValueError(f"the lengths of the property names or values end at byte {offset}, but the data has {len(data)} bytes")
     return slices
 
 

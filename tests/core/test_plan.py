@@ -67,7 +67,7 @@ async def test_missing_topics_and_clusters(world: World) -> None:
     [none] = await problems(world, route("r", "a/~persistent://.*/orders_.*", "b/t"))
     assert none == (
         "route 'r': no topic of cluster 'a' matches ~persistent://.*/orders_.*. "
-        "A pattern matches whole names, like orders_us, orders_eu, payments"
+        "A pattern must match a whole topic name; existing topics are, for example, orders_us, orders_eu, payments"
     )
     [empty] = await problems(world, route("r", "b/~x.*", "c/t"))
     assert empty == "route 'r': no topic of cluster 'b' matches ~x.*. The cluster has no topics at all"

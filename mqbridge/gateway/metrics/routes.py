@@ -20,6 +20,7 @@ _WHEN_TO_LOOK = {
     "batches": "Small batches are expensive: divide the received messages by it for the mean size.",
     "bytes": "The bandwidth that the route uses.",
 }
+"""When to look at each total, and what its value then means, by the total's name (`Total.name`)."""
 
 
 def totals() -> Iterator[Family]:
@@ -33,7 +34,7 @@ def _reader(total: Total) -> Callable[[Route], float]:
 
 
 def states() -> Iterator[Family]:
-    """Yield the metrics of the current state of routes."""
+    """Yield the gauges: the current state of routes, and how often they began a group membership."""
     for name, description, when_to_look, read in (
         (
             "route_up",
@@ -49,7 +50,7 @@ def states() -> Iterator[Family]:
         ),
         (
             "route_sessions",
-            "Number of times that the route began to join its group",
+            "Number of group memberships that the route has begun, including those whose join failed",
             "It grows: joins or memberships fail.",
             lambda route: route.memberships,
         ),

@@ -106,7 +106,7 @@ class Store:
         await asyncio.wait([closing], timeout=seconds_until(deadline))
         if not closing.done():
             log.warning(
-                "log file %s is still in use by this process and will be closed when the current transaction ends",
+                "the embedded log's file %s is still in use by this process and will be closed when the current transaction ends",
                 self.config.path,
             )
         executor.shutdown(wait=False)  # its thread ends after its last job
@@ -191,7 +191,7 @@ class Store:
                     pass
             except ClusterError as error:
                 log.warning(
-                    "deleting old messages from log file %s failed, retrying in %.0f s: %s",
+                    "deleting old messages from the embedded log's file %s failed, retrying in %.0f s: %s",
                     self.config.path,
                     RETENTION_INTERVAL_S,
                     error,

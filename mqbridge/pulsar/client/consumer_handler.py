@@ -342,7 +342,7 @@ class ConsumerHandler:
             # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated. After a
             # RequestTimeout `BrokerRegistration` closes the consumer at this broker before it subscribes again.
             raise RequestTimeout(
-                f"the consumer of topic {self.topic} subscribes again, because its start position changed during SUBSCRIBE"
+                f"SUBSCRIBE to {self.topic} is repeated as after a timeout: its start position changed before the response"
             )
 
     def on_registered(self, connection: Connection) -> None:  # noqa: ARG002 - an argument of `Registrable`

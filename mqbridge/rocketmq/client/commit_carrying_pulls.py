@@ -1,8 +1,8 @@
 """Lets a separate commit request (when a queue is released or its position moves) wait for earlier pulls that carry a commit.
 
 Brokers handle requests concurrently, so the commit in a pull that is still in flight could overwrite a later commit. So a task
-whose pull carries a commit is not cancelled at once: it ends when the response arrives, and the commit request is sent after the
-task has ended.
+whose pull carries a commit is not cancelled at once. It ends when the response arrives, or `wait` cancels it when the commit is
+certainly stored: after COMMIT_STORED_S if the broker may hold the pull. The commit request is sent after the task has ended.
 """
 
 import asyncio
@@ -24,7 +24,10 @@ class CommitCarryingPulls:
         self._stored_at = 0.0
         """Loop time from which the commit of the last pull with a commit is certainly stored, or the pull has timed out."""
         self._ending: dict[asyncio.Task[None], float] = {}
-        """Tasks that end after the response to their commit-carrying pull, and for each the `_stored_at` of its pull."""
+        """Tasks whose commit-carrying pull has no response yet, and for each the `_stored_at` of its pull.
+
+        Each ends after the response, or `wait` cancels it.
+        """
 
     def started(self, task: "asyncio.Task[None]", *, hold: bool) -> None:
         """Record that this task sends a pull with a commit. `hold`: the broker may hold the pull until messages arrive."""
@@ -39,7 +42,7 @@ class CommitCarryingPulls:
         self._ending.pop(task, None)
 
     def cancel_unless_committing(self, task: asyncio.Task[None]) -> None:
-        """Cancel this task, unless its commit may be in flight; then the task ends by itself after the response."""
+        """Cancel this task, unless its commit may be in flight; then it ends after the response, or `wait` cancels it."""
         if not self.mark_ending(task):
             task.cancel()
 

@@ -208,7 +208,7 @@ class _RemotingEndpoint(Endpoint):
 
 
 def _reject_frames(_: list[bytes]) -> None:
-    raise AssertionError("a frame of RocketMQ was passed to a callback that must never be called")
+    raise AssertionError("the endpoint called `on_frames` of a RocketMQ connection, but `_process` handles all frames")
 
 
 def _frame(

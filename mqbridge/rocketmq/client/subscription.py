@@ -55,7 +55,10 @@ def tagged(topic: str, tags: Iterable[str]) -> Subscription:
 
 
 def parse_tags(topic: str, expression: str) -> Subscription:
-    """Parse a tag expression of the Java clients: `*`, or `a || b`. Raises LocalProtocolError."""
+    """Parse a tag expression of the Java clients: `a || b`, or `*`, or one without tags, which means all messages, too.
+
+    Raises LocalProtocolError if `*` is one of the parts of a longer expression.
+    """
     tags = split_expression(expression)
     return tagged(topic, tags) if tags else everything(topic)
 

@@ -86,7 +86,7 @@ class SubscriptionConsistency:
             return ConsumerConnections.decode(response.body) if response.code == Status.SUCCESS else None
         except (ClusterError, ProtocolError) as error:
             log.debug(
-                "querying the subscriptions of group %s at broker %s failed, checking without them: %s",
+                "group %s: querying the members' subscriptions at broker %s failed, comparing only those of other brokers: %s",
                 self._group,
                 address,
                 error,

@@ -1,6 +1,7 @@
-"""Encodes an application's messages to send requests: with the gateway's mapping, plus delay levels and compression.
+"""Encodes an application's messages as send requests: with the gateway's mapping, plus delay levels and compression.
 
-A message with a delay level or a compressed body is a request of its own; other messages share batches.
+A message is a request of its own if it has a delay level or a compressed body, if its `deliver_at` is in the future, or if it is
+within the broker's limit only without the framing of a batch. Other messages share batches.
 """
 
 import time
@@ -49,8 +50,11 @@ class MessageEncoder:
         self._reserve_ids, self._unique_id, self._codec = reserve_ids, unique_id, codec
         self._max_message_bytes = max_message_bytes
         self.delay_levels: Sequence[int] | None = None
-        """Delays in ms, from level 1 on, of brokers before 5.0; () for later brokers, which deliver at any time. None until the
-        producer has queried them, before its first message with `deliver_at`; if the query fails, None counts as ()."""
+        """The delays in ms of brokers before 5.0, from level 1 on; () for later brokers, which deliver at any time.
+
+        The producer queries the brokers for them before its first message with `deliver_at`. None before the query and if it
+        fails; None has the effect of ().
+        """
 
     def encode(self, messages: Sequence[OutgoingMessage]) -> tuple[list[EncodedRequest], list[MessageFailure]]:
         """Encode messages for one queue, in order; return a failure for each message that RocketMQ cannot store."""
@@ -89,7 +93,8 @@ class MessageEncoder:
     def needs_single_send(self, message: OutgoingMessage) -> bool:
         """Return True if the message has a delay level or is compressed, so no batch can hold it.
 
-        False for a message with `deliver_at`, which never has a delay level: `encode` sends it alone if necessary, uncompressed.
+        False for a message with `deliver_at`, whose field `delay_level` is 0: the mapping's `encode`, which `self.encode` calls
+        for all other messages, sends it alone if necessary, uncompressed.
         """
         is_compressed = (
             self._codec is not None and len(message.payload or b"") >= MIN_COMPRESSED_BYTES and message.deliver_at is None
@@ -108,6 +113,7 @@ class MessageEncoder:
             raise MappingError(f"delay_level is {message.delay_level}; allowed are 0 (no delay) and the levels 1 to {MAX_LEVEL}")
         delay = (Name.DELAY, str(message.delay_level)) if message.delay_level else None
         try:
+            # stamp=None: no origin is written, because messages of an application come from no source partition
             block, flag = write_block(message.as_message(), stamp=None, alone=True, delay=delay)
         except UnicodeEncodeError as error:
             raise MappingError(f"a text of the message cannot be encoded as UTF-8: {error}") from error

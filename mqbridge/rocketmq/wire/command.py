@@ -116,7 +116,8 @@ def measure(data: bytes, at: int) -> int:
     prefix that starts no valid frame.
     """
     if len(data) - at < PREFIX_BYTES:
-        if len(data) > at and data[at] > 1:  # 0 in a valid frame; 1 if it is too large, which is reported below
+        # The first byte is the high byte of the length: 0 in a valid frame. 1 means at least 16 MiB, which is reported below.
+        if len(data) > at and data[at] > 1:
             raise RemoteProtocolError(_wrong_protocol_problem(data[at]))
         return PREFIX_BYTES
     total, type_and_size = _unpack_prefix(data, at)
@@ -141,7 +142,10 @@ def _wrong_protocol_problem(first_byte: int) -> str:
 
 
 def encode(command: Command, *, binary: bool = False) -> bytes:
-    """Encode a command to a frame. Raises LocalProtocolError if the frame is too large or a field does not fit the header."""
+    """Encode a command to a frame. `binary` selects the encoding of the header; `command.binary` is ignored.
+
+    Raises LocalProtocolError if the frame is too large or a field does not fit the header.
+    """
     return encode_without_body(command, binary=binary) + command.body
 
 

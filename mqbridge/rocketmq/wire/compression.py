@@ -91,7 +91,9 @@ def _inflate(data: bytes, limit: int) -> bytes:
     stream = zlib.decompressobj()
     plain = stream.decompress(data, limit + 1)  # one byte more than the limit reveals a longer stream
     if len(plain) > limit or not stream.eof:
-        raise zlib.error("too long" if len(plain) > limit else "the stream is cut off")
+        raise zlib.error(
+            f"the decompressed body exceeds {limit} bytes" if len(plain) > limit else "the compressed body is cut off"
+        )
     return plain
 
 

@@ -1,4 +1,4 @@
-"""Filter expressions of a subscription by tag: `*` for all messages, or tags joined by `||`.
+"""Filter expressions of a subscription by tag: tags joined by `||`, or `*` or an expression without tags for all messages.
 
 The broker compares only the hash of a message's tag with the hashes of the subscribed tags, so it also delivers messages whose
 tag has the same hash by chance: the receiver must compare the tag itself.
@@ -19,7 +19,10 @@ NO_TAG_CODE = 0
 
 
 def split_expression(expression: str) -> list[str]:
-    """Return the tags of an expression, in order and without repeats; an empty list if it matches every message."""
+    """Return the tags of an expression, in order and without repeats.
+
+    The list is empty if the expression matches every message: `*`, or an expression without tags, such as "" or `||`.
+    """
     if expression.strip() in {"", ALL}:
         return []
     return list(dict.fromkeys(tag for tag in (part.strip() for part in expression.split(SEPARATOR)) if tag))

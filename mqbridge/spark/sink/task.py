@@ -19,7 +19,10 @@ from mqbridge.spark.transfer.targets import FindCluster
 from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_STREAMS = 64
-"""Maximum number of open transfers of one task. To open another one, the task first finishes the least recently used one."""
+"""Maximum number of open transfers of one task: each writes one `Stream`, a pair of source partition and target topic.
+
+To open another one, the task first finishes the least recently used one.
+"""
 
 Gate = Callable[[], Awaitable[None]]
 """Awaited before each batch is sent. Raises if this task must stop sending, because a later attempt has replaced it."""
@@ -85,10 +88,10 @@ class _BatchQueue:
 
 
 class TaskWriter:
-    """Writes the rows of one task: call `write` for the rows, then `finish`; or `abort` at any time.
+    """Writes the rows of one task: call `write` for the rows, then `finish`, and at the end always `abort`.
 
     job     name of the job, the same in every attempt; part of the producer names for deduplication
-    replay  where messages of the task may be stored already; None: none is stored
+    replay  the positions in the target from which messages of the task may be stored already; None: none is stored
     gate    None: every batch may be sent
     watch   None: nothing stops the task from outside
 
@@ -120,7 +123,7 @@ class TaskWriter:
     async def write(self, batches: Iterable[tuple[Stream, Batch]]) -> None:
         """Queue the batches for their transfers, and wait while the queues are full.
 
-        Raises the first error of a transfer or the watch.
+        Raises the first error of a transfer or the watch, and the error of creating a target topic.
         """
         if self._watch is not None and self._watch_task is None:
             self._watch_task = spawn(self._run_watch(self._watch), "watching for later attempts")
@@ -147,7 +150,7 @@ class TaskWriter:
         return self._result
 
     async def abort(self) -> None:
-        """Cancel all transfers. Messages that they sent may be stored."""
+        """Cancel the open transfers (none after `finish`) and the watch. Messages that were sent may be stored."""
         transfers, self._transfers = self._transfers, {}
         await cancel(self._watch_task, *(task for _, task in transfers.values()))
 

@@ -72,23 +72,24 @@ class StreamPlanner:
             offsets = await self.queries.positions(starting, self.state.bounds_to_read(), default=Start.EARLIEST)
             if isinstance(starting, AtTimestamp):  # a position may be after the known ends: a message arrived since
                 await self._refresh_bounds({})
-            # The empty batch writes these offsets into the checkpoint: after a restart, latest would be a later position.
+            # A query that begins with the latest messages runs an empty first batch, which writes these offsets into the
+            # checkpoint: after a restart, latest would be a later position.
             self.state.begin(offsets, with_empty_batch=_contains_latest(starting))
         assert self.state.initial is not None  # noqa: S101 - set by `begin`
         return self.state.initial
 
     async def begin_offsets(self, start: Offsets, end: Offsets) -> Offsets:
-        """Return where a batch between two offsets begins, including the partitions that `start` lacks.
+        """Return where the batch from `start` to `end` begins: `start`, except in a repeated first batch.
 
-        Spark does not store where the first batch began. If the first batch is repeated after a restart, `start` is a new
-        result of `initial_offsets`, which lacks partitions that are missing now, or deferred because the topics to copy them to
-        do not exist. The first batch may have read these partitions, so this method finds where they begin.
+        Spark does not store where the first batch began, so after a restart, `start` is a new result of `initial_offsets`. It
+        lacks partitions that do not exist now, and deferred ones, whose target topics do not exist. The first batch may have
+        read these partitions before the restart, so this method adds the positions where they begin.
 
         Raises ClusterError, GapError.
         """
         lacking = end.keys() - start.keys()
         if not lacking or start != self.state.initial:
-            return start  # partitions that `end` adds are read from the next batch on
+            return start  # `end` contains new partitions with their first position: the next batch begins to read them
         missing = await self.queries.missing_after_wait(lacking)
         if missing and self._settings.fail_on_data_loss:
             raise GapError(f"{Loss(min(missing), LossKind.MISSING, position=end[min(missing)], bounds=None)}. {DATA_LOSS_HINT}")
@@ -106,8 +107,8 @@ class StreamPlanner:
     async def end_offsets(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next batch, or `start` if there is nothing to read. Raises ClusterError, ConfigError, GapError.
 
-        A query with availableNow waits until the targets of deferred partitions, the topics to copy them to, exist, because it
-        must not end before these partitions are read.
+        A query with availableNow must not end before all partitions of its frozen end (`state.target`) are read. So it waits
+        while some of them are deferred: `deferred_targets` returns these, and is empty for other queries.
         """
         timeout_s = min(RESTART_TIMEOUT_S, self._settings.retry_s)
         deadline = time.monotonic() + timeout_s
@@ -170,7 +171,7 @@ class StreamPlanner:
             log.warning(MISSING_TEXT, self._settings.cluster.name, len(missing), example, rest_s)
             await asyncio.sleep(backoff.delay())
             self.state.set_bounds(await self.queries.bounds(topics), time.monotonic())
-        self.state.extend_target(awaited)  # those that were also missing when the target was frozen are not in it yet
+        self.state.extend_target(awaited)  # a frozen target lacks the partitions that were missing when it was frozen
 
     async def _handle_losses(self, start: Offsets) -> None:
         """Raise GapError for a data loss, or log each loss once if the options accept it."""

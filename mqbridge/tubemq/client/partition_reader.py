@@ -143,6 +143,7 @@ class PartitionReader:
         else:
             self._state.on_get_refused()
         if code != codes.SPEED_LIMIT:
-            raise codes.refusal_error(f"reading {self._calls}", code, response.errMsg)
+            partition = str(self._calls)  # names topic, partition and group
+            raise codes.refusal_error(f"reading {partition}", code, response.errMsg)
         self._counters.limited += 1
         self._pacing.on_speed_limit(response.minLimitTime)

@@ -1,9 +1,9 @@
 """Reads a range of one partition with a temporary group, without registering at the Master; see `read_range`.
 
 Brokers do not send the offset of each message. The response to a get contains a pack of messages and the offset at which the
-pack begins, and the response to a commit the offset at which it ended. A pack's messages cannot be counted to get the offsets in
-between, because offsets also count the messages of the other partitions of a store. So if a range ends inside a pack, the
-partition is read once more, from the range's end: the first message found there shows where to cut the pack.
+pack begins. The response to a commit contains the offset at which the pack ended. A pack's messages cannot be counted to get the
+offsets in between, because offsets also count the messages of the other partitions of a store. So if a range ends inside a pack,
+the partition is read once more, from the range's end: the first message found there shows where to cut the pack.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 INDEX_ENTRY_BYTES = 28
 """Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
 ALL_STORES = 303
-"""The qryPriorityId for reading all stores of a Broker, so also data that is not on disk yet."""
+"""The qryPriorityId for reading all data of a Broker: its files, and the memory that is not written to them yet."""
 
 MessagePosition = tuple[int, int]
 """(offset, index): the message that follows `index` other messages of the partition from this offset on."""
@@ -99,12 +99,15 @@ async def read_range(
     """Yield the messages from `begin` to `end` (exclusive); without `end`, wait for new messages for ever.
 
     `group` must not have other users, since its position moves. Closing the generator releases the partition. If the partition's
-    data ends before `end`, so does the range. Restarts of the Broker do not interrupt the read. Raises GapError if data was
-    deleted, and ClusterError if the partition cannot be registered.
+    data ends before `end`, so does the range. Restarts of the Broker do not interrupt the read.
+
+    Raises GapError if the data at `begin`, or unread data after it, was deleted. If the data ends before `begin`, because the
+    Broker lost messages, reading starts at the end of the data. Raises ClusterError if the partition cannot be registered.
     """
     partition = await _new_partition(masters, ref, group)
     try:
-        start = await partition.start_at(StartOffset.EARLIEST, begin[0])
+        start = await partition.start_at(StartOffset.EARLIEST, begin[0])  # EARLIEST has no effect: the offset decides
+        # If the Broker starts elsewhere, the count of messages in `begin` does not apply: the position is (start, 0).
         progress = _RangeProgress(partition, existing_position(*begin, start, partition.max_offset) or (start, 0), end)
         while not progress.is_done:
             for pack_slice in await progress.step():
@@ -167,10 +170,11 @@ class _RangeProgress:
         self._is_at_data_end = self._partition.caught_up and min(self._max_offset_at_start, self.end[0]) <= offset
 
     def _take_pack(self, pack: Pack, skip: int, after: int) -> list[PackSlice]:
-        """Return the part in the range of a pack that ended at offset `after`. `end[0]` is not between its begin and `after`.
+        """Return the messages of this pack that are in the range. The pack ended at offset `after`; `end[0]` is not inside it.
 
-        If `end[0]` is the pack's begin, `end[1]` may be an index inside the pack. The index of `position` or `end` may also be
-        beyond the pack, because packs read from the same offset may differ in size. The remaining index counts from `after`.
+        If `end[0]` is the offset at which the pack begins, the range ends after `end[1]` messages from there. The pack may have
+        fewer, because packs read from the same offset may differ in size; the rest is then counted from `after`. For example,
+        after a pack of 10 messages an `end` of (pack.offset, 14) becomes (after, 4). The same is done with `position`.
         """
         count, last = len(pack.messages), len(pack.messages)
         remaining_skip = self.position[1] - skip if pack.offset == self.position[0] else 0
@@ -198,7 +202,7 @@ class _RangeProgress:
         first = None if following is None else following.messages[0].messageId
         # If the pack does not contain that message, all of the pack's messages are before the end of the range.
         last = next((index for index, message in enumerate(pack.messages) if message.messageId == first), len(pack.messages))
-        self._partition.reject()  # the pack after the range must not be confirmed
+        self._partition.reject()  # not confirmed: if end[1] > 0, the next step reads the first messages of this pack again
         self.position = (end[0], 0)
         return [PackSlice(pack, skip, last, self.position)] if last > skip else []
 

@@ -38,8 +38,9 @@ pub struct BlockWriter<'a> {
 impl<'a> BlockWriter<'a> {
     /// Appends the property string of a message to `out`.
     ///
-    /// `origin` is the prefix of the origin stamp, None for no stamp. `alone` is true for a single send, whose properties the
-    /// broker reorders. `delay` is the property that makes the broker delay the message, None for no delay.
+    /// `origin` is the source partition as text (`cluster|topic|partition|`): followed by the message's position, it is written as
+    /// the property `mqbridge.origin`. With None, the message keeps its own origin. `alone` is true for a single send, whose
+    /// properties the broker reorders. `delay` is the property that makes the broker delay the message, None for no delay.
     pub fn write_block(
         &mut self,
         message: &Message<'a>,
@@ -62,9 +63,10 @@ impl<'a> BlockWriter<'a> {
         WrittenBlock { flag, has_id }
     }
 
-    /// Removes the properties FLAG and SHARDED from the end of the user pairs. `read_block` adds them there for parts of a record
-    /// that no message field holds: its flag, and that it had a __SHARDINGKEY although its index keys alone yield the key. If
-    /// they are not at the end, or their value does not fit the message, they stay ordinary user pairs.
+    /// Removes the properties FLAG and SHARDED from the end of the user pairs, where `read_block` adds them for parts of a record
+    /// that no message field holds. FLAG is the flag of the record. SHARDED tells that the record had a __SHARDINGKEY that was not
+    /// needed: without one, the first index key (KEYS) becomes the message's key, and both were equal. If the two properties are
+    /// not at the end, or their value does not fit the message, they stay ordinary user pairs.
     ///
     /// Returns the flag, and true if SHARDED requires a __SHARDINGKEY.
     fn take_synthetic(&mut self, message: &Message) -> (i32, bool) {
@@ -95,6 +97,7 @@ impl<'a> BlockWriter<'a> {
     fn find_unescaped(&mut self) {
         const MAX_PAIRWISE: usize = 24; // up to this number of pairs, comparing each with each is faster than sorting
         self.is_unescaped.clear();
+        // `is_writable`: the string can hold the text. `is_plain`: readers do not take the name for a system property.
         self.is_unescaped
             .extend(self.pairs.iter().map(|(name, value)| is_writable(name) && is_writable(value) && is_plain(name)));
         let (pairs, is_unescaped) = (&self.pairs, &mut self.is_unescaped);
@@ -121,7 +124,8 @@ impl<'a> BlockWriter<'a> {
         self.names.clear();
         for (&(name, value), &is_unescaped) in self.pairs.iter().zip(&self.is_unescaped) {
             let at = out.len();
-            // The name of a field, for example: readers would take the user's value for that field. `starts_with` is only faster.
+            // Readers take a property with a reserved name for a message field, so a user property gets a prefix. All names that
+            // need one start with RESERVED_PREFIX; testing this first is faster.
             let is_reserved = name.starts_with(RESERVED_PREFIX) && needs_user_prefix(name);
             let prefix = if is_reserved { USER_PREFIX } else { b"" };
             let mut length = prefix.len() + name.len();
@@ -185,7 +189,7 @@ impl<'a> BlockWriter<'a> {
         carry_field(message, Field::OrderingKey, scratch, &mut sink);
         carry_field(message, Field::Attributes, scratch, &mut sink);
         carry_field(message, Field::EventTime, scratch, &mut sink);
-        carry_field(message, Field::Payload, scratch, &mut sink);
+        carry_field(message, Field::Payload, scratch, &mut sink); // writes a pair only for a tombstone, which has no payload
         if message.msg_type().is_some_and(|tag| !is_writable(tag)) {
             carry_field(message, Field::MsgType, scratch, &mut sink);
         }
