@@ -63,7 +63,7 @@ async def _plan(cluster: Cluster, topics: Sequence[str], begin: ReadLimit, end: 
 
 async def _bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds]:
     if await cluster.describe(topic) is None:
-        raise ClusterError(f"topic {topic!r} of cluster {cluster.name!r} does not exist, so it cannot be read", Failure.FATAL)
+        raise ClusterError(f"the topic {topic!r} does not exist, so it cannot be read", Failure.FATAL)
     return await cluster.bounds(topic)
 
 

@@ -109,7 +109,7 @@ async def test_growth_because_of_a_table_is_logged(world: World, caplog: pytest.
     ]
     await run(world.config(enlarging))
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert warned == [f"route r: {note}" for note in plan.change_notes]
+    assert warned == [f"route r prepares its targets: {note}" for note in plan.change_notes]
 
 
 async def test_a_refused_configuration_leaves_nothing_behind(world: World) -> None:

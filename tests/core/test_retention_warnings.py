@@ -85,7 +85,7 @@ async def test_running_warns_about_targets_dead_letters_and_the_group(world: Wor
     async with running(world.config(made, http={"listen": f"127.0.0.1:{port}"})) as gateway:
         await until(lambda: gateway.routes[0].warnings.current)
         told = [f"cluster {where} is in danger; do something" for where in ("a: bad-group", "b: bad-target", "c: bad-letters")]
-        assert warned(caplog) == [f"route r: {text}" for text in told]
+        assert warned(caplog) == [f"route r, retention warning: {text}" for text in told]
         async with httpx.AsyncClient(trust_env=False) as web:
             (row,) = (await web.get(f"http://127.0.0.1:{port}/routes")).json()
         assert row["warnings"] == told
@@ -181,7 +181,7 @@ async def test_warnings_of_hundreds_of_topics_are_limited(world: World, requests
         await until(lambda: len(gateway.routes[0].warnings.current) == 30)
         lines = warned(caplog)
         assert len(lines) == retention_warnings.MAX_LOGGED_WARNINGS + 1
-        assert lines[-1].startswith(f"route r: {30 - retention_warnings.MAX_LOGGED_WARNINGS} more warnings")
+        assert lines[-1].startswith(f"route r: {30 - retention_warnings.MAX_LOGGED_WARNINGS} more retention warnings")
 
 
 async def test_subscriptions_are_refused_if_they_have_no_effect(world: World) -> None:

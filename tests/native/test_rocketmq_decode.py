@@ -16,7 +16,7 @@ from mqbridge.rocketmq.client.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.compression import LZ4, OLD, ZLIB, ZSTD, compress, decompress
+from mqbridge.rocketmq.wire.compression import LZ4, OLD_ZLIB, ZLIB, ZSTD, compress, decompress
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, SysFlag, encode_record
 from tests.rocketmq.wire import vectors
@@ -59,7 +59,7 @@ def check_decode(*pulls: PulledRecords) -> object:
     return plain
 
 
-CODECS = [OLD, LZ4, ZSTD, ZLIB]
+CODECS = [OLD_ZLIB, LZ4, ZSTD, ZLIB]
 HOSTS = st.sampled_from([bytes(8), bytes(20), bytes(range(8))])
 
 

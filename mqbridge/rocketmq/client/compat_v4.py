@@ -1,7 +1,7 @@
 """Workarounds for brokers before 5.0, which are recognized by the version in their responses.
 
 - Their search by time returns the message nearest to the time: possibly one before it, or any of several in one millisecond.
-  `find_time` searches among the messages instead.
+  `find_offset_at` searches among the messages instead.
 - For a group without a committed offset in a queue they return offset 0 as long as the queue's first message is in memory.
   `topics_with_offsets` shows whether the group has committed any.
 - They delay messages only by levels (`delay_levels`); a message with a delivery time, which 5.x brokers honor, is delivered at
