@@ -84,6 +84,9 @@ async def test_concurrent_requests_that_fail_at_one_server_all_try_the_next(clus
     requests = [client.name_servers.request(ROUTE, ext, lambda response: response.body) for _ in range(4)]
     assert all(await asyncio.gather(*requests))
     assert route_queries(cluster, NS2) == 4
+    failed = route_queries(cluster, NS)
+    assert await client.name_servers.request(ROUTE, ext, lambda response: response.body)
+    assert route_queries(cluster, NS) == failed  # the calls have switched once, all together
     await client.close()
 
 

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.errors import (
+    ClusterError,
+    ConnectionLost,
+    Failure,
+    LocalProtocolError,
+    MqbridgeError,
+    RequestTimeout,
+    ServerRefused,
+    Unreachable,
+)
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client import broker_reconnector, partition_send_queue, partition_sender
 from mqbridge.tubemq.client.partition_sender import PartitionSender
@@ -117,6 +126,13 @@ async def test_retries_are_counted_and_not_logged_by_the_sender(caplog: pytest.L
     assert sender.connectivity.retries == 2
     assert caplog.records == []
     await sender.close()
+
+
+@pytest.mark.parametrize("in_flight", [0, -1])
+async def test_a_sender_without_requests_in_flight_is_refused(in_flight: int) -> None:
+    cluster: Any = FakeCluster(FakeBroker())
+    with pytest.raises(LocalProtocolError, match=f"in_flight is {in_flight}"):
+        await partition_sender.open_partition_sender(cluster, cluster, "demo", in_flight=in_flight)
 
 
 @pytest.mark.parametrize("outcome", [ConnectionLost("gone"), RequestTimeout("silent")], ids=str)
