@@ -108,6 +108,24 @@ class Cluster(Protocol):
         """
 
 
+@runtime_checkable
+class JudgesDeletions(Protocol):
+    """Optional extension of a cluster whose positions are not contiguous.
+
+    On such a system a partition may begin after the last position that a group has read, although no message lies between the
+    two: the end of a deleted storage segment is followed by the beginning of the next one. Without this extension, positions
+    count as contiguous: every position between two messages stands for a message.
+    """
+
+    async def deleted_unread(self, topic: str, partition: str, group: str, begin: Position, first: Position) -> bool | None:
+        """Return True if the source has deleted messages from `begin` on that the group had not acknowledged.
+
+        `first` is the first position that the partition holds, see `bounds`. False means that the group had acknowledged all of
+        them, or that there were none; None means that this cannot be known. True and False must be certain: at True the
+        partition stops. Raises ClusterError.
+        """
+
+
 class Connectivity(Protocol):
     """Reachability of a cluster's servers, for the log, health and metrics."""
 

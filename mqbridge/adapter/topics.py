@@ -20,10 +20,22 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first position that a partition still holds, and the position that its next message will get."""
+    """The first position that a partition still holds, and the position that its next message will get.
+
+    Some systems cannot tell the two positions of a partition that holds no message, see `is_known`.
+    """
 
     first: Position
     next: Position
+
+    @property
+    def is_known(self) -> bool:
+        """False for an empty partition whose positions have several numbers: both bounds may be before deleted messages.
+
+        A position that is a single number continues after deletions; one that names a storage segment is known only with the
+        next message.
+        """
+        return len(self.first) == 1 or self.first < self.next
 
 
 @dataclass(frozen=True, slots=True)

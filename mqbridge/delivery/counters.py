@@ -71,6 +71,11 @@ class Counters:
         "mqbridge_skipped_gaps",
         "gaps passed",
     )
+    possible_gaps: int = _total(
+        "Times that a partition was assigned while it could not be known whether its source had lost unread messages",
+        "mqbridge_possible_gaps",
+        "possible gaps",
+    )
     acknowledged: int = _total("Messages acknowledged to the source", label="acknowledged")
     batches: int = _total("Batches received from the source", "mqbridge_batches")
     bytes: int = _total("Bytes received from the source", "mqbridge_received_bytes")

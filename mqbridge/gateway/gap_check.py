@@ -1,19 +1,23 @@
-"""Checks for gaps: whether the source still has all messages after the position up to which a route has delivered.
+"""Checks for gaps: whether the source has deleted messages that no member of the group had read.
 
-The check runs for each partition when it is assigned, with current bounds of the source. It also reads the group's committed
-position: another member may have read further since the checkpoint. Some sources move a group's committed position past messages
-that they delete; such a gap is not detected, because it looks as if another member had read them. A partition without a
-checkpoint is not checked.
+The check runs for each partition when it is assigned, with current bounds of the source. Where the positions of a system are not
+contiguous, the system itself decides (`JudgesDeletions`), because the end of a deleted storage segment does not differ from the
+begin of lost messages. Elsewhere every position between the one up to which the group has read and the first stored one was a
+message. A gap that cannot be ruled out is a warning, and the partition is read.
+
+The check also reads the group's committed position: another member may have read further since the checkpoint. Some sources move
+a group's committed position past messages that they delete; where the system does not report that, it looks as if another
+member had read them. A partition without a checkpoint is not checked.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping
 
-from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.cluster import Cluster, JudgesDeletions
 from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
-from mqbridge.errors import ClusterError, GapError
+from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Partition, Position, format_position
 from mqbridge.net.tasks import mark_error_retrieved, spawn
 
@@ -29,17 +33,25 @@ class GapCheck:
         """By topic, the request that waits for its lock; partitions that are assigned together share one request."""
         self._topic_locks: dict[str, asyncio.Lock] = {}
         """Allow one request at a time per topic."""
+        self._warned_at: dict[Partition, Position] = {}
+        """By partition, the delivered position of the last warning that messages may be lost."""
 
-    async def check(self, partition: Partition) -> None:
+    async def check(self, partition: Partition) -> bool:
         """Raise GapError if the source lost messages that were never read.
 
-        If the source ends before the delivered position, or if the request fails, log a warning and return.
+        Return False if it cannot be known whether it did; this is a warning, once for each position of a partition. If the source
+        ends before the delivered position, log a warning, too.
         """
         checkpoint = None if self._checkpoints is None else self._checkpoints.load(self._route, self._group, partition)
         if checkpoint is None:
-            return
+            return True
         try:
             bounds, committed = await self._request_positions(partition.topic)
+            limits = bounds.get(partition.name)
+            if limits is None:  # the source does not report this partition
+                return True
+            delivered = max(checkpoint, committed.get(partition.name, checkpoint))
+            lost = await self._deleted_unread(partition, delivered, limits)
         except ClusterError as error:
             log.warning(
                 "route %s: partition %s cannot be checked for lost messages, starting without this check: %s",
@@ -47,24 +59,43 @@ class GapCheck:
                 partition,
                 error,
             )
-            return
-        limits = bounds.get(partition.name)
-        if limits is None:  # the source does not report this partition
-            return
-        delivered = max(checkpoint, committed.get(partition.name, checkpoint))
-        if limits.first > delivered:
+            return False
+        if lost:
             raise GapError(
                 f"messages of partition {partition} are lost: the partition begins at {format_position(limits.first)}, but this "
                 f"route had delivered only up to {format_position(delivered)}",
                 limits.first,
             )
-        if limits.next < delivered:
+        if limits.is_known and limits.next < delivered:
             log.warning(
                 "route %s: partition %s ends at position %s, before the delivered position %s: the topic was created again, or "
                 "the broker lost acknowledged messages; the route reads on from the group's position",
                 self._route,
                 partition,
                 format_position(limits.next),
+                format_position(delivered),
+            )
+        if lost is None:
+            self._warn_unknown(partition, delivered)
+        return lost is not None
+
+    async def _deleted_unread(self, partition: Partition, delivered: Position, limits: Bounds) -> bool | None:
+        """Return whether messages from `delivered` on were deleted unread; None if this cannot be known. Raises ClusterError."""
+        if not isinstance(self._source, JudgesDeletions):
+            return limits.first > delivered
+        if limits.first <= delivered and (limits.is_known or delivered <= limits.next):
+            return False  # everything from the delivered position on is still stored
+        return await self._source.deleted_unread(partition.topic, partition.name, self._group, delivered, limits.first)
+
+    def _warn_unknown(self, partition: Partition, delivered: Position) -> None:
+        """Log that messages may be lost, unless this was logged for the same position before."""
+        if self._warned_at.get(partition) != delivered:
+            self._warned_at[partition] = delivered
+            log.warning(
+                "route %s: the source has deleted the part of partition %s that ends at or after position %s, up to which this "
+                "route had delivered, and cannot tell whether unread messages were in it: the route reads on",
+                self._route,
+                partition,
                 format_position(delivered),
             )
 
@@ -81,11 +112,15 @@ class GapCheck:
         async with self._topic_locks.setdefault(topic, asyncio.Lock()):
             del self._queued_requests[topic]  # later callers need a new request
             bounds = await self._source.bounds(topic)
+            if isinstance(self._source, JudgesDeletions):  # it looks at the group's position itself
+                return bounds, {}
             try:
                 # Requested after the bounds: if another member reads messages and retention deletes them between the two
                 # requests, the newer committed position and the older bounds show no gap.
                 return bounds, await self._source.committed(topic, self._group)
             except ClusterError as error:
+                if error.failure is not Failure.FATAL:
+                    raise  # the group may have read further than this route
                 log.debug(
                     "route %s: the positions of group %s in topic %s cannot be read, so lost messages are found only with "
                     "the gateway's checkpoints: %s",

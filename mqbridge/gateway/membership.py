@@ -253,7 +253,8 @@ class GroupMembership:
         To skip it, no seek is needed: the source continues after the gap, or reports it again to `LaneDelivery`, which seeks.
         """
         try:
-            await self._gap_check.check(partition)
+            if not await self._gap_check.check(partition):
+                self.settings.counters.possible_gaps += 1
         except GapError as gap:
             delivery.gap_policy.skip(gap)
 

@@ -73,6 +73,7 @@ class Route(RouteState):
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
+        self._gap_check = GapCheck(self.name, config.source.group, self._source, checkpoints)
         self._drain_s = drain_s
         self._endpoints = self._make_endpoints()
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
@@ -187,13 +188,12 @@ class Route(RouteState):
 
     async def _consume(self) -> None:
         """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
-        gap_check = GapCheck(self.name, self.config.source.group, self._source, self._checkpoints)
         membership = self._membership = GroupMembership(
             self.config,
             self._source,
             self._endpoints,
             self._lane_settings(),
-            gap_check,
+            self._gap_check,
             self._initial_partitions,
             self._on_membership_failure,
         )

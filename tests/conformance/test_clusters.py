@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mqbridge.adapter.cluster import Capabilities, Cluster
+from mqbridge.adapter.cluster import Capabilities, Cluster, JudgesDeletions
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
@@ -58,6 +58,20 @@ async def test_an_unknown_topic_is_fatal(arena: Arena, cluster: Cluster) -> None
     for raised in (inbound, outbound):
         assert raised.value.failure is Failure.FATAL
         assert topic in str(raised.value)
+
+
+async def test_stored_messages_are_not_deleted_unread(arena: Arena, cluster: Cluster) -> None:
+    """Only systems whose positions are not contiguous decide this themselves."""
+    if not isinstance(cluster, JudgesDeletions):
+        pytest.skip("has contiguous positions")
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    lane = await arena.lane(await arena.inbound(cluster, topic, group))
+    await arena.send(outbound, 0, numbered(0, 10))
+    name, (_, batches) = lane.partition.name, await arena.take(lane, 10)
+    bounds = (await arena.within(cluster.bounds(topic)))[name]
+    for begin in (bounds.first, batches[-1].next):
+        assert await arena.within(cluster.deleted_unread(topic, name, group, begin, bounds.first)) is not True
 
 
 async def test_bounds_and_committed_positions_advance(arena: Arena, cluster: Cluster) -> None:

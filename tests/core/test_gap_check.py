@@ -28,6 +28,7 @@ class Source:
     def __init__(self, first: int, following: int, committed: int | None = None) -> None:
         self.held, self.position = Bounds((first,), (following,)), committed
         self.failure: Failure | None = None
+        self.committed_failure = Failure.FATAL
         self.asked = 0
         self.answer = asyncio.Event()
         self.answer.set()
@@ -41,7 +42,7 @@ class Source:
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         if self.position is None:
-            raise ClusterError("nobody can tell", Failure.FATAL)
+            raise ClusterError("nobody can tell", self.committed_failure)
         return {"0": (self.position,)}
 
 
@@ -85,6 +86,16 @@ async def test_a_gap_begins_after_the_greater_of_checkpoint_and_committed(
         await check.check(PARTITION)
 
 
+async def test_a_group_whose_position_cannot_be_read_for_now_has_no_gap(
+    checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another member may have read what was deleted."""
+    source = Source(60, 100)
+    source.committed_failure = Failure.RETRY
+    assert not await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    assert ["cannot be checked" in record.message for record in caplog.records] == [True]
+
+
 async def test_a_checkpoint_applies_to_its_group_only(checkpoints: Checkpoints) -> None:
     await GapCheck("r", "another", Source(60, 100, 0), checkpoints).check(PARTITION)  # type: ignore[arg-type]
 
@@ -121,6 +132,72 @@ async def test_a_request_that_fails_without_waiters_logs_nothing(
     del asking  # and with it the traceback that holds the look
     gc.collect()
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+# --- positions that are not contiguous --------------------------------------------------------------------------------
+
+
+class JudgingSource(Source):
+    """Also decides whether deleted messages were read, with the given result."""
+
+    def __init__(self, held: Bounds, verdict: bool | None) -> None:
+        super().__init__(0, 0, committed=0)
+        self.held, self.verdict = held, verdict
+        self.questions: list[tuple[str, str, str, Position, Position]] = []
+
+    async def deleted_unread(self, topic: str, partition: str, group: str, begin: Position, first: Position) -> bool | None:
+        self.questions.append((topic, partition, group, begin, first))
+        return self.verdict
+
+
+@pytest.mark.parametrize("verdict", [True, False, None])
+async def test_a_source_with_segments_decides_about_deleted_ones(
+    checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture, verdict: bool | None
+) -> None:
+    checkpoints.record("r", "g", PARTITION, (5, 10))
+    source = JudgingSource(Bounds((7, 0), (7, 3)), verdict)
+    check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
+    for _ in range(2):
+        if verdict:
+            with pytest.raises(GapError, match="begins at 7:0, but this route had delivered only up to 5:10"):
+                await check.check(PARTITION)
+        else:
+            assert await check.check(PARTITION) is (verdict is False)
+    assert source.questions == [("t", "0", "g", (5, 10), (7, 0))] * 2
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == (verdict is None), "one for each position"
+    checkpoints.record("r", "g", PARTITION, (6, 10))
+    if verdict is None:
+        await check.check(PARTITION)
+        assert len([record for record in caplog.records if "cannot tell" in record.message]) == 2
+
+
+@pytest.mark.parametrize("held", [Bounds((5, 0), (5, 10)), Bounds((5, 10), (7, 3)), Bounds((5, 0), (7, 3))])
+async def test_a_source_with_segments_is_not_asked_if_nothing_was_deleted(checkpoints: Checkpoints, held: Bounds) -> None:
+    checkpoints.record("r", "g", PARTITION, (5, 10))
+    source = JudgingSource(held, True)
+    assert await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    assert source.questions == []
+
+
+@pytest.mark.parametrize("held", [Bounds((-1, -1), (-1, -1)), Bounds((5, 4), (5, 4)), Bounds((9, 0), (9, 0))])
+async def test_an_emptied_partition_of_segments_is_judged_and_not_taken_for_a_new_topic(
+    checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture, held: Bounds
+) -> None:
+    checkpoints.record("r", "g", PARTITION, (5, 10))
+    source = JudgingSource(held, False)
+    assert await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    assert len(source.questions) == 1
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_topic_that_was_created_again_is_a_warning(checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture) -> None:
+    assert await GapCheck("r", "g", Source(0, 3), checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    assert await GapCheck("r", "g", Source(0, 0), checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    assert [record.message.partition(",")[0] for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "route r: partition a/t/0 ends at position 3",
+        "route r: partition a/t/0 ends at position 0",
+    ]
 
 
 # --- through a route --------------------------------------------------------------------------------------------------

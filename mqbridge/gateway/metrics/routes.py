@@ -16,6 +16,7 @@ _WHEN_TO_LOOK = {
     "looped": "Messages are missing at the target, and nothing failed; or two routes feed each other.",
     "returned": "After an outage or a rolling update: the maximum number of messages that may be delivered twice.",
     "gaps": "Data was lost at the source, and the route continued after it (`on_gap: continue`).",
+    "possible_gaps": "Data may be lost: the WARNING names the partition and the position to compare with the target.",
     "acknowledged": "It falls behind the stored messages: acknowledgements do not reach the source.",
     "batches": "Small batches are expensive: divide the received messages by it for the mean size.",
     "bytes": "The bandwidth that the route uses.",

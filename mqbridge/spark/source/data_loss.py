@@ -49,7 +49,7 @@ def detect_loss(key: PartitionKey, position: Position, bounds: Bounds | None) ->
     """
     if bounds is None:
         return Loss(key, LossKind.MISSING, position, None)
-    if position > bounds.next and (len(position) == 1 or bounds.first < bounds.next):
+    if position > bounds.next and bounds.is_known:
         return Loss(key, LossKind.RECREATED, position, bounds)
     if position < bounds.first:
         return Loss(key, LossKind.EXPIRED, position, bounds)

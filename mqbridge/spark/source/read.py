@@ -147,10 +147,10 @@ class RangeReader:
             raise ClusterError(f"{describe_partition(self._task.key)} does not exist", Failure.FATAL)
         # If the partition now ends before the end of the range, its last messages were lost, for example messages that a broker
         # had only in memory. An empty partition with positions of several numbers may report an earlier end without a loss.
-        if bounds.next < self._task.end and (self._has_dense_positions or bounds.first < bounds.next):
+        if bounds.next < self._task.end and bounds.is_known:
             raise GapError(f"{describe_partition(self._task.key)} now ends before {format_position(self._task.end)}")
         # Such an empty partition lost the range if nothing of it was read: the range had messages when the task was planned.
-        if not self._has_dense_positions and bounds.first == bounds.next and self._position == self._task.begin:
+        if not bounds.is_known and self._position == self._task.begin:
             raise GapError(f"{describe_partition(self._task.key)} is empty now")
         # The message at the position was deleted. With positions of several numbers, a later begin is normal: the position may be
         # the end of a storage segment that was read completely and then deleted.

@@ -165,6 +165,14 @@ class TubeMQ:
 
     # --- reading, inbounds and outbounds ----------------------------------------------------------------------------
 
+    async def deleted_unread(self, topic: str, partition: str, group: str, begin: Position, first: Position) -> bool | None:
+        """Return False if the group has read up to `first`, else None: the partitions of a store share its offsets.
+
+        So the offsets between two messages of a partition may all be those of other partitions.
+        """
+        committed = (await self.committed(topic, group)).get(partition)
+        return False if committed is not None and committed >= first else None
+
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Read a range with a temporary group, so that no other group's position changes; without `end`, for ever."""
         ref = await self._partition_ref(topic, partition)
