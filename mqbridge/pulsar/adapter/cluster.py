@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from weakref import WeakSet
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.deadlines import seconds_until
@@ -17,7 +18,9 @@ from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
 from mqbridge.pulsar.adapter.auth import make_auth
 from mqbridge.pulsar.adapter.config import PulsarCluster
+from mqbridge.pulsar.adapter.deletions import Deletions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
+from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds, with_batch_index
@@ -62,6 +65,10 @@ class Pulsar:
                 config.admin_url, config.operation_timeout, tls=self._tls, auth=self._auth, is_guess=config.admin_is_guessed
             )
         self._operations = PulsarOperations(name, self._topics, self._admin, self.bounds)
+        self._known_entries = KnownEntries()
+        self._deletions = Deletions(self._known_entries, self._admin)
+        self._inbounds: WeakSet[PulsarInbound] = WeakSet()
+        """The inbounds in use: brokers tell the cursor of a subscription to its consumers."""
 
     @property
     def operations(self) -> Operations:
@@ -210,13 +217,23 @@ class Pulsar:
         """Return by partition name where the oldest entry begins and the newest ends; opens a reader on each partition."""
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
-        names = map(self._topics.partition_topic_name, partitions)
+        names = [self._topics.partition_topic_name(partition) for partition in partitions]
         all_bounds = await asyncio.gather(*(request_bounds(self._client, name, timeout_s) for name in names))
+        for name, bounds in zip(names, all_bounds, strict=True):
+            self._known_entries.add_before(name, bounds.next)
         return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return by partition name the position before which the subscription acknowledged everything; needs `admin_url`."""
         return await self._operations.committed(topic, group)
+
+    async def deleted_unread(self, topic: str, partition: str, group: str, begin: Position, first: Position) -> bool | None:
+        """Return True if messages from `begin` on were deleted unread; see `deletions`. None without an inbound of the group."""
+        consumers = (inbound.find_consumer(group, topic, partition) for inbound in self._inbounds)
+        consumer = next(filter(None, consumers), None)
+        cursor = None if consumer is None else await consumer.cursor()
+        partition_topic = self._topics.name_of_partition(topic, partition)
+        return await self._deletions.deleted_unread(self._topics.parse(topic), partition_topic, begin, first, cursor)
 
     # --- data -------------------------------------------------------------------------------------------------------
 
@@ -226,7 +243,9 @@ class Pulsar:
         if source is None:
             raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
         topic_name = self._topics.partition_topic_name(source)
-        reader = RangeReader(self._client, source, topic_name, begin, end, self._config.request_timeout)
+        reader = RangeReader(
+            self._client, source, topic_name, begin, end, self._config.request_timeout, known_entries=self._known_entries
+        )
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
                 yield batch
@@ -240,12 +259,15 @@ class Pulsar:
         is_one_ledger = begin[0] == end[0]
         # In the ledger of `end` the positions themselves show the number of entries.
         entry_counts = None if is_one_ledger else await self._operations.entries_of_ledgers(topic, partition)
+        for ledger, count in (entry_counts or {}).items():
+            self._known_entries.add(self._topics.name_of_partition(topic, partition), ledger, count)
         return unit_ranges_between(begin, end, entry_counts)
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe to all partitions of the topics in `spec`."""
         inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
         await inbound.open()
+        self._inbounds.add(inbound)
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:

@@ -82,6 +82,14 @@ class PulsarInbound:
             if not lane.revoked.is_set():
                 yield lane
 
+    def find_consumer(self, group: str, topic: str, partition: str) -> EntryConsumer | None:
+        """Return the open consumer of this subscription and partition; None if there is none."""
+        consumers = self._consumers.items() if group == self._spec.group else ()
+        for each, consumer in consumers:
+            if (each.topic, each.name) == (topic, partition) and not consumer.closed:
+                return consumer
+        return None
+
     async def close(self, deadline: float | None = None) -> None:
         """Revoke all lanes and close all consumers by `deadline` (loop time; None: CLOSE_S seconds from now)."""
         if deadline is None:

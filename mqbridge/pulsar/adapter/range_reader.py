@@ -7,6 +7,7 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Batch, Partition, Position, format_position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, keep_messages, make_batch
+from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.client.base_client import BaseClient
 from mqbridge.pulsar.client.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.entry import Entry
@@ -46,13 +47,24 @@ class RangeReader:
     """Reads a partition from `begin` up to, not including, `end`; see `Cluster.read`. Without `end` it reads on forever.
 
     `topic` is the partition's full topic name. `timeout_s` is the time to wait for an entry that is known to exist.
+    `known_entries` are those of the cluster; without, only the range itself tells which entries existed.
     """
 
     def __init__(
-        self, client: BaseClient, partition: Partition, topic: str, begin: Position, end: Position | None, timeout_s: float
+        self,
+        client: BaseClient,
+        partition: Partition,
+        topic: str,
+        begin: Position,
+        end: Position | None,
+        timeout_s: float,
+        known_entries: KnownEntries | None = None,
     ) -> None:
         self._client, self._partition, self._topic, self._timeout_s = client, partition, topic, timeout_s
         self._begin, self._end = with_batch_index(begin), None if end is None else with_batch_index(end)
+        self._known_entries = known_entries or KnownEntries()
+        if self._begin[1] == 0:  # positions after a message have a higher entry number, so this one is of a message
+            self._known_entries.add(topic, self._begin[0], 1)
         self._deferred_entry: Entry | None = None
         """An entry that was taken from the consumer, but begins the next batch: a chunked message without its first chunks, which
         lie before the entry at which the consumer started. `_complete_message` must read it again first."""
@@ -67,7 +79,11 @@ class RangeReader:
         try:
             if self._end is not None:  # end at the present newest entry: a later end might never be reached
                 last = await consumer.last_id()
+                if last[1] < 0:
+                    self._known_entries.add_before(self._topic, self._end)
+                    self._check_deleted(EMPTY_PARTITION)
                 self._end = min(self._end, (last[0], last[1] + 1, 0))
+                self._known_entries.add_before(self._topic, self._end)
             position = self._begin
             while self._end is None or position < self._end:
                 next_entry = self._deferred_entry or consumer.take()
@@ -166,19 +182,29 @@ class RangeReader:
             raise ClusterError(f"the next entry of topic {self._topic} did not arrive within {self._timeout_s:g} s") from error
 
     async def _check_gap(self, entry: Entry) -> None:
-        """Raise GapError if the ledger in which the range begins was deleted. `entry` is the first entry read.
+        """Raise GapError if a message of the range was deleted. `entry` is the first entry read.
 
-        A range that begins with ledger -1 begins at the oldest entry, so it has no gap. Only whole ledgers are deleted, so an
-        entry of the same ledger proves that nothing is missing.
+        Only whole ledgers are deleted, so an entry of the ledger in which the range begins proves that nothing is missing.
         """
-        if 0 <= self._begin[0] < (entry.first_chunk or entry.id)[0]:
-            first = (await request_bounds(self._client, self._topic, self._timeout_s)).first
-            if self._begin[0] < first[0]:
-                raise GapError(
-                    f"partition {self._partition}: the messages from position {format_position(self._begin)} up to, but not "
-                    f"including, {format_position(first)} were deleted before they were read",
-                    first,
-                )
+        if self._begin[0] < (entry.first_chunk or entry.id)[0]:
+            self._check_deleted((await request_bounds(self._client, self._topic, self._timeout_s)).first)
+
+    def _check_deleted(self, first: Position) -> None:
+        """Raise GapError if a message of the range was before `first`, the first stored position (or EMPTY_PARTITION).
+
+        If this cannot be known, log a warning. A range that begins with ledger -1 begins at the oldest entry, so it has no gap.
+        """
+        is_empty = first == EMPTY_PARTITION
+        if self._begin[0] < 0 or not (is_empty or self._begin[0] < first[0]):
+            return
+        if self._known_entries.deleted_from(self._topic, self._begin, None if is_empty else first[0]):
+            until = "" if is_empty else f" up to, but not including, {format_position(first)}"
+            raise GapError(
+                f"partition {self._partition}: the messages from position {format_position(self._begin)}{until} were deleted "
+                "before they were read",
+                None if is_empty else first,
+            )
+        self._known_entries.warn_unknown(self._topic, self._begin)
 
 
 def with_batch_index(position: Position) -> Position:

@@ -61,5 +61,9 @@ class Topics:
 
     def partition_topic_name(self, partition: Partition) -> str:
         """Return the full topic name of this partition for producers and consumers."""
-        topic = self.parse(partition.topic)
-        return str(topic if partition.name == UNPARTITIONED else topic.partition(int(partition.name)))
+        return self.name_of_partition(partition.topic, partition.name)
+
+    def name_of_partition(self, topic: str, partition: str) -> str:
+        """Return the full topic name of the partition with this name."""
+        full = self.parse(topic)
+        return str(full if partition == UNPARTITIONED else full.partition(int(partition)))

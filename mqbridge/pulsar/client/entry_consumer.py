@@ -179,6 +179,16 @@ class EntryConsumer(ConsumerHandler):
         last = (await retry(self._requests.last_message_id, self._request_timeout_s)).last_message_id
         return (*ids.entry_id(last), last.batch_index)
 
+    async def cursor(self) -> EntryId | None:
+        """Return the last of the entries that the subscription has acknowledged without a gap. Raises ClusterError.
+
+        A new subscription has entry -1 of the ledger in which it begins. None if the broker does not report the cursor.
+        """
+        response = await retry(self._requests.last_message_id, self._request_timeout_s)
+        has_cursor = response.HasField("consumer_mark_delete_position")
+        cursor = ids.entry_id(response.consumer_mark_delete_position) if has_cursor else ids.EARLIEST
+        return cursor if cursor > ids.EARLIEST else None
+
     async def has_more(self) -> bool:
         """Return True if entries are queued, or if the topic has entries after the last one received or acknowledged.
 

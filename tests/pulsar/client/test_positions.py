@@ -212,6 +212,14 @@ async def test_a_topic_that_begins_with_a_message_in_chunks_has_its_first_bound_
     assert await request_bounds(client, TOPIC, 5.0) == Bounds((1, 4, 0), (1, 10, 0))
 
 
+@pytest.mark.parametrize(("reported", "cursor"), [((1, 2), (1, 2)), ((5, -1), (5, -1)), ((-1, -1), None), (None, None)])
+async def test_the_cursor_of_a_subscription_is_that_of_the_broker(broker: Broker, client, reported, cursor):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=reported)
+    assert await consumer.cursor() == cursor
+    await consumer.close()
+
+
 async def test_nothing_is_delivered_while_a_seek_has_no_response(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     for entry in (0, 1):
