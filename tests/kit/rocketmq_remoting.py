@@ -22,6 +22,7 @@ PROTOCOL_VERSION = 479
 SEND_MESSAGE_V2 = 310
 HEART_BEAT = 34
 UPDATE_AND_CREATE_TOPIC = 17
+GET_ALL_TOPIC_CONFIG = 21
 UPDATE_BROKER_CONFIG = 25
 GET_BROKER_RUNTIME_INFO = 28
 GET_MAX_OFFSET = 30
@@ -134,13 +135,21 @@ def route(name_server: str, topic: str, *, credentials: Credentials = NO_CREDENT
     return found
 
 
-def create_topic(broker: str, topic: str, queues: int, attributes: str, *, credentials: Credentials = NO_CREDENTIALS) -> None:
-    """Create or change a topic on a broker."""
+def create_topic(
+    broker: str, topic: str, queues: int, attributes: str, *, credentials: Credentials = NO_CREDENTIALS, **settings: object
+) -> None:
+    """Create or change a topic on a broker; `settings` are further fields of the request, such as `readQueueNums`."""
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
-        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False, "attributes": attributes,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False, "attributes": attributes, **settings,
     }  # fmt: skip
     call(broker, UPDATE_AND_CREATE_TOPIC, fields, credentials=credentials)
+
+
+def topic_configs(broker: str, *, credentials: Credentials = NO_CREDENTIALS) -> dict[str, Any]:
+    """Return the settings of all topics on a broker, by topic, and `dataVersion`, which changes with every update."""
+    found: dict[str, Any] = json.loads(call(broker, GET_ALL_TOPIC_CONFIG, credentials=credentials).body)
+    return found["topicConfigTable"] | {"dataVersion": found["dataVersion"]}
 
 
 def send(

@@ -36,6 +36,7 @@ from mqbridge.rocketmq.client.pull_consumer import join
 from mqbridge.rocketmq.client.route import TopicRoute
 from mqbridge.rocketmq.client.sendback import SendBack
 from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
+from mqbridge.rocketmq.client.topic_growth import TopicGrowth
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -112,17 +113,12 @@ class RocketMQ:
         return None if route is None else Topic(topic, tuple(map(partition_name, route.read_queues())))
 
     async def create(self, topic: str, partitions: int) -> None:
-        """Create a topic, or grow it to at least `partitions` queues.
+        """Create a topic at every master, or grow it at its Brokers, to at least `partitions` writable queues.
 
-        Every master gets the same number of queues, so the topic may get a few more than requested.
+        Brokers share the queues evenly, so the topic may get a few more than requested. No Broker loses queues or other settings.
         """
         await self.check_create(topic, partitions)
-        admin = self._client.admin
-        route = await self._client.routes.get(topic, fresh=True)
-        if route is None or len(route.write_queues()) < partitions:
-            masters = await admin.masters()
-            queues_per_master = -(-partitions // len(masters))  # rounded up
-            await admin.create_topic(topic, queues_per_master)
+        await TopicGrowth(self._client, topic, partitions).run()
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Raise an error if the topic name or the number of queues is invalid, or no master is available."""

@@ -133,6 +133,8 @@ class Admin:
     ) -> None:
         """Create or change a topic with this number of queues at every master, and wait until the change is in the route.
 
+        An existing topic gets exactly these settings, even if a broker had more queues; `TopicGrowth` only adds queues.
+
         `queues` is the number of writable queues, `read_queues` of readable ones (default: `queues`); to shrink a topic without
         loss, keep the old `read_queues` until the queues that are no longer written are consumed. `perm` is made of bits of Perm.
         `order` marks a topic whose queue list is fixed at the name servers; this call does not fix the list. `attributes` (5.x)
@@ -168,21 +170,34 @@ class Admin:
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """Return a topic's configuration at each master that has the topic, by broker name."""
-        ext = TopicHeader(topic).encode()
+        configs = await self.at_masters(lambda address: self.topic_config_at(address, topic))
+        return {name: config for name, config in configs.items() if config is not None}
+
+    async def topic_config_at(self, address: str, topic: str) -> TopicConfig | None:
+        """Return a topic's configuration at one broker; None if the broker does not have the topic."""
         accept = frozenset({Status.SUCCESS, Status.TOPIC_NOT_EXIST})
+        try:
+            response = await self._client.request(address, Code.GET_TOPIC_CONFIG, TopicHeader(topic).encode(), accept=accept)
+        except ServerRefused as error:
+            if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+        else:
+            return TopicConfig.decode(response.body) if response.code == Status.SUCCESS else None
+        configs = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # brokers before 5.0 have only this request
+        return TopicConfigs.decode(configs.body).topics.get(topic)
 
-        async def query_config(address: str) -> TopicConfig | None:
-            try:
-                response = await self._client.request(address, Code.GET_TOPIC_CONFIG, ext, accept=accept)
-            except ServerRefused as error:
-                if error.code != Status.REQUEST_CODE_NOT_SUPPORTED:
-                    raise
-            else:
-                return TopicConfig.decode(response.body) if response.code == Status.SUCCESS else None
-            configs = await self._client.request(address, Code.GET_ALL_TOPIC_CONFIG)  # brokers before 5.0 have only this request
-            return TopicConfigs.decode(configs.body).topics.get(topic)
-
-        return {name: config for name, config in (await self.at_masters(query_config)).items() if config is not None}
+    async def update_topic_at(self, address: str, config: TopicConfig) -> None:
+        """Create a topic at one broker, or replace its settings there; an existing topic keeps its attributes."""
+        header = CreateTopicHeader(
+            check_topic(config.name),
+            read_queue_nums=config.read_queues,
+            write_queue_nums=config.write_queues,
+            perm=config.perm,
+            topic_filter_type=config.filter_type,
+            topic_sys_flag=config.sys_flag,
+            order=config.order,
+        )
+        await self._client.request(address, Code.UPDATE_AND_CREATE_TOPIC, header.encode())
 
     async def topic_stats(self, topic: str) -> dict[Queue, QueueStats]:
         """Return the first offset of every queue, the offset after its last message, and its last write time (epoch, ms).

@@ -21,12 +21,20 @@ MASTER = 0
 class TopicRoute:
     """The route of a topic. Equal if queues, permissions and addresses are equal."""
 
-    __slots__ = ("_read_queues", "_write_queue_set", "_write_queues", "brokers", "topic")
+    __slots__ = ("_read_queues", "_write_queue_set", "_write_queues", "brokers", "is_fixed", "topic")
 
     def __init__(
-        self, topic: str, brokers: Mapping[str, Mapping[int, str]], readable: Sequence[Queue], writable: Sequence[Queue]
+        self,
+        topic: str,
+        brokers: Mapping[str, Mapping[int, str]],
+        readable: Sequence[Queue],
+        writable: Sequence[Queue],
+        *,
+        is_fixed: bool = False,
     ) -> None:
         self.topic = topic
+        self.is_fixed = is_fixed
+        """True if the writable queues are listed in an order configuration at the name servers."""
         self.brokers = brokers
         """Addresses by broker name, then by broker id; id 0 is the master."""
         self._read_queues = tuple(sorted(readable, key=_queue_order))
@@ -100,7 +108,13 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
             raise RemoteProtocolError(f"the route of topic {topic} contains {problem}; the maximum is {MAX_QUEUES} of each")
     read = [queue for data in route.queues if data.perm & Perm.READ for queue in _queues(topic, data.broker, data.read_queues)]
     write = [queue for data in _writable_queue_data(topic, route) for queue in _queues(topic, data.broker, data.write_queues)]
-    return TopicRoute(topic, brokers, read, [queue for queue in write if MASTER in brokers.get(queue.broker, {})])
+    return TopicRoute(
+        topic,
+        brokers,
+        read,
+        [queue for queue in write if MASTER in brokers.get(queue.broker, {})],
+        is_fixed=bool(route.order_conf),
+    )
 
 
 def _check_address(topic: str, broker: str, broker_id: int, address: str) -> None:

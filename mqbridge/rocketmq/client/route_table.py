@@ -39,6 +39,8 @@ class RouteTable:
         self._name_servers, self._refresh_s = name_servers, refresh_s
         self._routes: dict[str, TopicRoute] = {}
         """The last known route of each topic; a missing topic has one only while it is watched."""
+        self._known_brokers: dict[str, set[str]] = {}
+        """Names of the brokers in the routes received so far, by topic."""
         self._queried_at: dict[str, float] = {}
         """Loop time of the last response to a query, by topic."""
         self._used_at: dict[str, float] = {}
@@ -130,6 +132,10 @@ class RouteTable:
         """Return the last known route, however old it is; never queries the name servers."""
         return self._routes.get(topic)
 
+    def known_brokers(self, topic: str) -> frozenset[str]:
+        """Return the names of all brokers that the routes of the topic have contained; a broker that stops leaves the route."""
+        return frozenset(self._known_brokers.get(topic, ()))
+
     def _needs_query(self, topic: str, now: float) -> bool:
         """Return True if the route was invalidated, never queried, or queried more than `refresh_s` ago."""
         return topic in self._stale or now - self._queried_at.get(topic, -self._refresh_s) >= self._refresh_s
@@ -171,6 +177,7 @@ class RouteTable:
                 self._routes.pop(topic, None)
             return
         self._routes[topic] = route
+        self._known_brokers.setdefault(topic, set()).update(route.brokers)
         self._missing.discard(topic)
         if previous is None or previous != route:
             for watcher in list(self._watchers.get(topic, ())):
@@ -254,6 +261,6 @@ class RouteTable:
         """Drop unwatched routes that were not used for DROP_UNUSED_S."""
         limit = asyncio.get_running_loop().time() - DROP_UNUSED_S
         for topic in [topic for topic, used_at in self._used_at.items() if used_at < limit and topic not in self._watchers]:
-            for table in (self._routes, self._queried_at, self._used_at, self._failed_at):
+            for table in (self._routes, self._known_brokers, self._queried_at, self._used_at, self._failed_at):
                 table.pop(topic, None)
             self._stale.discard(topic)
