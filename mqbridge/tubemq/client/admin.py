@@ -86,19 +86,17 @@ class Admin:
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions until it has at least `partitions`; return when it accepts messages.
 
-        Does not change a topic that has this number of partitions, or more.
+        Does not change a topic that has this number of partitions, or more. The Master keeps the other settings of each Broker,
+        and refuses a lower number of partitions. Raises ClusterError (RETRY) without a change if a Broker of the topic is down.
         """
-        configs = await self._topic_configs(topic)
-        nodes = await self.brokers()
-        existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in configs.values())
-        if existing < partitions:
-            changed = await (
-                self._add_partitions(topic, partitions - existing, configs)
-                if configs
-                else self._add_topic(topic, partitions, nodes)
-            )
-            for broker in changed:  # a Broker uses the changed configuration only after a reload
-                await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
+        while sum((before := await self.partitions(topic)).values()) < partitions:
+            try:
+                await self._add(topic, partitions)
+            except ServerRefused:
+                # The Master refuses what another client has done at the same time: a record that exists, a number that is set
+                # already, or that is lower by now. Then the numbers are no longer those that we read.
+                if await self.partitions(topic) == before:
+                    raise
         await self._wait_until_ready(topic, partitions)
 
     async def check_change(self) -> None:
@@ -160,42 +158,29 @@ class Admin:
         response = await self._master("admin_query_topic_info", topicName=topic)
         return {entry["brokerId"]: entry for topic_entry in response["data"] for entry in topic_entry["topicInfo"]}
 
-    async def _add_topic(self, topic: str, partitions: int, nodes: list[Node]) -> list[int]:
-        """Create the topic with its partitions spread over the Brokers; return the ids of the changed Brokers.
+    async def _add(self, topic: str, partitions: int) -> None:
+        """Create the topic, or add partitions at its Brokers, so that it has at least `partitions`."""
+        configs, running = await self._topic_configs(topic), await self._running_brokers()
+        if configs:
+            if down := sorted(configs.keys() - running):
+                problem = f"topic {topic} gets no partitions while its Brokers {', '.join(map(str, down))} are down"
+                raise ClusterError(f"{problem}: start them, or retry later", Failure.RETRY)
+            existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in configs.values())
+            numbers, method, user = _grown(configs, partitions - existing), "admin_modify_topic_info", "modifyUser"
+        else:
+            if not running:
+                raise ClusterError(f"topic {topic} cannot be created: no Broker is online", Failure.RETRY)
+            numbers, method, user = _shares(running, partitions), "admin_add_new_topic_record", "createUser"
+        for broker, number in numbers.items():
+            await self._change(method, topicName=topic, brokerId=broker, numPartitions=number, **{user: USER})
+            # A Broker uses the changed configuration only after a reload.
+            await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
 
-        If the partitions do not divide evenly, the first Brokers get one more.
-        """
-        if not nodes:
-            raise ClusterError(f"topic {topic} cannot be created: no Broker is online", Failure.RETRY)
-        changed = []
-        for index, node in enumerate(nodes):
-            share = partitions // len(nodes) + (index < partitions % len(nodes))
-            if share:
-                record = {"topicName": topic, "brokerId": node.id, "numPartitions": share, "createUser": USER}
-                await self._change("admin_add_new_topic_record", **record)
-                changed.append(node.id)
-        return changed
-
-    async def _add_partitions(self, topic: str, missing: int, configs: dict[int, dict[str, Any]]) -> list[int]:
-        """Add `missing` partitions, spread over the Brokers that have the topic; return the changed Brokers' ids.
-
-        It may add more than `missing`, because a Broker adds the same number of partitions in each of its stores of the topic.
-        """
-        changed = []
-        for brokers_left, (broker, entry) in zip(range(len(configs), 0, -1), configs.items(), strict=True):
-            stores = entry["numTopicStores"]
-            share = -(-missing // (brokers_left * stores))  # partitions to add in each store, rounded up
-            if share > 0:
-                record = {
-                    "topicName": topic,
-                    "brokerId": broker,
-                    "numPartitions": entry["numPartitions"] + share,
-                    "modifyUser": USER,
-                }
-                await self._change("admin_modify_topic_info", **record)
-                changed.append(broker)
-                missing -= share * stores
-        return changed
+    async def _running_brokers(self) -> set[int]:
+        """Return the ids of the online Brokers that send heartbeats; a killed Broker counts as running for up to 30 s."""
+        response = await self._master("admin_query_broker_run_status")
+        entries = [entry for entry in response["data"] if entry["manageStatus"] == "online"]
+        return {entry["brokerId"] for entry in entries if entry["runStatus"] == "running"}
 
     async def _wait_until_ready(self, topic: str, partitions: int) -> None:
         """Wait until at least this number of the topic's partitions accepts messages. Raises RequestTimeout."""
@@ -265,3 +250,28 @@ class Admin:
             text = "; ".join(str(entry.get("errInfo", entry)) for entry in refused) or response.get("errMsg", "")
             raise ServerRefused(f"{request} was refused: {text}", response.get("errCode", 0), Failure.FATAL)
         return response
+
+
+def _shares(brokers: Iterable[int], partitions: int) -> dict[int, int]:
+    """Return the number of partitions of a new topic for each Broker, without those that get none.
+
+    If the partitions do not divide evenly, the Brokers with the lowest ids get one more.
+    """
+    ids = sorted(brokers)
+    shares = {broker: partitions // len(ids) + (index < partitions % len(ids)) for index, broker in enumerate(ids)}
+    return {broker: share for broker, share in shares.items() if share}
+
+
+def _grown(configs: dict[int, dict[str, Any]], missing: int) -> dict[int, int]:
+    """Return the new number of partitions per store for each Broker that gets more, if `missing` partitions are added.
+
+    More may be added than are missing, because a Broker adds the same number of partitions in each of its stores of the topic.
+    """
+    numbers = {}
+    for brokers_left, (broker, entry) in zip(range(len(configs), 0, -1), configs.items(), strict=True):
+        stores = entry["numTopicStores"]
+        share = -(-missing // (brokers_left * stores))  # partitions to add in each store, rounded up
+        if share > 0:
+            numbers[broker] = entry["numPartitions"] + share
+            missing -= share * stores
+    return numbers
