@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.message import Batch, Partition, Position
@@ -63,7 +63,11 @@ class InboundLane(Protocol):
 
     @property
     def caught_up(self) -> bool:
-        """True if the source reported in its last response that the partition has no more messages."""
+        """True if the source reported in its last response that the partition has no more messages.
+
+        False once a request has failed since then, or the connection was lost. A system whose requests wait for messages needs
+        `ConfirmsEnd` too: while such a request waits, nobody knows whether the source can still be reached.
+        """
 
     async def receive(self) -> Batch:
         """Wait for the next batch; cancelling this call loses no message.
@@ -104,6 +108,14 @@ class InboundLane(Protocol):
         The group may assign the partition to this member again, as a new lane. Returns by `deadline` (event loop time; None: a
         limit of the adapter). Raises nothing: a failed commit or release is logged.
         """
+
+
+@runtime_checkable
+class ConfirmsEnd(Protocol):
+    """A lane that can ask its source whether the partition has more messages, beside the reading."""
+
+    async def confirm_caught_up(self) -> bool:
+        """Ask the source now; return True if everything that it has was received. Raises ClusterError if it cannot be asked."""
 
 
 class Inbound(Protocol):

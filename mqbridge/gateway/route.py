@@ -71,9 +71,9 @@ class Route(RouteState):
         super().__init__(config, Counters() if counters is None else counters)
         self._wait_connected, self._pending_routes = wait_connected, pending_routes
         self._clusters = {name: clusters[name] for name in config.clusters}
-        self._source = clusters[config.source.cluster]
+        self.source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
-        self._gap_check = GapCheck(self.name, config.source.group, self._source, checkpoints)
+        self._gap_check = GapCheck(self.name, config.source.group, self.source, checkpoints)
         self._drain_s = drain_s
         self._endpoints = self._make_endpoints()
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
@@ -129,6 +129,11 @@ class Route(RouteState):
         self._stop_requested.set()
         if self._membership is not None:
             self._membership.stop(self._deadline)
+
+    def request_refresh(self) -> None:
+        """Request a check of the source topics without waiting for the next interval."""
+        if self._membership is not None:
+            self._membership.refresh_requested.set()
 
     def drain_within(self, seconds: float) -> None:
         """Set the time in seconds for draining and leaving the group when a membership ends."""
@@ -190,7 +195,7 @@ class Route(RouteState):
         """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
         membership = self._membership = GroupMembership(
             self.config,
-            self._source,
+            self.source,
             self._endpoints,
             self._lane_settings(),
             self._gap_check,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
@@ -24,6 +25,8 @@ class RouteState:
 
     _endpoints: RouteEndpoints
     """Source topics and targets that are in use; set by the subclass."""
+    source: Cluster
+    """The cluster of the source topics; set by the subclass."""
 
     def __init__(self, config: RouteConfig, counters: Counters) -> None:
         self.name = config.name
@@ -40,6 +43,7 @@ class RouteState:
         self._membership: GroupMembership | None = None
         """The current or last membership; None before the first."""
         self._stop_requested = asyncio.Event()
+        self._created_at = asyncio.get_running_loop().time()
 
     @property
     def deliveries(self) -> Mapping[Partition, LaneDelivery]:
@@ -93,6 +97,35 @@ class RouteState:
             default=0.0,
         )
 
+    @property
+    def is_joined(self) -> bool:
+        """True while the route is a member of its group, and will stay it."""
+        membership = self._membership
+        has_joined = membership is not None and membership.has_joined and not membership.is_ending
+        return has_joined and self.retry_reason is None
+
+    @property
+    def missing_partitions(self) -> list[Partition]:
+        """Partitions of the source topics that are not assigned: a server is away, or other members have them.
+
+        Their `index` is 0, because it is unknown.
+        """
+        membership = self._membership
+        assigned = set() if membership is None else {*membership.deliveries, *membership.stopped}
+        assigned_names = {(partition.topic, partition.name) for partition in assigned}
+        return [
+            Partition(self.config.source.cluster, topic, name, index=0)
+            for topic, names in self._endpoints.source_partition_names.items()
+            for name in sorted(names)
+            if (topic, name) not in assigned_names
+        ]
+
+    def quiet_for(self, now: float) -> float:
+        """Return the seconds since the last message, or since the creation of the route; 0 while messages are in flight."""
+        if self.error is not None:
+            return float("inf")
+        return 0.0 if self.in_flight_batches else now - max(self.counters.last_batch_at, self._created_at)
+
     def idle_for(self, now: float) -> float:
         """Return the seconds since the last message or the last change of the assignment; infinite for a stopped route.
 
@@ -101,12 +134,10 @@ class RouteState:
         if self.error is not None:
             return float("inf")
         membership = self._membership
-        if membership is None or not membership.has_joined:
+        if membership is None or not self.is_joined:
             return 0.0
         is_busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
-        awaits_partitions = (
-            membership.partition_count < self._endpoints.source_partitions and now - membership.changed_at < ASSIGNMENT_PATIENCE_S
-        )
+        awaits_partitions = now - membership.changed_at < ASSIGNMENT_PATIENCE_S and self.missing_partitions
         if is_busy or awaits_partitions:
             return 0.0
         return now - max(self.counters.last_batch_at, membership.changed_at)

@@ -31,6 +31,7 @@ from mqbridge.gateway.closing import GRACE_S, wait_by_deadline
 from mqbridge.gateway.clusters import InitialConnections, close_clusters, connect_clusters, make_clusters
 from mqbridge.gateway.health import outage_of
 from mqbridge.gateway.http import StatusServer
+from mqbridge.gateway.idle_watch import IdleWatch
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.plan import Plan, Planner, is_transient, raise_problems
 from mqbridge.gateway.reload import Reloader
@@ -41,8 +42,8 @@ from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
-IDLE_CHECK_S = 0.1
-"""Pause between two checks whether the gateway has nothing more to do."""
+END_CHECK_S = 0.1
+"""Pause between two checks whether all routes have ended."""
 
 
 class Gateway:
@@ -92,7 +93,9 @@ class Gateway:
     async def run(self, until_idle_s: float | None = None) -> RunResult:
         """Run until `stop`, until every route has stopped, or until all routes have been idle for `until_idle_s` seconds.
 
-        A route is idle while no message arrives and all messages are delivered. With None, idle routes keep running.
+        A route is idle while no message arrives and all messages are delivered; before the end, its source must confirm that it
+        has no more. If a source cannot be asked, the run ends too, and the result names the partitions that may have unread
+        messages (see `IdleWatch`).
 
         With None, idle routes keep running. Raises ConfigError or ClusterError if the gateway cannot start. An unreachable
         cluster is such an error with `fail_fast`, which is the default with `until_idle_s`; otherwise the gateway keeps trying to
@@ -108,7 +111,7 @@ class Gateway:
             helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
             helpers.append(spawn(log_unassigned_routes(lambda: self.routes), "assignments"))
             try:
-                await self._wait_for_end(until_idle_s)
+                unread = await self._wait_for_end(until_idle_s)
             finally:
                 self.ready = False
                 latest = self._set_deadline() + 2 * GRACE_S  # a route abandons its own tasks GRACE_S after the deadline
@@ -120,7 +123,8 @@ class Gateway:
                 await wait_by_deadline(latest, "a route", *self._tasks.values())
                 await wait_by_deadline(latest, "a background task of the gateway (report, lag, reload or assignments)", *helpers)
         unreachable = {name: why for name, cluster in self.clusters.items() if (why := outage_of(cluster)) is not None}
-        return RunResult([route_result(route) for route in self.routes], time.monotonic() - began_at, unreachable)
+        results = [route_result(route, unread.get(route, {})) for route in self.routes]
+        return RunResult(results, time.monotonic() - began_at, unreachable)
 
     async def apply(self, config: Config) -> Change:
         """Switch to another configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
@@ -295,22 +299,26 @@ class Gateway:
     async def _close_all_clusters(self) -> None:
         await close_clusters([*self.clusters.values(), *self._clusters_to_close], self._deadline)
 
-    async def _wait_for_end(self, until_idle_s: float | None) -> None:
-        """Wait until a stop is requested, all routes have ended, or all routes have been idle for `until_idle_s`."""
-        stop_waiter = spawn(self._stop_requested.wait(), "stop signal")
-        loop = asyncio.get_running_loop()
+    async def _wait_for_end(self, until_idle_s: float | None) -> Mapping[Route, Mapping[str, str]]:
+        """Wait until a stop is requested, all routes have ended, or the run is idle.
+
+        Returns the partitions that may have unread messages, with the reason, by route; only for an idle run.
+        """
+        waiters = [spawn(self._stop_requested.wait(), "stop signal")]
+        idle_watch = None if until_idle_s is None else IdleWatch(lambda: None if self._is_applying else self.routes, until_idle_s)
+        if idle_watch is not None:
+            waiters.append(spawn(idle_watch.run(), "idle watch", log_errors=False))
         try:
-            while not self._stop_requested.is_set():
+            while not any(waiter.done() for waiter in waiters):
                 tasks = list(self._tasks.values())
                 if not self._is_applying and all(task.done() for task in tasks):
-                    return
-                await asyncio.wait([stop_waiter, *tasks], timeout=IDLE_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-                if self._is_applying:
-                    await asyncio.sleep(IDLE_CHECK_S)
-                    continue
-                if until_idle_s is not None and all(route.idle_for(loop.time()) >= until_idle_s for route in self.routes):
-                    return
-                if any(task.done() for task in tasks):  # then `asyncio.wait` above returns at once
-                    await asyncio.sleep(IDLE_CHECK_S)
+                    return {}
+                await asyncio.wait([*waiters, *tasks], timeout=END_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._is_applying or any(task.done() for task in tasks):  # then `asyncio.wait` above returns at once
+                    await asyncio.sleep(END_CHECK_S)
         finally:
-            await cancel(stop_waiter)
+            await cancel(*waiters)
+        for waiter in waiters:
+            if not waiter.cancelled():
+                waiter.result()
+        return {} if idle_watch is None else idle_watch.unread

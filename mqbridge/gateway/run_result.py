@@ -1,5 +1,6 @@
 """The result of a run of the gateway."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,18 @@ class RouteResult:
     """The error that stopped the route; None if none did."""
     stopped: dict[str, str] = field(default_factory=dict)
     """The error of each partition that stopped with one, by the partition as text."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Why it is unknown whether partitions have unread messages, by the partition or topic as text, or by the route's name."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for JSON output."""
-        return {"name": self.name, **self.counters.totals(), "error": self.error, "stopped": self.stopped}
+        return {
+            "name": self.name,
+            **self.counters.totals(),
+            "error": self.error,
+            "stopped": self.stopped,
+            "unread": dict(self.unread),
+        }
 
 
 @dataclass(slots=True)
@@ -35,8 +44,16 @@ class RunResult:
 
     @property
     def clean(self) -> bool:
-        """True if no route and no partition stopped with an error; unreachable clusters do not count."""
-        return all(route.error is None and not route.stopped for route in self.routes)
+        """True if no route and no partition stopped with an error, and none may have unread messages.
+
+        Unreachable clusters do not count, because a source that cannot be asked makes its partitions `unread`.
+        """
+        return not self.has_stopped and not any(route.unread for route in self.routes)
+
+    @property
+    def has_stopped(self) -> bool:
+        """True if a route or a partition stopped with an error."""
+        return any(route.error is not None or route.stopped for route in self.routes)
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for JSON output."""
@@ -48,11 +65,12 @@ class RunResult:
         }
 
 
-def route_result(route: Route) -> RouteResult:
+def route_result(route: Route, unread: Mapping[str, str]) -> RouteResult:
     """Return the result of a route."""
     return RouteResult(
         name=route.name,
         counters=route.counters,
         error=None if route.error is None else str(route.error),
         stopped={str(partition): reason for partition, reason in route.stopped.items()},
+        unread=unread,
     )

@@ -37,11 +37,11 @@ class TestTopic:
         self.server, self.name = server, f"uneven-{next(_numbers)}"
         for address, settings in zip(server.broker_addresses, brokers, strict=True):
             if settings is not None:
-                self.set(address, **settings)
+                self.configure(address, **settings)
         present = {name for name, settings in zip(server.broker_names, brokers, strict=True) if settings is not None}
         wait_until(lambda: set(server.queues(self.name)) == present)
 
-    def set(self, address: str, *, write: int, read: int | None = None, attributes: str = "", **settings: Any) -> None:
+    def configure(self, address: str, *, write: int, read: int | None = None, attributes: str = "", **settings: Any) -> None:
         remoting.create_topic(address, self.name, write, attributes, readQueueNums=write if read is None else read, **settings)
 
     @property
@@ -97,7 +97,7 @@ async def test_a_topic_of_one_broker_grows_there_and_keeps_its_queues_with_unrea
 async def test_queues_that_are_only_readable_and_queues_above_the_average_are_kept(server: RocketMQ) -> None:
     topic = TestTopic(server, {"write": 8}, {"write": 2})
     unread = topic.send(8)
-    topic.set(server.broker_addresses[0], write=4, read=8)  # the first step of shrinking it: four queues are only read
+    topic.configure(server.broker_addresses[0], write=4, read=8)  # the first step of shrinking it: four queues are only read
     await grow(server, topic.name, 9)
     assert topic.queues == [(8, 5), (5, 5)]
     assert await payloads(server, topic.name) == unread

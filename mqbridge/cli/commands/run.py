@@ -55,7 +55,9 @@ def run(
     reachable clusters ends the gateway before it creates anything.
 
     With --until-idle the gateway waits up to a minute for partitions that its group has not assigned to it; after that, it
-    assumes that other members of the group hold them.
+    assumes that other members of the group hold them. It ends only when the sources confirm that they have no more messages. If
+    a source does not respond for 20 seconds, the gateway names the partitions that may have unread messages, and the exit code
+    is 3.
 
     SIGHUP, or POST /reload, reads the configuration again: changed parts restart, the rest keeps running. An invalid
     configuration changes nothing.
@@ -73,7 +75,13 @@ def run(
     if as_json:
         print_json(result.as_json())
     report(result)
-    raise typer.Exit(exit_codes.OK if result.clean else exit_codes.STOPPED)
+    raise typer.Exit(_exit_code(result))
+
+
+def _exit_code(result: "RunResult") -> int:
+    if result.clean:
+        return exit_codes.OK
+    return exit_codes.STOPPED if result.has_stopped else exit_codes.CLUSTER
 
 
 def _configure_log(config: "Config") -> None:
@@ -128,7 +136,7 @@ ALWAYS_SHOWN_TOTALS = ("received", "stored", "dead", "acknowledged")
 
 
 def report(result: "RunResult") -> None:
-    """Print one line per route, and one per unreachable cluster, on standard error."""
+    """Print one line per route, per partition that may have unread messages, and per unreachable cluster, on standard error."""
     from mqbridge.delivery.counters import declared_totals
 
     for route in result.routes:
@@ -139,6 +147,8 @@ def report(result: "RunResult") -> None:
         ]
         counted = ", ".join(f"{totals[total.name]:,} {total.label}" for total in shown)
         print_note(f"route {route.name}: {counted} in {result.seconds:.1f} s ({rate:,.0f}/s){_stopped_suffix(route)}")
+        for partition, reason in route.unread.items():
+            print_note(f"route {route.name}: {partition} may have unread messages: {reason}")
     for cluster, reason in result.unreachable.items():
         print_note(f"cluster {cluster} {reason}")
 

@@ -8,6 +8,7 @@
     130  interrupted before the command was done
 
 `mqbridge run` drains after SIGTERM or Ctrl-C, which is a normal end: its code is 0, or 4 if a route or a partition had stopped.
+With `--until-idle` it is 3 if a source could not be asked at the end whether it has more messages.
 """
 
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, GapError, LocalProtocolError, MappingError, ProtocolError

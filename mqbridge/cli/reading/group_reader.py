@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mqbridge.adapter.inbound import Inbound, InboundLane
+from mqbridge.adapter.inbound import ConfirmsEnd, Inbound, InboundLane
 from mqbridge.cli.output.console import print_note
-from mqbridge.errors import LaneRevoked
+from mqbridge.errors import LaneRevoked, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
 
@@ -23,6 +23,8 @@ SILENCE_S = 1.0
 MORE_LANES_S = 3.0
 """How long the reader waits for a further lane once all assigned ones are read to their end; other members may have
 the remaining partitions."""
+CONFIRM_TIMEOUT_S = 30.0
+"""Time limit for the source of a silent lane to confirm that it has no more messages."""
 NOTE_AFTER_S = 3.0
 """If the first lane is not assigned within this time, a note says so."""
 FIRST_LANE_S = 60.0
@@ -153,9 +155,20 @@ class GroupReader:
                 async with asyncio.timeout(SILENCE_S):
                     return await lane.receive()
             except TimeoutError:
-                if lane.caught_up:
+                if lane.caught_up and await self._confirms_end(lane):
                     self._mark_at_end(lane.partition.name)
         return await lane.receive()
+
+    async def _confirms_end(self, lane: InboundLane) -> bool:
+        """Ask the source of the lane whether it has more messages. Raises ClusterError if it cannot be asked."""
+        if not isinstance(lane, ConfirmsEnd):
+            return True
+        try:
+            async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+                return await lane.confirm_caught_up()
+        except TimeoutError as error:
+            problem = f"partition {lane.partition}: its source has not responded for {CONFIRM_TIMEOUT_S:g} s"
+            raise RequestTimeout(f"{problem}, so it is unknown whether it has more messages") from error
 
     def _show_batch(self, lane: InboundLane, batch: Batch) -> None:
         """Show the selected messages of the batch, and acknowledge it, or reject it if the count left some out."""

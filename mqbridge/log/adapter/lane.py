@@ -68,6 +68,12 @@ class LogLane:
         """True if the last read reached the end of the partition."""
         return self._caught_up
 
+    async def confirm_caught_up(self) -> bool:
+        """Read at the next offset; return True if there is no row. Raises ClusterError if the file cannot be read."""
+        run, offset = self._run, self._next
+        rows, _ = await self._store.rows(self.id, offset, 1, 1)
+        return not rows and (run, offset) == (self._run, self._next)
+
     async def receive(self) -> Batch:
         """Return the next rows as a batch; waits for new messages and for read-ahead budget. Raises LaneRevoked, GapError."""
         return await self._read_ahead.receive(self._receive())

@@ -107,6 +107,10 @@ class MemoryLane:
         """True if the last read found no message, or returned the last one."""
         return self._caught_up
 
+    async def confirm_caught_up(self) -> bool:
+        """Return True if nothing was stored or is to be redelivered since the last read."""
+        return self._caught_up and not self._wake.is_set()
+
     async def receive(self) -> Batch:
         """Return the next batch; waits for new messages and for read-ahead budget. Raises LaneRevoked, GapError."""
         return await self._read_ahead.receive(self._receive())

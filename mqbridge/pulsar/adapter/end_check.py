@@ -20,10 +20,11 @@ still to come, and on a shared subscription another member may receive them."""
 
 
 class EndCheck:
-    """End-of-topic check of one lane. `reached` is True if the broker reported no further entry and none has arrived since."""
+    """End-of-topic check of one lane."""
 
     def __init__(self, partition: Partition, consumer: EntryConsumer) -> None:
-        self.reached = False
+        self._reached_in = 0
+        """The consumer's subscribe number (`registrations`) when the broker reported no further entry; 0 if it did not."""
         self._partition, self._consumer = partition, consumer
         self._loop = asyncio.get_running_loop()
         self._version = 0
@@ -32,9 +33,14 @@ class EndCheck:
         """Loop time before which no request is sent."""
         self._request_task: asyncio.Task[None] | None = None
 
+    @property
+    def reached(self) -> bool:
+        """True if the broker reported no further entry, none has arrived since, and the consumer has kept its connection."""
+        return self._consumer.is_subscribed and self._reached_in == self._consumer.registrations
+
     def invalidate(self) -> None:
         """Forget the result, because an entry arrived or the read position changed."""
-        self.reached = False
+        self._reached_in = 0
         self._version += 1
 
     def expect_redelivery(self, delay_s: float) -> None:
@@ -60,7 +66,7 @@ class EndCheck:
     async def _request_end(self, version: int) -> None:
         """Request the newest entry id and set `reached`; `version` is the version when the request was started."""
         try:
-            has_more = await self._consumer.has_more()
+            is_stale = not await self._update(version)
         except ClusterError as error:  # only logged: if it ended the consumer, `PulsarLane.receive` raises it
             log.log(
                 retry_log_level(error, logging.INFO),
@@ -72,12 +78,30 @@ class EndCheck:
             self._consumer.wake()
             raise
         else:
-            is_stale = version != self._version
-            self.reached = not (has_more or is_stale or self._consumer.queued)
             if self.reached or is_stale:  # the woken lane repeats a stale request at once, not at its next regular check
                 self._consumer.wake()
         finally:
             self._next_request_at = max(self._next_request_at, self._loop.time() + MIN_INTERVAL_S)
+
+    async def confirm(self) -> bool:
+        """Request the newest entry id again; return True if the end was reached before, and still is.
+
+        The request is sent in any case, because it raises ClusterError if the broker cannot be asked.
+        """
+        if self.reached:
+            await self._update(self._version)
+            return self.reached
+        await self._consumer.has_more()
+        return False
+
+    async def _update(self, version: int) -> bool:
+        """Request the newest entry id and set the result; return False without effect if `version` is outdated by then."""
+        registrations = self._consumer.registrations
+        has_more = await self._consumer.has_more()
+        if version != self._version:
+            return False
+        self._reached_in = 0 if has_more or self._consumer.queued else registrations
+        return True
 
     def stop(self) -> None:
         """Cancel a running request."""

@@ -68,8 +68,12 @@ class PulsarLane:
 
     @property
     def caught_up(self) -> bool:
-        """True if the broker had no further entry at the last check and none has arrived since."""
+        """True if the broker had no further entry at the last check, none has arrived since, and the connection was kept."""
         return self._end_check.reached
+
+    async def confirm_caught_up(self) -> bool:
+        """Ask the broker for the newest entry; return True if it was received. Raises ClusterError."""
+        return await self._end_check.confirm()
 
     # --- receiving --------------------------------------------------------------------------------------------------
 

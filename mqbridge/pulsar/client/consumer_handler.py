@@ -130,6 +130,12 @@ class ConsumerHandler:
         return self._state.role is State.ACTIVE
 
     @property
+    def is_subscribed(self) -> bool:
+        """True while the consumer is subscribed over an open connection."""
+        connection = self._connection()
+        return connection is not None and connection.alive
+
+    @property
     def generation(self) -> int:
         """A number that changes whenever the positions are set back or discarded, so that entries may be delivered again.
 

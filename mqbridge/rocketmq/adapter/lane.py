@@ -49,8 +49,12 @@ class RocketMQLane:
 
     @property
     def caught_up(self) -> bool:
-        """True if the last pull reached the end of the queue, and no pull is buffered."""
+        """True if the last pull was answered and reached the end of the queue, and no pull is buffered."""
         return self._assigned.caught_up
+
+    async def confirm_caught_up(self) -> bool:
+        """Ask the Broker, which may hold our pull, for the end of the queue; return True if it is reached."""
+        return await self._assigned.confirm_caught_up()
 
     async def receive(self) -> Batch:
         """Wait for the next batch and return it. Raises LaneRevoked, GapError, or the ClusterError that ended the queue."""

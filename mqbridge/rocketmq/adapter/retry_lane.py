@@ -51,6 +51,9 @@ class SharedRetryQueue(Protocol):
     def caught_up(self) -> bool:
         """True if the Broker has no more messages, and no lane has buffered ones."""
 
+    async def confirm_caught_up(self) -> bool:
+        """Ask the Broker for the end of the queue; return True if it is reached, and no lane has buffered messages."""
+
     @property
     def ended(self) -> asyncio.Event:
         """Set as soon as the queue is revoked, lost or released."""
@@ -95,6 +98,10 @@ class RetryLane:
     def caught_up(self) -> bool:
         """True if the Broker has no more messages, and no lane has buffered ones."""
         return self._queue.caught_up
+
+    async def confirm_caught_up(self) -> bool:
+        """Ask the Broker for the end of the queue; return True if it is reached, and no lane has buffered messages."""
+        return await self._queue.confirm_caught_up()
 
     def put(self, portion: Portion) -> None:
         """Buffer a portion for `receive`."""

@@ -84,6 +84,10 @@ class RetryQueue:
         """True if the Broker has no more messages, and no lane has buffered ones."""
         return self.assigned.caught_up and not self._buffered_bytes
 
+    async def confirm_caught_up(self) -> bool:
+        """Ask the Broker for the end of the queue; return True if it is reached, and no lane has buffered messages."""
+        return await self.assigned.confirm_caught_up() and self.caught_up
+
     async def _read(self) -> None:
         try:
             while True:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from mqbridge.errors import LaneRevoked, MqbridgeError
+from mqbridge.rocketmq.client.access_errors import AccessRefused
 from mqbridge.rocketmq.client.pull_loop import PullContext, PullLoop
 from mqbridge.rocketmq.client.pull_request import Puller
 from mqbridge.rocketmq.client.pulled_records import PulledRecords
@@ -45,7 +46,7 @@ class AssignedQueue:
     """
 
     def __init__(self, context: ConsumerContext, queue: Queue, subscription: Subscription, puller: Puller) -> None:
-        self.queue, self._context = queue, context
+        self.queue, self._context, self._puller = queue, context, puller
         self.state = QueueState(str(self))
         self.ended = asyncio.Event()
         """Set as soon as the queue ends in one of these ways."""
@@ -83,8 +84,24 @@ class AssignedQueue:
 
     @property
     def caught_up(self) -> bool:
-        """True if the last pull reached the end of the queue, and no pull is buffered."""
-        return self.state.at_end and not self.state.buffered
+        """True if the last pull was answered and reached the end of the queue, and no pull is buffered."""
+        return self.state.at_end and not self.state.pull_failed and not self.state.buffered
+
+    async def confirm_caught_up(self) -> bool:
+        """Request the end of the queue from its broker, which may hold our pull; return True if nothing is left to take.
+
+        If a filter drops the last messages, this waits until the broker answers the held pull. Raises ClusterError.
+        """
+        try:
+            end = await self._puller.find_end()
+        except AccessRefused:  # the credentials may only consume; but the broker responds, so it also answers our held pull
+            end = self.position
+        while self.position < end and not (self.state.buffered or self.revoked or self._error is not None):
+            await self._wait()
+        if self.position < end:
+            return False
+        self.state.pull_failed = False  # the broker responds again, and has no messages that a lost pull would have returned
+        return self.caught_up
 
     @property
     def position(self) -> int:

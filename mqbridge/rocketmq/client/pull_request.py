@@ -15,12 +15,15 @@ from mqbridge.rocketmq.client.subscription import Subscription
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.offsets import OffsetResult, QueueHeader
 from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader, PullResult
 
 SUSPEND_MS = 15_000
 """How long the broker holds a pull that finds nothing. As it checks the time every 5 s, it may hold a pull for 20 s."""
 RESPONSE_TIMEOUT_S = 30.0
 """Timeout of one response, as in the Java clients. A pull may be held for 20 s."""
+END_TIMEOUT_S = 10.0
+"""Timeout of a request for the end of a queue, which a broker answers at once."""
 
 FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
 """Response codes of a pull; see `PullResponse.code`."""
@@ -121,6 +124,14 @@ class Puller:
             "maxMsgNums": str(min(messages, self._max_messages)),
         }
         return PullResponse(await self._request(address, ext))
+
+    async def find_end(self) -> int:
+        """Request the offset after the last message from the broker that is pulled now. Raises ClusterError."""
+        brokers, queue = self._brokers, self._queue
+        address, _ = await brokers.reader(queue.topic, queue.broker)
+        ext = QueueHeader(queue.topic, queue.id).encode()
+        response = await brokers.request_at(address, queue.topic, Code.GET_MAX_OFFSET, ext, timeout=END_TIMEOUT_S)
+        return OffsetResult.decode(response.ext).offset
 
     async def _request(self, address: str, ext: dict[str, str]) -> Command:
         """Send the pull, as PULL_MESSAGE if the broker does not support LITE_PULL_MESSAGE."""

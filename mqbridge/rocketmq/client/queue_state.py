@@ -53,6 +53,8 @@ class QueueState:
         start are no gap."""
         self.at_end = False
         """True if the last response of this run reached the end of the queue."""
+        self.pull_failed = False
+        """True if the last pull had no response, so the end of the queue may have moved unnoticed."""
         self.gap_at: int | None = None
         """The offset of the gap at which reading stopped; None without one."""
         self.taken_away = False
@@ -127,7 +129,7 @@ class QueueState:
         if next_ < self.position:
             raise LocalProtocolError(f"a pull of {self._name} continues at offset {next_}, before its position {self.position}")
         self._transition(Event.RESPONSE)
-        self._pull, self.first_start = None, False
+        self._pull, self.first_start, self.pull_failed = None, False, False
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
         if pulled is not None:
@@ -144,7 +146,7 @@ class QueueState:
         if failed:
             self._reported = None
         if self._pull is pull:
-            self._pull = None
+            self._pull, self.pull_failed = None, failed
 
     # --- handing out ------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,24 @@ async def test_an_end_check_from_before_a_seek_is_ignored(broker: Broker, lane: 
     assert not lane.caught_up
 
 
+async def test_a_lost_connection_ends_being_caught_up_until_the_next_check(broker: Broker, lane: PulsarLane):
+    broker.on[LAST] = ends_at(-1, -1)
+    waiting = asyncio.ensure_future(lane.receive())
+    await until(lambda: lane.caught_up)
+    broker.on[LAST] = lambda *_: None
+    broker.link.drop()
+    await until(lambda: not lane.caught_up)
+    await until(lambda: lane._consumer.registrations == 2)
+    assert not lane.caught_up
+    broker.on[LAST] = ends_at(-1, -1)
+    broker.link.drop()
+    await until(lambda: lane.caught_up)
+    assert await lane.confirm_caught_up()
+    broker.on[LAST] = ends_at(1, 0)
+    assert not await lane.confirm_caught_up()
+    waiting.cancel()
+
+
 async def test_a_bug_in_an_end_check_reaches_the_reading_task(lane: PulsarLane, monkeypatch: pytest.MonkeyPatch):
     async def broken() -> bool:
         raise RuntimeError("a bug")

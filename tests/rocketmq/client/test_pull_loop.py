@@ -21,7 +21,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.broker import A, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import Scene, offset_moved, pull_response, scene
 
 __all__ = ["scene"]
@@ -61,6 +61,39 @@ async def test_an_empty_queue_is_caught_up_at_once(scene: Scene) -> None:
     await until(lambda: assigned.caught_up)
     assert assigned.take() is None
     assert (assigned.first_offset, assigned.end_offset) == (0, 0)
+
+
+async def test_a_failed_pull_ends_being_caught_up_until_the_next_response(scene: Scene) -> None:
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    pull = scene.cluster.on[Code.PULL_MESSAGE]
+    scene.cluster.on[Code.PULL_MESSAGE] = lambda *_: None
+    for link in scene.cluster.links_to(A):
+        link.drop()
+    await until(lambda: not assigned.caught_up)
+    scene.groups.append(b"x")
+    scene.cluster.on[Code.PULL_MESSAGE] = pull
+    for link in scene.cluster.links_to(A):
+        link.drop()
+    assert bodies_of(await assigned.receive()) == [b"x"]
+    await until(lambda: assigned.caught_up)
+
+
+async def test_the_end_of_a_queue_is_confirmed_by_its_broker(scene: Scene) -> None:
+    ends = iter((0, 1, 1))
+    scene.cluster.on[Code.GET_MAX_OFFSET] = lambda link, request: link.answer(request, ext={"offset": str(next(ends))})
+    assigned = await scene.assigned()
+    await until(lambda: scene.groups.held)
+    assert await assigned.confirm_caught_up()
+    waiting = asyncio.ensure_future(assigned.confirm_caught_up())
+    await until(lambda: len(scene.cluster.requests[Code.GET_MAX_OFFSET]) == 2)
+    scene.groups.append(b"x")
+    assert not await asyncio.wait_for(waiting, PATIENCE_S), "the message is pulled, but not taken"
+    await assigned.receive()
+    assert await assigned.confirm_caught_up()
+    scene.cluster.on[Code.GET_MAX_OFFSET] = refuses(Status.SYSTEM_ERROR)
+    with pytest.raises(ServerRefused):
+        await assigned.confirm_caught_up()
 
 
 async def test_a_held_pull_without_messages_is_repeated(scene: Scene) -> None:
