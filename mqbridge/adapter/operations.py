@@ -84,6 +84,19 @@ class GroupMaker(Protocol):
 
 
 @runtime_checkable
+class ReportsUnprotected(Protocol):
+    """Operations of a system that may delete messages of a topic before anybody has read them, whatever their age."""
+
+    async def why_unprotected(self, topic: str, planned: Collection[str] = ()) -> str | None:
+        """Return why messages that are written to the topic are deleted before anybody has read them, and a remedy.
+
+        None if they are kept, or if the client cannot know it; `Operations.warnings` then says so. The topic may not exist yet;
+        `planned` are groups that will exist. The text does not change while its cause stays the same. Raises ClusterError, FATAL
+        if this client may not read it.
+        """
+
+
+@runtime_checkable
 class Deduplicating(Protocol):
     """Operations of a system that can store repeated sends of a named producer once, if deduplication is on for the topic.
 

@@ -51,7 +51,7 @@ clusters:
 routes:
   - name: orders
     from: {cluster: old, topic: orders, group: mqbridge}
-    to: {cluster: new, topic: "persistent://public/default/{topic}"}
+    to: {cluster: new, topic: "persistent://public/default/{topic}", create: {subscriptions: [billing]}}
 ```
 
 ## A larger example
@@ -77,6 +77,7 @@ routes:
     to:
       - cluster: new
         topic: "persistent://public/default/orders-{region}"
+        create: {subscriptions: [billing]}            # Pulsar keeps the messages for its consumers
         partitions: {by: key, key: [key, "property:user"]}
         edit:
           set: {region: "{region}", came_from: "{topic}/{partition}"}
@@ -95,7 +96,7 @@ OPTION_GROUPS = (
     ("routes[].filter.include, exclude", "FilterRule"),
     ("routes[].filter.include, exclude: msg_type, key, properties.NAME", "Condition"),
     ("routes[].to", "Target"),
-    ("routes[].to.create", "CreateRule"),
+    ("routes[].to.create, routes[].delivery.dead_letter.create", "CreateRule"),
     ("routes[].to.partitions", "PartitionRule"),
     ("routes[].to.edit", "EditRules"),
     ("routes[].delivery", "Delivery"),

@@ -5,6 +5,7 @@ clusters later: it grows targets, and reports whether the route must be reopened
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping
 
@@ -24,6 +25,7 @@ from mqbridge.gateway.closing import close_by_deadline, no_deadline
 from mqbridge.gateway.plan import Plan, Planner, outbound_spec, raise_problems
 from mqbridge.gateway.retention_warnings import TopicUse, group_maker, warnings_about
 from mqbridge.gateway.topic_selection import select_source_topics
+from mqbridge.gateway.unprotected import describe, unprotected_targets
 from mqbridge.message import Partition
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
@@ -83,6 +85,8 @@ class RouteEndpoints:
         """Names of the partitions of each source topic, when they were opened."""
         self.dead_letters: DeadLetters | None = None
         """The open dead-letter topic; None if the route has none, or is not open yet."""
+        self.unprotected: Mapping[str, str] = {}
+        """Why targets are unprotected, by `CLUSTER/TOPIC`, at the last check; see `mqbridge.gateway.unprotected`."""
         self.is_open = False
         """True after `open` has succeeded."""
         self._config, self._clusters, self._on_looped, self._pending_routes = config, clusters, on_looped, pending_routes
@@ -117,6 +121,7 @@ class RouteEndpoints:
             if letters is not None:
                 outbound = await self._get_outbound(letters.cluster, letters.topic, None)
                 self.dead_letters = DeadLetters(self._config.name, outbound, f"{letters.cluster}/{letters.topic}")
+            await self.check_unprotected()
             self.is_open = True
         except BaseException:
             deadline = close_deadline()
@@ -128,9 +133,13 @@ class RouteEndpoints:
         outbounds, self._outbounds = self._outbounds, []
         await asyncio.gather(*(outbound.close(deadline) for _, outbound in outbounds), return_exceptions=True)
 
-    def missing_target_partition(self, partition: Partition) -> str | None:
-        """Return why a target has no partition for this source partition; None if every target has one."""
-        for open_target in self._open_targets[partition.topic]:
+    def why_not_readable(self, partition: Partition) -> str | None:
+        """Return why this source partition is not read: a target is unprotected, or has no partition for it; else None."""
+        open_targets, letters = self._open_targets[partition.topic], self.dead_letters
+        labels = [*(open_target.target.label for open_target in open_targets), *([] if letters is None else [letters.label])]
+        if unprotected := {label: self.unprotected[label] for label in labels if label in self.unprotected}:
+            return describe(unprotected)
+        for open_target in open_targets:
             rule, count = open_target.config.partitions, open_target.target.outbound.partitions
             if (reason := unassignable_reason(rule, partition.name, partition.index, count)) is not None:
                 return f"target {open_target.target.label} has no partition for source partition {partition}: {reason}"
@@ -138,13 +147,28 @@ class RouteEndpoints:
 
     async def warnings(self) -> list[str]:
         """Return the retention warnings about the source topics and the target topics."""
-        group, letters = self._config.source.group, self._config.delivery.dead_letter
-        uses = [TopicUse(self._source.name, topic, group) for topic in self._open_targets]
-        for open_targets in self._open_targets.values():
-            uses += [TopicUse(open_target.config.cluster, open_target.topic) for open_target in open_targets]
-        if letters is not None:
-            uses.append(TopicUse(letters.cluster, letters.topic))
-        return await warnings_about(uses, self._clusters)
+        group = self._config.source.group
+        sources = [TopicUse(self._source.name, topic, group) for topic in self._open_targets]
+        return await warnings_about([*sources, *self._target_uses()], self._clusters)
+
+    async def check_unprotected(self) -> None:
+        """Update `unprotected`. Raises ClusterError if a cluster does not answer; then it stays as it was."""
+        before, self.unprotected = self.unprotected, await unprotected_targets(self._target_uses(), self._clusters)
+        for label, reason in self.unprotected.items():
+            if label not in before:
+                text = "route %s: target %s would lose messages, so the partitions that are written there are not read: %s"
+                log.error(text, self._config.name, label, reason)
+        for label in before.keys() - self.unprotected.keys():
+            log.info("route %s: target %s keeps its messages now", self._config.name, label)
+
+    def _target_uses(self) -> list[TopicUse]:
+        """Return the topics that the open route writes. A topic may have several targets; it is kept if one of them wants it."""
+        open_targets = itertools.chain.from_iterable(self._open_targets.values())
+        topics = [(each.config.cluster, each.topic, each.config.unread) for each in open_targets]
+        if (letters := self._config.delivery.dead_letter) is not None:
+            topics.append((letters.cluster, letters.topic, letters.unread))
+        kept = {(cluster, topic) for cluster, topic, unread in topics if unread == "kept"}
+        return [TopicUse(*key, may_be_deleted=key not in kept) for key in dict.fromkeys(topic[:2] for topic in topics)]
 
     async def refresh(self) -> bool:
         """Compare the open topics with those of the clusters. Grow targets with the option `create` whose source topic grew.

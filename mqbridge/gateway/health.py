@@ -1,7 +1,7 @@
 """Finds the problems of a running gateway and their reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
 
 The gateway is not ready if a route or partition has stopped, a route has no group membership, a cluster of a route is
-unreachable, or a target has sends in flight and no receipt for STUCK_S.
+unreachable, a target has sends in flight and no receipt for STUCK_S, or a target is unprotected.
 """
 
 from collections.abc import Mapping

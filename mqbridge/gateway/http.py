@@ -2,7 +2,8 @@
 
 /metrics        Prometheus text
 /health/live    200 while the process answers
-/health/ready   200 while every route runs, every cluster can be reached and every target sends receipts; else 503 with reasons
+/health/ready   200 while every route runs, every cluster can be reached, and every target sends receipts and keeps unread
+                messages; else 503 with reasons
 /routes         every route: its totals, its lag, and the problem that blocks it
 /reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not,
                 409 if the gateway has no file, or is starting or stopping
@@ -116,13 +117,15 @@ class StatusServer:
             name: why for route in gateway.routes for name, why in unreachable_clusters(gateway.clusters, route).items()
         }
         stuck = {f"{route.name} {label}": why for route in gateway.routes for label, why in stuck_targets(route, now).items()}
-        ready = gateway.ready and not (stopped or unreachable or stuck)
+        unprotected = {f"{route.name} {label}": why for route in gateway.routes for label, why in route.unprotected.items()}
+        ready = gateway.ready and not (stopped or unreachable or stuck or unprotected)
         last_reload = gateway.reloader.last
         body = {
             "ready": ready,
             "stopped": stopped,
             "away": unreachable,
             "stuck": stuck,
+            "unprotected": unprotected,
             "clusters": {name: _connection_state(cluster) for name, cluster in gateway.clusters.items()},
             "reload": None if last_reload is None else last_reload.as_dict(),
         }
@@ -165,6 +168,7 @@ class StatusServer:
             "targets": route.target_partitions,  # number of target partitions, by source topic and target label
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in route.stopped.items()},
+            "unprotected": dict(route.unprotected),
             "warnings": route.warnings.current,
             "error": None if route.error is None else str(route.error),
             "retrying": None if blocked_by is None else str(blocked_by),

@@ -3,7 +3,8 @@
 The source hands over each assignment of a partition as a lane, the stream of its batches. A partition with a gap (the source no
 longer holds messages that were never read) stops, and the others continue. It is not released: the group would assign it to this
 member again, and it would stop again. A partition without a target partition (by the route's partition rule) waits until there is
-one: it is shown as stopped, and `refresh_requested` triggers a check of the targets. Any other failure ends the membership.
+one, and a partition with an unprotected target waits until the target keeps messages: it is shown as stopped, and
+`refresh_requested` triggers a check of the targets. Any other failure ends the membership.
 """
 
 import asyncio
@@ -259,16 +260,16 @@ class GroupMembership:
             delivery.gap_policy.skip(gap)
 
     async def _wait_for_target(self, partition: Partition, delivery: LaneDelivery) -> None:
-        """Wait until every target has a partition for this source partition."""
-        problem = self._endpoints.missing_target_partition(partition)
+        """Wait until every target keeps messages, and has a partition for this source partition."""
+        problem = self._endpoints.why_not_readable(partition)
         if problem is None:
             return
-        log.error("route %s: partition %s waits for a target partition: %s", self._config.name, partition, problem)
+        log.error("route %s: partition %s waits for its targets: %s", self._config.name, partition, problem)
         self._mark_stopped(delivery, problem)
         self.refresh_requested.set()
-        while self._endpoints.missing_target_partition(partition) is not None:  # noqa: ASYNC110 - no event tells when the number grows
+        while self._endpoints.why_not_readable(partition) is not None:  # noqa: ASYNC110 - no event tells when targets change
             await asyncio.sleep(GROWTH_CHECK_S)
-        log.info("route %s: partition %s is read now, because the target has a partition for it", self._config.name, partition)
+        log.info("route %s: partition %s is read now, because its targets are ready for it", self._config.name, partition)
         if self._stopped_deliveries.get(partition) is delivery:  # otherwise it was revoked, and may have been assigned again
             self._clear_stopped(delivery)
             self.deliveries[partition] = delivery

@@ -13,7 +13,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Topic
-from mqbridge.config.options.delivery import Delivery
+from mqbridge.config.options.delivery import DeadLetter, Delivery
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
@@ -75,6 +75,8 @@ class Plan:
     """Topics to create or grow, without those for which the plan of an earlier route already suffices."""
     groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
     """Groups that each target topic must have; missing ones are created."""
+    kept: set[TopicKey] = field(default_factory=set)
+    """Target topics whose unread messages must not be deleted: those with a target without `unread: may_be_deleted`."""
     problems: list[MqbridgeError] = field(default_factory=list)
     is_provisional: bool = False
     """True if the plan depends on topics that an earlier route creates or grows: it must be made again after that."""
@@ -86,12 +88,18 @@ class Plan:
 
     @property
     def topic_uses(self) -> list[TopicUse]:
-        """The topics that the route reads and writes, for the retention warnings."""
-        source, dead_letter = self.route.source, self.route.delivery.dead_letter
-        uses = [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources]
+        """The topics that the route reads and writes, for the checks of their retention."""
+        source = self.route.source
+        return [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources] + self.target_uses
+
+    @property
+    def target_uses(self) -> list[TopicUse]:
+        """The topics that the route writes."""
+        dead_letter = self.route.delivery.dead_letter
         written = dict.fromkeys((target.cluster, target.topic) for planned in self.sources for target in planned.targets)
-        uses += [TopicUse(*key, group=None, groups_to_create=self.groups.get(key, ())) for key in written]
-        return uses if dead_letter is None else [*uses, TopicUse(dead_letter.cluster, dead_letter.topic)]
+        if dead_letter is not None:
+            written[dead_letter.cluster, dead_letter.topic] = None
+        return [TopicUse(*key, None, self.groups.get(key, ()), key not in self.kept) for key in written]
 
 
 def raise_problems(plans: Sequence[Plan]) -> None:
@@ -164,8 +172,9 @@ class Planner:
             await self._plan_sources(plan, source)
             dead_letter = route.delivery.dead_letter
             if dead_letter is not None and dead_letter.cluster in self._clusters:
-                required = PlannedTopic(dead_letter.cluster, dead_letter.topic, existing_partitions=0, planned_partitions=1)
-                await self._plan_written_topic(plan, required, options=None, create=True)
+                required = PlannedTopic(dead_letter.cluster, dead_letter.topic, 0, planned_partitions=dead_letter.partitions)
+                self._plan_groups(plan, required, dead_letter)
+                await self._plan_written_topic(plan, required, options=None, create=bool(dead_letter.create))
             await self._check_group(plan, source)
         except MqbridgeError as error:
             plan.problems.append(error)
@@ -238,14 +247,21 @@ class Planner:
             planned_partitions=to_create,
             reason_for_more=reason,
         )
-        group_maker(self._clusters[target.cluster], target.subscriptions)  # raises if the cluster cannot create groups
-        if target.subscriptions:
-            plan.groups[required.cluster, required.topic] = target.subscriptions
+        self._plan_groups(plan, required, target)
         planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create))
         count = planned.planned_partitions
         if count and (reasons := unassignable_partitions(rule, source.topic, count)):
             plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, reasons, needed))
         return planned
+
+    def _plan_groups(self, plan: Plan, required: PlannedTopic, written: TargetConfig | DeadLetter) -> None:
+        """Plan the groups of a topic that the route writes. Raises ConfigError or ClusterError if they cannot be created."""
+        key = (required.cluster, required.topic)
+        group_maker(self._clusters[required.cluster], written.subscriptions)
+        if written.subscriptions:
+            plan.groups[key] = written.subscriptions
+        if written.unread == "kept":
+            plan.kept.add(key)
 
     async def _plan_written_topic(
         self, plan: Plan, required: PlannedTopic, options: BaseModel | None, *, create: bool

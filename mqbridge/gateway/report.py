@@ -48,6 +48,7 @@ def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:
     if lag.measured_at is not None:
         parts.append(f"lag {lag.total:,} {lag.unit} {now - lag.measured_at:.0f} s ago")
     parts += [f"target {label}: {why}" for label, why in stuck_targets(route, now).items()]
+    parts += [f"target {label} is unprotected: {why}" for label, why in route.unprotected.items()]
     parts += [f"cluster {name} {why}" for name, why in unreachable_clusters(gateway.clusters, route).items()]
     return "; ".join(parts)
 

@@ -28,11 +28,14 @@ class TopicUse(NamedTuple):
     """The group that reads a source topic; None for a target topic."""
     groups_to_create: Collection[str] = ()
     """The groups that the gateway creates in a target topic, and that count as existing."""
+    may_be_deleted: bool = False
+    """True for a target with `unread: may_be_deleted`."""
 
 
 async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluster]) -> list[str]:
     """Return the clusters' warnings, in the order of the topics. Raises no MqbridgeError.
 
+    There are none about targets with `may_be_deleted`.
     A permanent failure of a check becomes a warning; after a transient one, the topic has no warnings.
     """
     permits = asyncio.Semaphore(MAX_PARALLEL_TOPICS)
@@ -56,7 +59,7 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
                 warnings = [f"the retention of topic {use.topic} cannot be checked: {error}"]
         return [f"cluster {use.cluster}: {text}" for text in warnings]
 
-    warnings_by_use = await asyncio.gather(*(fetch_warnings(use) for use in dict.fromkeys(uses)))
+    warnings_by_use = await asyncio.gather(*(fetch_warnings(use) for use in dict.fromkeys(uses) if not use.may_be_deleted))
     return list(dict.fromkeys(text for texts in warnings_by_use for text in texts))
 
 

@@ -24,6 +24,7 @@ from mqbridge.gateway.membership import GroupMembership
 from mqbridge.gateway.plan import Plan, is_transient
 from mqbridge.gateway.retention_warnings import RouteWarnings
 from mqbridge.gateway.route_state import RouteState
+from mqbridge.gateway.unprotected import unprotected_error
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import MAX_PAUSE_S, retry_log_level
@@ -36,6 +37,10 @@ MIN_REJOIN_PAUSE_S, MAX_REJOIN_PAUSE_S = 0.5, MAX_PAUSE_S
 """Minimum and maximum pause after a failed membership."""
 STABLE_S = 60.0
 """A membership that lasted longer than this resets the pause to the minimum."""
+
+PROTECTION_CHECK_S, UNPROTECTED_CHECK_S = 30.0, 3.0
+"""Pause between two checks for unprotected targets while there is none, and while there is one. A check costs two requests per
+topic."""
 
 LOOPED_LOG_INTERVAL_S = 60.0
 """Minimum time between two log lines about looped messages, which are often many."""
@@ -207,18 +212,20 @@ class Route(RouteState):
         began_at = asyncio.get_running_loop().time()
         membership_task = spawn(membership.run(), f"membership of {self.name}", log_errors=False)
         watcher = spawn(self._watch_clusters(membership), f"watch of {self.name}", log_errors=False)
+        protection_watch = spawn(self._watch_protection(), f"protection of the targets of {self.name}", log_errors=False)
+        tasks = (membership_task, watcher, protection_watch)
         try:
-            await asyncio.wait([membership_task, watcher], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline = self._drain_deadline()
             membership.stop(deadline)
-            await cancel_by_deadline(deadline, f"watch of route {self.name}", watcher)
+            await cancel_by_deadline(deadline, f"watch of route {self.name}", watcher, protection_watch)
             if not watcher.done():
                 watcher.add_done_callback(self._close_late_opening)
             await asyncio.wait([membership_task])
             if asyncio.get_running_loop().time() - began_at > STABLE_S:
                 self._rejoin_backoff.reset()
-        for task in (membership_task, watcher):
+        for task in tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
@@ -246,6 +253,22 @@ class Route(RouteState):
                     self.name,
                     error,
                 )
+
+    async def _watch_protection(self) -> None:
+        """Check the targets until one becomes unprotected, and raise ClusterError (RETRY) then.
+
+        The next membership does not read the partitions that are written there.
+        """
+        while True:
+            known = self._endpoints.unprotected
+            await asyncio.sleep(UNPROTECTED_CHECK_S if known else PROTECTION_CHECK_S)
+            try:
+                await self._endpoints.check_unprotected()
+            except MqbridgeError as error:
+                text = "route %s: checking whether its targets keep messages failed, so the last result counts: %s"
+                log.log(self._log_level(error), text, self.name, error)
+            if new := {label: reason for label, reason in self._endpoints.unprotected.items() if label not in known}:
+                raise unprotected_error(self.name, new)
 
     def _log_level(self, error: Exception) -> int:
         """Return DEBUG for a connection error during an outage of a cluster, which the cluster has logged; otherwise WARNING."""

@@ -56,6 +56,11 @@ class RouteState:
         return {} if self._membership is None else self._membership.stopped
 
     @property
+    def unprotected(self) -> Mapping[str, str]:
+        """Why targets are unprotected, by `CLUSTER/TOPIC`: what is written there is deleted before anybody has read it."""
+        return self._endpoints.unprotected
+
+    @property
     def is_pending(self) -> bool:
         """True if the route has not opened its targets yet and is not being stopped.
 

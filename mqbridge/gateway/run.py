@@ -38,6 +38,7 @@ from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.report import report
 from mqbridge.gateway.route import Route
 from mqbridge.gateway.run_result import RunResult, route_result
+from mqbridge.gateway.unprotected import add_unprotected_problems
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ class Gateway:
                 unconnected,
                 [route for route in self.routes if route not in change.routes_to_stop],
             )
+            await add_unprotected_problems(list(plans.values()), retained | new_clusters)
             raise_problems(list(plans.values()))
             for route, plan in plans.items():
                 rollback.push_async_callback(self._close_route, route)
@@ -221,7 +223,9 @@ class Gateway:
     async def _open_routes(self, *, fail_fast: bool) -> None:
         """Open every route that can be opened now; the others open when they run."""
         plans = await self._make_plans(self.routes, self.clusters, self.initial_connections.connect_errors)
-        if not fail_fast:
+        if fail_fast:
+            await add_unprotected_problems(list(plans.values()), self.clusters)
+        else:
             for route in [route for route, plan in plans.items() if plan.problems and all(map(is_transient, plan.problems))]:
                 problem = plans.pop(route).problems[0]
                 route.retry_reason = self.initial_connections.error_of(route.config.clusters) or problem

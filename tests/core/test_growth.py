@@ -67,7 +67,7 @@ async def test_without_create_a_new_partition_waits_for_a_target_partition(
         await until(lambda: committed(world.a, "g-r") == 190)
         assert held.stopped == {}
     assert stored(world.b, "t") == stored(world.a, "t")
-    assert "a/t/2 waits for a target partition: target b/t has no" in caplog.text
+    assert "a/t/2 waits for its targets: target b/t has no" in caplog.text
 
 
 async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) -> None:
@@ -105,12 +105,12 @@ async def test_a_waiting_partition_that_is_reassigned_is_shown_correctly(world: 
 
     grown = asyncio.Event()
 
-    def missing_target_partition(_: RouteEndpoints, __: Partition) -> str | None:
+    def why_not_readable(_: RouteEndpoints, __: Partition) -> str | None:
         if len(lanes) > 1 and partition in found.deliveries:
             grown.set()
         return None if grown.is_set() else "no place"
 
-    monkeypatch.setattr(RouteEndpoints, "missing_target_partition", missing_target_partition)
+    monkeypatch.setattr(RouteEndpoints, "why_not_readable", why_not_readable)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
         await until(lambda: found.stopped)

@@ -11,6 +11,7 @@ from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundLane, InboundSpec
+from mqbridge.adapter.operations import ReportsUnprotected
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.adapter.registry import load_adapters
@@ -118,7 +119,8 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
         assert described is not None, f"there is no topic {topic}"
         if system == "pulsar":
             assert cluster.operations is not None
-            assert not await cluster.operations.warnings(topic), "without a subscription, Pulsar may have deleted a closed ledger"
+            assert isinstance(cluster.operations, ReportsUnprotected)
+            assert await cluster.operations.why_unprotected(topic) is None, "Pulsar may have deleted a closed ledger"
         lanes: dict[int, InboundLane] = {}
         inbound = await cluster.inbound(InboundSpec((topic,), group))
         received: asyncio.Queue[tuple[int, Sequence[Message]]] = asyncio.Queue(maxsize=4)

@@ -1,4 +1,4 @@
-"""Subscriptions created with a topic, or retention, keep the messages of a real topic; without either there are warnings."""
+"""Subscriptions created with a topic, or retention, keep the messages of a real topic; a topic without either is unprotected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.inbound import InboundSpec
-from mqbridge.adapter.operations import GroupMaker
+from mqbridge.adapter.operations import GroupMaker, ReportsUnprotected
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share
@@ -72,10 +72,10 @@ async def test_a_topic_created_with_a_subscription_keeps_its_messages(cluster, a
         await cluster.create(topic, 1)
     operations = cluster.operations
     assert isinstance(operations, GroupMaker)
+    assert isinstance(operations, ReportsUnprotected)
     await operations.create_group(kept, "billing")
-    (warning,) = await operations.warnings(lost)
-    assert "has no subscription and no retention" in warning
-    assert await operations.warnings(kept) == []
+    assert "has no subscription and no retention" in (await operations.why_unprotected(lost) or "")
+    assert await operations.why_unprotected(kept) is None
     for topic in (kept, lost):
         await send(cluster, topic, 1, 2, 3)
     had = await first_entry(admin, parse_topic(lost).partition(0))
@@ -109,11 +109,10 @@ async def test_the_group_is_created_where_missing_and_not_moved_elsewhere(cluste
     await send(cluster, topic, 1, 2)
     await admin.skip_all(parse_topic(topic).partition(0), "g")
     await admin.delete_subscription(parse_topic(topic).partition(1), "g")
-    (warning,) = await cluster.operations.warnings(topic)
-    assert f"{topic} (partition 1) has no subscription" in warning
+    assert f"{topic} (partition 1) has no subscription" in await cluster.operations.why_unprotected(topic)
     await cluster.operations.create_group(topic, "g")
     assert await cluster.operations.backlog(topic, "g") == {"0": 0, "1": 1}, "of entries: it begins at the beginning"
-    assert await cluster.operations.warnings(topic) == []
+    assert await cluster.operations.why_unprotected(topic) is None
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
@@ -126,9 +125,11 @@ async def test_every_retention_policy_is_checked(cluster, admin, namespace, part
     for exists in (False, True):  # the policies of the namespace apply to a topic that does not exist yet
         if exists:
             await admin.create(parse_topic(topic), partitions)
-        assert "no subscription and no retention" in (await warnings_of())[0]
-        assert await warnings_of(planned=("billing",)) == []
+        assert "no subscription and no retention" in await cluster.operations.why_unprotected(topic)
+        assert await cluster.operations.why_unprotected(topic, ("billing",)) is None
+        assert await warnings_of() == await warnings_of(planned=("billing",)) == []
         await admin.set_retention(namespace, 90, 512)
+        assert await cluster.operations.why_unprotected(topic) is None
         assert "deletes messages beyond 90 minutes or 512 MB" in (await warnings_of())[0]
         await admin.set_retention(namespace, -1, -1)
         assert await warnings_of() == []
@@ -155,8 +156,7 @@ async def test_the_subscription_of_a_reader_retains_nothing(cluster, client, nam
     await send(cluster, topic, 1)
     batches = cluster.read(topic, "0", (-1, -1, 0))
     await anext(batches)
-    (warning,) = await cluster.operations.warnings(topic)
-    assert "no subscription and no retention" in warning
+    assert "no subscription and no retention" in await cluster.operations.why_unprotected(topic)
     await batches.aclose()
 
 
@@ -166,7 +166,9 @@ async def test_a_retention_that_cannot_be_checked_is_reported(pulsar, namespace)
     (warning,) = await cluster.operations.warnings(f"persistent://{namespace}/t")
     assert warning.endswith("set admin_url of cluster 'p'")
     assert await cluster.operations.warnings(f"persistent://{namespace}/t", "g") == []
-    (warning,) = await cluster.operations.warnings(f"non-persistent://{namespace}/t")
+    assert await cluster.operations.why_unprotected(f"persistent://{namespace}/t") is None
+    assert "is not persistent" in await cluster.operations.why_unprotected(f"non-persistent://{namespace}/t")
+    (warning,) = await cluster.operations.warnings(f"non-persistent://{namespace}/t", "g")
     assert "is not persistent" in warning
     with pytest.raises(ClusterError, match="needs admin_url"):
         cluster.operations.check_create_group()

@@ -30,6 +30,7 @@ def check(
     connect: Annotated[
         bool, typer.Option("--connect", help="Also connect to every cluster; check topics and the folder of `state`.")
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors: the exit code is then 3.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a configuration; names every problem at once, each with its line.
@@ -39,7 +40,8 @@ def check(
         mqbridge check config/tubemq-to-pulsar.yaml
         mqbridge check config/tubemq-to-pulsar.yaml --connect
 
-    Exit codes: 0 if nothing is wrong, 2 for a mistake in the file, 3 for a problem that --connect finds at a cluster.
+    Exit codes: 0 if nothing is wrong, 2 for a mistake in the file, 3 for a problem that --connect finds at a cluster. Warnings,
+    which only --connect finds, do not change the exit code without --strict.
     """
     from mqbridge.config.load import load
     from mqbridge.delivery.checkpoint import check_folder
@@ -57,12 +59,15 @@ def check(
     clusters, routes = (
         event_loop.run(_check_clusters(config)) if connect else ([], [_route_fields(route) for route in config.routes])
     )
-    failed = any(row["error"] for row in [*clusters, *routes])
+    failed = any(row["error"] for row in [*clusters, *routes]) or (strict and any(route["warnings"] for route in routes))
     if as_json:
         result = {"file": str(file), "ok": not failed, "problems": [], "routes": routes}
         print_json(result | ({"clusters": clusters} if connect else {}))
     else:
-        _show(file, config, clusters, routes)
+        _show(clusters, routes)
+        if not failed:
+            counts = f"{_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')}"
+            print_note(f"{file}: no problems ({counts})")
     raise typer.Exit(exit_codes.CLUSTER if failed else exit_codes.OK)
 
 
@@ -89,6 +94,7 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.gateway.plan import Planner
+    from mqbridge.gateway.unprotected import add_unprotected_problems
 
     adapters = load_adapters()
     async with contextlib.AsyncExitStack() as stack:
@@ -99,6 +105,7 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
         }
         planner = Planner(clusters)
         plans = [await planner.plan(route) for route in config.routes]
+        await add_unprotected_problems(plans, clusters)
         routes = [
             _route_fields(plan.route) | _plan_fields(plan) | {"warnings": await _warnings(plan, clusters)} for plan in plans
         ]
@@ -137,8 +144,8 @@ async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:
     return await warnings_about([use for use in plan.topic_uses if use.cluster in clusters], clusters)
 
 
-def _show(file: Path, config: "Config", clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
-    """Print the clusters (with `--connect`), the routes, their notes and warnings, and whether there are problems."""
+def _show(clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
+    """Print the clusters (with `--connect`), the routes, their notes and warnings."""
     if clusters:
         print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
     rows = [row for route in routes for row in _route_rows(route, is_planned=bool(clusters))]
@@ -150,8 +157,6 @@ def _show(file: Path, config: "Config", clusters: list[dict[str, Any]], routes: 
             print_note(f"WARNING: route {route['name']}: {warning}")
     if native.compiled is None:
         print_note(native.notice)
-    if not any(row["error"] for row in [*clusters, *routes]):
-        print_note(f"{file}: no problems ({_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')})")
 
 
 def _count(items: Sized, word: str) -> str:

@@ -17,7 +17,7 @@ class CreateRule(Options):
         default=None,
         ge=1,
         description="Number of partitions. A new topic is created with it, and a smaller topic is grown to it; null means as "
-        "many as the source has.",
+        "many as the source has (for a dead-letter topic: one).",
     )
     subscriptions: Annotated[tuple[Name, ...], OneOrMore] = Field(
         default=(),

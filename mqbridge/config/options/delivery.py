@@ -5,6 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from mqbridge.config.base import Name, Options
+from mqbridge.config.options.create_rule import Create, CreateRule
+from mqbridge.config.options.unread import Unread
 from mqbridge.config.units import Duration, Size
 
 MIN_IN_FLIGHT_BYTES = 64 << 10
@@ -30,6 +32,22 @@ class DeadLetter(Options):
 
     cluster: Name = Field(description="The cluster of the dead-letter topic.")
     topic: Name = Field(description="The dead-letter topic: an exact name.")
+    create: Create = Field(
+        default=True,
+        description="Create the topic, with one partition, if it is missing. `{partitions: N, subscriptions: [NAME]}` sets the "
+        "number of partitions, and the subscriptions to create with the topic. `false`: the topic must exist.",
+    )
+    unread: Unread = "kept"
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions to create."""
+        return (self.create.partitions if isinstance(self.create, CreateRule) else None) or 1
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """The subscriptions that are created with the topic."""
+        return self.create.subscriptions if isinstance(self.create, CreateRule) else ()
 
 
 class Delivery(Options):

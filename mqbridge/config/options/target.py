@@ -8,6 +8,7 @@ from mqbridge.config.base import Name, Options, checked_by, option_error
 from mqbridge.config.options.create_rule import Create, CreateRule
 from mqbridge.config.options.edit import EditRules
 from mqbridge.config.options.partition_rule import PartitionRule
+from mqbridge.config.options.unread import Unread
 from mqbridge.config.templates import topic_template_words
 
 TargetTopic = Annotated[Name, checked_by(topic_template_words)]
@@ -32,6 +33,7 @@ class Target(Options):
         "topic grows. `{partitions: N, subscriptions: [NAME]}` sets the number of partitions, and the subscriptions to create "
         "with the topic. `false`: the topic must exist.",
     )
+    unread: Unread = "kept"
     edit: EditRules | None = Field(default=None, description="Edits of the messages that are written to this target.")
     options: SerializeAsAny[BaseModel] | None = Field(
         default=None, description="The system's own settings for producing; see the outbound options below."

@@ -47,13 +47,14 @@ responds. A lost connection that is made again at once is not an outage. A serve
 - Nothing is lost: received messages wait in memory up to `in_flight_bytes`, the rest stays at the source, and
   `mqbridge_lag` grows until the cluster is back.
 
-`/health/ready` has these parts, and is 503 when one of the first three is not empty:
+`/health/ready` has these parts, and is 503 when one of the first four is not empty:
 
 | part | content |
 |---|---|
 | `stopped` | routes that stopped or join their group again, partitions that stopped, and the reasons |
 | `away` | clusters of the routes that cannot be reached, for how long and why |
 | `stuck` | targets with sends in flight and no receipt for {STUCK_S:g} s |
+| `unprotected` | targets that are not written to, because their cluster deletes unread messages, and the reasons |
 | `clusters` | every cluster: whether it is up, and the totals of its connections |
 | `reload` | the result of the last reload of the configuration |
 

@@ -68,6 +68,12 @@ def states() -> Iterator[Family]:
             lambda route: len(route.stopped),
         ),
         (
+            "unprotected_targets",
+            "Targets, without those with `unread: may_be_deleted`, whose cluster deletes messages that nobody has read",
+            "Above 0: nothing is written there until the topic has a subscription or retention.",
+            lambda route: len(route.unprotected),
+        ),
+        (
             "in_flight_bytes",
             "Bytes received and not yet stored",
             "Near the limit: the target is slow.",

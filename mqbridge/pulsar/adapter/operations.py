@@ -19,6 +19,7 @@ from mqbridge.pulsar.adapter.retention_warnings import (
     retaining_subscriptions,
     subscription_warnings,
     target_warnings,
+    why_unprotected,
 )
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.admin import Admin, TopicStats
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 FAILOVER = "Failover"
 """Subscription type as topic statistics spell it."""
+_PERSISTENT_REMEDY = "use a persistent topic"
 _STORAGE_POLICIES = {
     "retention_policies": "retention",
     "message_ttl_in_seconds": "message_ttl_s",
@@ -228,30 +230,68 @@ class PulsarOperations:
         """Raise ClusterError without `admin_url`: only the REST interface creates subscriptions without consuming."""
         self._require_admin("creating a subscription")
 
+    async def why_unprotected(self, topic: str, planned: Collection[str] = ()) -> str | None:
+        """Return why the broker deletes messages of this target before they are consumed; see `ReportsUnprotected`.
+
+        For a persistent topic, this is unknown without `admin_url`, and if one was guessed that does not work.
+        """
+        full = self._topics.parse(topic)
+        if not self._topics.is_persistent(topic):
+            problem = f"topic {full} is not persistent: the broker drops messages that no connected consumer takes"
+            return f"{problem}; {_PERSISTENT_REMEDY}"
+        if self._admin is None:
+            return None
+        try:
+            return await self._why_unprotected(self._admin, topic, planned)
+        except ClusterError as error:
+            if not self._admin.is_guess:
+                raise
+            log.info("topic %s: cannot find out whether its broker keeps unread messages: %s", full, error)
+            return None
+
+    async def _why_unprotected(self, admin: Admin, topic: str, planned: Collection[str]) -> str | None:
+        full, names = self._topics.parse(topic), await self._topics.partition_names(topic)
+        subscriptions = await self._retaining_subscriptions(admin, topic, names, planned)
+        if all(subscriptions.values()):  # the usual case, in which the policies need not be read
+            return None
+        policies = await effective_policies(admin, full, exists=names is not None, needs_retention=True)
+        return why_unprotected(full, policies, subscriptions)
+
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
-        """Return warnings about missing subscriptions, retention, time to live and backlog quota; see `Operations.warnings`.
+        """Return warnings about limited retention, time to live and backlog quota; see `Operations.warnings`.
 
         With `group` the topic is a source that this subscription reads; without `admin_url` a source is not checked. If `group`
         is None, the topic is a target, and `planned` are the subscriptions that are created together with it.
         """
         full = self._topics.parse(topic)
-        if not self._topics.is_persistent(topic):
-            return [f"topic {full} is not persistent: disconnected consumers miss messages; use a persistent topic"]
+        if not self._topics.is_persistent(topic):  # of a target, `why_unprotected` says this
+            problem = f"topic {full} is not persistent: disconnected consumers miss messages; {_PERSISTENT_REMEDY}"
+            return [] if group is None else [problem]
         if self._admin is None:
             if group is not None:
                 return []
             problem = f"cannot check the retention of topic {full} without the REST interface"
             return [f"{problem}; set admin_url of cluster {self._cluster!r}"]
-        names = await self._topics.partition_names(topic)  # None: the topic does not exist
-        policies = await effective_policies(self._admin, full, exists=names is not None)
+        names = await self._topics.partition_names(topic)
         if group is not None:
-            return subscription_warnings(full, policies, group)
-        if names is None or planned:
-            return target_warnings(full, policies, {name: set(planned) for name in names or (UNPARTITIONED,)})
-        partition_count = 0 if names == (UNPARTITIONED,) else len(names)  # Pulsar reports 0 for an unpartitioned topic
-        stats = await self._admin.stats_by_partition(full, partition_count)
-        subscriptions = {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
+            return subscription_warnings(full, await effective_policies(self._admin, full, exists=names is not None), group)
+        subscriptions = await self._retaining_subscriptions(self._admin, topic, names, planned)
+        needs_retention = not all(subscriptions.values())
+        policies = await effective_policies(self._admin, full, exists=names is not None, needs_retention=needs_retention)
         return target_warnings(full, policies, subscriptions)
+
+    async def _retaining_subscriptions(
+        self, admin: Admin, topic: str, names: Collection[str] | None, planned: Collection[str]
+    ) -> dict[str, Collection[str]]:
+        """Return the subscriptions that retain messages, by partition name; `names` is None if the topic does not exist.
+
+        `planned` subscriptions count as subscriptions of every partition.
+        """
+        if names is None or planned:
+            return dict.fromkeys(names or (UNPARTITIONED,), planned)
+        full = self._topics.parse(topic)
+        stats = await admin.stats_by_partition(full, 0 if UNPARTITIONED in names else len(names))
+        return {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
 
     # --- deduplication ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Reads the retention policies of topics, and warns about messages that brokers delete before they are consumed.
+"""Reads the retention policies of topics, and finds those by which brokers delete messages before they are consumed.
 
 A broker deletes a closed ledger (closed by rollover, an unload or a restart) once every subscription has acknowledged it and its
 retention time is over. A topic without subscriptions and without retention loses messages that were written a moment ago.
@@ -35,10 +35,12 @@ class RetentionPolicies(NamedTuple):
         return self.minutes != 0 and self.megabytes != 0  # brokers delete messages beyond either limit
 
 
-async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) -> RetentionPolicies:
+async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool, needs_retention: bool = False) -> RetentionPolicies:
     """Return the policies in force for an existing topic: its own, its namespace's or the broker's.
 
-    For a missing topic, or where topic policies cannot be read, return the policies of the namespace.
+    For a missing topic, or where topic policies cannot be read, return the policies of the namespace. If it has no retention
+    policy, the retention is the brokers' default, which only super users may read: with `needs_retention` it is read, and
+    AccessDenied is raised for other roles; otherwise the result has no retention. May raise any other ClusterError.
     """
     policies = dict[str, Any]()
     if exists:
@@ -54,6 +56,8 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) ->
             "backlogQuotaMap": "backlog_quota_map",
         }
         policies = {name: of_namespace.get(name_in_namespace) for name, name_in_namespace in names.items()}
+        if policies["retention"] is None and needs_retention:
+            policies["retention"] = await _default_retention(admin)
     retention, quotas = policies["retention"] or {}, policies["backlogQuotaMap"] or {}
     return RetentionPolicies(
         retention.get("retentionTimeInMinutes", 0),
@@ -61,6 +65,15 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool) ->
         policies["messageTTL"] or 0,
         any(_evicts(quota) for quota in quotas.values()),
     )
+
+
+async def _default_retention(admin: Admin) -> dict[str, int]:
+    """Return the brokers' retention of namespaces without a policy. Raises AccessDenied if the role is no super user."""
+    settings = await admin.call("GET", "/brokers/configuration/runtime")
+    return {
+        "retentionTimeInMinutes": int(settings.get("defaultRetentionTimeInMinutes", 0)),
+        "retentionSizeInMB": int(settings.get("defaultRetentionSizeInMB", 0)),
+    }
 
 
 def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
@@ -76,26 +89,40 @@ def retaining_subscriptions(stats: Mapping[str, Any] | None) -> set[str]:
     }
 
 
+def why_unprotected(topic: TopicName, policies: RetentionPolicies, subscriptions: Mapping[str, Collection[str]]) -> str | None:
+    """Return why messages written to the topic are deleted before anybody has read them; None if they are kept.
+
+    `subscriptions` are the subscriptions that retain messages, by partition name.
+    """
+    if policies.retains or (where := _unsubscribed(topic, subscriptions)) is None:
+        return None
+    problem = f"{where} has no subscription and no retention: the broker deletes messages within minutes"
+    return f"{problem} after a ledger is closed (rollover, unload, restart); {_remedy(topic)}"
+
+
 def target_warnings(topic: TopicName, policies: RetentionPolicies, subscriptions: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the warnings for a target topic; `subscriptions` are the subscriptions that retain messages, by partition name."""
-    unsubscribed = sorted(partition for partition, names in subscriptions.items() if not names)
+    """Return the warnings for a target topic, without the reason of `why_unprotected`."""
     warnings = _expiry_warnings(topic, policies, "a subscription")
-    if unsubscribed:
-        where = (
-            f"topic {topic}"
-            if len(unsubscribed) == len(subscriptions)
-            else f"topic {topic} (partition {', '.join(unsubscribed)})"
-        )
-        remedy = (
-            "create its subscriptions first, with `create: {subscriptions: [NAME]}` of the target or by letting its consumers"
-            f" subscribe, or set retention of namespace {topic.tenant}/{topic.namespace}"
-        )
-        if not policies.retains:
-            problem = f"{where} has no subscription and no retention: the broker deletes messages within minutes"
-            warnings.insert(0, f"{problem} after a ledger is closed (rollover, unload, restart); {remedy}")
-        elif (limit := _retention_limit(policies)) is not None:
-            warnings.insert(0, f"{where} has no subscription, and its retention deletes messages beyond {limit}; {remedy}")
+    where, limit = _unsubscribed(topic, subscriptions), _retention_limit(policies)
+    if where is not None and policies.retains and limit is not None:
+        problem = f"{where} has no subscription, and its retention deletes messages beyond {limit}"
+        warnings.insert(0, f"{problem}; {_remedy(topic)}")
     return warnings
+
+
+def _unsubscribed(topic: TopicName, subscriptions: Mapping[str, Collection[str]]) -> str | None:
+    """Return the topic as text, with its partitions without subscription if others have one; None if all have one."""
+    partitions = sorted(partition for partition, names in subscriptions.items() if not names)
+    if not partitions:
+        return None
+    return f"topic {topic}" if len(partitions) == len(subscriptions) else f"topic {topic} (partition {', '.join(partitions)})"
+
+
+def _remedy(topic: TopicName) -> str:
+    return (
+        "create its subscriptions first, with `create: {subscriptions: [NAME]}` of the target or by letting its consumers"
+        f" subscribe, or set retention of namespace {topic.tenant}/{topic.namespace}"
+    )
 
 
 def subscription_warnings(topic: TopicName, policies: RetentionPolicies, group: str) -> list[str]:
