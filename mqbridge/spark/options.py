@@ -290,6 +290,15 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parsers.parse_text,
     ),
     Option(
+        "unread",
+        "`kept`: log a warning after each write to a topic whose cluster deletes messages that nobody has read: on Pulsar, a "
+        "topic without subscription and retention. `may_be_deleted`: log no such warnings.",
+        Usage.WRITE,
+        "`kept`, `may_be_deleted`",
+        parsers.make_word_parser("kept", "may_be_deleted"),
+        "kept",
+    ),
+    Option(
         "maxDeadLetters",
         "Maximum number of dead letters per task and source partition. A task with more fails. Default: no limit.",
         Usage.WRITE,

@@ -16,6 +16,7 @@ from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.plan import Plan, Planner, raise_problems
 from mqbridge.gateway.retention_warnings import TopicUse, warnings_about
+from mqbridge.gateway.unprotected import add_unprotected_problems, unprotected_error
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
 
@@ -32,6 +33,7 @@ async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) 
     """Plan all routes, and if all plans are valid, create their targets. Raises ConfigError or ClusterError."""
     planner = Planner(clusters)
     plans = [await planner.plan(route) for route in routes]
+    await add_unprotected_problems(plans, clusters)
     raise_problems(plans)
     for plan in plans:
         for warning in await _create_targets(plan.route, clusters, plan):
@@ -42,6 +44,7 @@ async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) 
 async def _create_targets(route: Route, clusters: Mapping[str, Cluster], plan: Plan) -> list[str]:
     """Create missing targets, open each target once to prove that it accepts messages, and return warnings about topics.
 
+    Raises ClusterError if the cluster of a target deletes messages that nobody has read, and the target does not allow it.
     The source topics are checked like topics without a consumer group: a mirror does not join the route's group, so the group
     retains no messages for the mirror.
     """
@@ -50,11 +53,10 @@ async def _create_targets(route: Route, clusters: Mapping[str, Cluster], plan: P
         await endpoints.open(plan)
     finally:
         await endpoints.close()
-    uses = [TopicUse(route.source.cluster, source.selected.topic) for source in plan.sources]
-    uses += [TopicUse(target.cluster, target.topic) for source in plan.sources for target in source.targets]
-    if (dead_letter := route.delivery.dead_letter) is not None:
-        uses.append(TopicUse(dead_letter.cluster, dead_letter.topic))
-    return await warnings_about(uses, clusters)
+    sources = [TopicUse(route.source.cluster, source.selected.topic) for source in plan.sources]
+    if endpoints.unprotected:
+        raise unprotected_error(route.name, endpoints.unprotected)
+    return await warnings_about([*sources, *plan.target_uses], clusters)
 
 
 def _ignore_looped(_: int) -> None:

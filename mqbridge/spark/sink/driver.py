@@ -1,10 +1,12 @@
-"""The sink's work on the driver: finds the ends of topics, and checks that no two tasks wrote rows of one source."""
+"""The sink's work on the driver: finds the ends of topics and topics that keep nothing, and checks the streams of tasks."""
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from mqbridge.errors import ClusterError, ConfigError
+from mqbridge.gateway.retention_warnings import TopicUse
+from mqbridge.gateway.unprotected import unprotected_targets
 from mqbridge.message import Position
 from mqbridge.spark.sink.task import TaskResult
 from mqbridge.spark.transfer.counts import Counts
@@ -53,6 +55,32 @@ async def find_topic_ends(
     keys = [key for key in topics if key[0] in spec.clusters]
     ends = await asyncio.gather(*map(find, keys))
     return {key: partition_ends for key, partition_ends in zip(keys, ends, strict=True) if partition_ends}
+
+
+async def find_unprotected(spec: TargetsSpec, topics: Collection[TopicKey], find_cluster: FindCluster) -> dict[str, str]:
+    """Return why clusters delete messages of these written topics before anybody has read them, by `CLUSTER/TOPIC`.
+
+    Topics for which the spec allows it, and those that cannot be checked, are left out.
+    """
+
+    async def find(key: TopicKey) -> dict[str, str]:
+        try:
+            async with find_cluster(spec.clusters[key[0]]) as cluster:
+                return await unprotected_targets([TopicUse(*key)], {key[0]: cluster})
+        except ClusterError as error:
+            log.warning("cannot find out whether %s/%s keeps unread messages: %s", *key, error)
+            return {}
+
+    found = await asyncio.gather(*(find(key) for key in sorted(topics) if key[0] in spec.clusters and _must_keep(spec, key)))
+    return {label: reason for reasons in found for label, reason in reasons.items()}
+
+
+def _must_keep(spec: TargetsSpec, key: TopicKey) -> bool:
+    """Return True unless every target that may have written the topic has `unread: may_be_deleted`."""
+    dead_letter = spec.delivery.dead_letter
+    if dead_letter is not None and key == (dead_letter.cluster, dead_letter.topic):
+        return dead_letter.unread == "kept"
+    return any(target.unread == "kept" for target in spec.targets if target.cluster == key[0])
 
 
 def check_streams(results: Iterable[TaskResult]) -> None:

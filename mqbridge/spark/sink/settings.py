@@ -75,7 +75,7 @@ def _route_spec(values: OptionValues) -> TargetsSpec | None:
     resolved = resolve_route(values)
     if resolved is None:
         return None
-    for name in ("topic", "partitions", "createTopics", "deadLetterTopic", "stampOrigin", "inFlightBytes"):
+    for name in ("topic", "partitions", "createTopics", "deadLetterTopic", "unread", "stampOrigin", "inFlightBytes"):
         if values.is_set(name):
             raise ConfigError(
                 f"the option {name} cannot be used with a route: the route {resolved.route.name!r} has its own setting",
@@ -95,16 +95,24 @@ def _option_spec(values: OptionValues, schema: StructType) -> TargetsSpec:
         )
     # In the mode `auto` the rule applies to rows whose `partition` is NULL or missing; in the mode `column` it is not used.
     rule = PartitionRule(by=cast("By", partitions if partition_mode == "rule" else "modulo"))
-    dead_letter_topic = values["deadLetterTopic"]
+    dead_letter_topic, unread = values["deadLetterTopic"], values["unread"]
     delivery = Delivery(
         in_flight_bytes=values["inFlightBytes"],
-        dead_letter=None if dead_letter_topic is None else DeadLetter(cluster=cluster.name, topic=dead_letter_topic),
+        dead_letter=None
+        if dead_letter_topic is None
+        else DeadLetter(cluster=cluster.name, topic=dead_letter_topic, unread=unread),
         stamp_origin=values["stampOrigin"],
         prevent_loops=False,  # the user chose this target, even if a message came from it
     )
     # Not validated, because the options were checked already. `TaskWriter` creates topics, so `create` is off.
     target = Target.model_construct(
-        cluster=cluster.name, topic=values["topic"] or ANY_TOPIC, partitions=rule, create=False, edit=None, options=None
+        cluster=cluster.name,
+        topic=values["topic"] or ANY_TOPIC,
+        partitions=rule,
+        create=False,
+        unread=unread,
+        edit=None,
+        options=None,
     )
     spec = TargetsSpec(
         name=values["jobId"] or "spark",

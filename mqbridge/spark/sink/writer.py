@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ConfigError, RequestTimeout
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.sink.attempt_fence import CLAIM_PREFIX, Attempt, AttemptFence, batch_of_claim
 from mqbridge.spark.sink.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from mqbridge.spark.sink.driver import check_streams, find_topic_ends, fixed_topics, written_topics
+from mqbridge.spark.sink.driver import check_streams, find_topic_ends, find_unprotected, fixed_topics, written_topics
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, save_progress
 from mqbridge.spark.sink.settings import SinkSettings, sink_settings
 from mqbridge.spark.sink.task import TaskResult
@@ -75,9 +75,9 @@ class BatchWriter(DataSourceArrowWriter):
         results = _results(messages)
         if self._settings.spec.deduplicate:
             check_streams(results)
-        log.info(
-            "the batch write of job %s is complete: %s", self._job, _describe(Counts.total(result.counts for result in results))
-        )
+        counts = Counts.total(result.counts for result in results)
+        log.info("the batch write of job %s is complete: %s", self._job, _describe(counts))
+        _warn_unprotected(self._settings, counts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of a failed write. The messages that were sent remain in the targets."""
@@ -145,6 +145,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             check_streams(results)
         counts = Counts.total(result.counts for result in results)
         log.info("batch %d (checkpoint %s) is complete: %s", batchId, settings.checkpoint or "unknown", _describe(counts))
+        _warn_unprotected(settings, counts)
         if (files := _open_files(settings)) is None:
             return
         topics = written_topics(settings.spec, counts)
@@ -211,6 +212,18 @@ def _find_fixed_ends(settings: SinkSettings) -> TopicEnds:
     spec = settings.spec
     find_ends = find_topic_ends(spec, fixed_topics(spec), background_loop().cluster)
     return background_loop().run(find_ends, DRIVER_TIMEOUT_S, "reading the ends of the target topics")
+
+
+def _warn_unprotected(settings: SinkSettings, counts: Counts) -> None:
+    """Log a warning for each topic that was written and whose cluster deletes messages that nobody has read."""
+    find = find_unprotected(settings.spec, written_topics(settings.spec, counts), background_loop().cluster)
+    try:
+        unprotected = background_loop().run(find, DRIVER_TIMEOUT_S, "checking whether the target topics keep their messages")
+    except RequestTimeout as error:  # the messages are stored
+        log.warning("%s", error)
+        return
+    for label, reason in unprotected.items():
+        log.warning("messages written to %s may be lost: %s; or set unread=may_be_deleted", label, reason)
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
