@@ -1,8 +1,9 @@
 """`make bench`: measures the figures of docs/explanation/benchmarks.md on this machine.
 
-python -m tests.bench            codec, overhead, bridge, latency, memory, clients, tls and spark
+python -m tests.bench            codec, overhead, ratios, bridge, latency, memory, clients, tls and spark
 python -m tests.bench codec      encoding and decoding; takes seconds, needs no server
 python -m tests.bench overhead   CPU time per batch without encoding and decoding; takes a minute, needs no server
+python -m tests.bench ratios --write    CPU time relative to the Java bridge in the nine directions, for page and README
 python -m tests.bench bridge --direction rocketmq-pulsar --corpus single --messages 100000 --rounds 1 --gateway-only
                                  one direction without the Java bridge, for a quick result
 python -m tests.bench bridge --against DIR    this gateway and the gateway of another checkout, alternating
@@ -22,7 +23,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, latency, memory, overhead, profile, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, memory, overhead, profile, ratios, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.bench.pages import chapters, machine, renew
@@ -70,9 +71,18 @@ def bridge_chapter(arguments: argparse.Namespace) -> str:
     return bridge_page.chapter(chosen, messages, arguments.rounds, runners, arguments.seed)
 
 
+def ratios_chapter(arguments: argparse.Namespace) -> str:
+    """Measure the CPU time relative to the Java bridge, and return the chapter about it."""
+    found = ratios.measure(arguments.direction, arguments.rounds, arguments.messages, arguments.seed)
+    if arguments.write:
+        ratios.renew_readme(found)
+    return ratios.chapter(found, arguments.rounds, arguments.messages)
+
+
 CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "codec": lambda _: codec_table(),
     "overhead": lambda _: overhead.chapter(),
+    "ratios": ratios_chapter,
     "bridge": bridge_chapter,
     "latency": lambda given: latency.chapter(
         given.direction or bridge_page.DIRECTIONS,
@@ -96,10 +106,15 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each bridge and client (default {ROUNDS})")
     parser.add_argument("--write", action="store_true", help="replace these chapters of docs/explanation/benchmarks.md")
     parser.add_argument(
-        "--direction", action="append", metavar="SOURCE-TARGET", help="bridge, latency, tls: only this one; may be repeated"
+        "--direction",
+        action="append",
+        metavar="SOURCE-TARGET",
+        help="ratios, bridge, latency, tls: only this one; may be repeated",
     )
     parser.add_argument(
-        "--messages", type=int, help=f"number in a run (bridge: default {bridge_page.MESSAGES:,}; tls: {tls.MESSAGES:,})"
+        "--messages",
+        type=int,
+        help=f"number in a run (ratios: default {ratios.MESSAGES:,}; bridge: {bridge_page.MESSAGES:,}; tls: {tls.MESSAGES:,})",
     )
     of_bridge = parser.add_argument_group("bridge")
     of_bridge.add_argument("--corpus", action="append", choices=CORPORA, help="only this one; may be repeated")

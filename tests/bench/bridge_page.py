@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tests.bench.bridge import GATEWAY, JAVA, Runner, Task, measure
+from tests.bench.bridge import GATEWAY, JAVA, RUNNERS, Runner, Task, measure
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED, Clusters, fill_topic
 from tests.bench.figures import Figures, median
@@ -59,11 +59,26 @@ def messages_of(corpus: str, most: int) -> int:
     return min(most, BYTES // CORPORA[corpus].payload)
 
 
+def moved_messages(total: int, system: str, most_into: Mapping[str, int]) -> int:
+    """Return the number of messages that a run moves from a topic of `total` messages into a target system."""
+    return min(total, most_into.get(system, total))
+
+
 Row = tuple[Case, dict[str, Figures]]
 
 
-def rows(chosen: Sequence[Case], most: int, rounds: int, runners: Mapping[str, Runner], seed: int = SEED) -> Iterator[Row]:
-    """Yield the median figures of every case. Each corpus gets new clusters, because they keep all messages written to them."""
+def rows(
+    chosen: Sequence[Case],
+    most: int,
+    rounds: int,
+    runners: Mapping[str, Runner] = RUNNERS,
+    seed: int = SEED,
+    most_into: Mapping[str, int] | None = None,
+) -> Iterator[Row]:
+    """Yield the median figures of every case. Each corpus gets new clusters, because they keep all messages written to them.
+
+    `most` is the maximum number of messages in a topic. A run moves all of them, or fewer into a target system in `most_into`.
+    """
     for corpus, of_corpus in groupby(sorted(chosen), key=lambda case: case.corpus):
         total = messages_of(corpus, most)
         with Clusters() as clusters:
@@ -75,7 +90,8 @@ def rows(chosen: Sequence[Case], most: int, rounds: int, runners: Mapping[str, R
                     say(f"filling {source.system} with {total:,} messages: {corpus}")
                     topics[filled] = fill_topic(source, CORPORA[corpus], total, seed)
                 say(f"{case.direction}: {case.how}")
-                task = Task(source, target, topics[filled], CORPORA[corpus].partitions, total, case.rules)
+                moved = moved_messages(total, target.system, most_into or {})
+                task = Task(source, target, topics[filled], CORPORA[corpus].partitions, moved, case.rules)
                 yield case, {name: median(runs) for name, runs in measure(task, rounds, runners).items()}
 
 

@@ -120,9 +120,9 @@ class Clusters:
 
 
 def take_topic(side: Side, partitions: int = PARTITIONS) -> str:
-    """Return a new topic."""
+    """Return a new topic, which keeps its messages: a route does not write to a topic of Pulsar without subscription."""
     if isinstance(side.server, Pulsar):
-        return side.server.create_topic(f"bench-{next(_fresh)}", partitions)
+        return side.server.keep(side.server.create_topic(f"bench-{next(_fresh)}", partitions))
     return side.take_topic(partitions)
 
 
@@ -156,8 +156,6 @@ def java_flags(source: Side, target: Side) -> list[str]:
 def fill_topic(side: Side, corpus: Corpus, total: int, seed: int = SEED) -> str:
     """Write `total` messages of a corpus to a new topic with the official Java client, and return its name."""
     topic = take_topic(side, corpus.partitions)
-    if isinstance(side.server, Pulsar):
-        side.server.keep(topic)
     where = {name: value for name, value in java_arguments(side, side).items() if name != "source"}
     java.run(
         "BenchFill",

@@ -233,7 +233,7 @@ class Bench:
 
     def _fresh_pulsar(self) -> Options:
         assert self.pulsar is not None
-        topic = self.pulsar.create_topic(self._fresh(), PARTITIONS)
+        topic = self.pulsar.keep(self.pulsar.create_topic(self._fresh(), PARTITIONS))
         return {"config": self._config(), "cluster": "pulsar", "topic": topic}
 
     # --- streams ------------------------------------------------------------------------------------------------------
