@@ -167,7 +167,7 @@ async def test_the_shipped_example_runs_with_the_documented_rights(
     mount(tmp_path / "secrets", pulsar_locked, role=APP)
     mount(tmp_path / "secrets", rocketmq_locked, user=APPLICANT)
     topic = await asyncio.to_thread(rocketmq_locked.take_topic, 1)
-    target = await asyncio.to_thread(pulsar_locked.take_topic, 1)
+    target = pulsar_locked.keep(await asyncio.to_thread(pulsar_locked.take_topic, 1))
     for number in range(10):
         await asyncio.to_thread(rocketmq_locked.send, topic, b"%d" % number)
     env = {

@@ -146,6 +146,11 @@ async def test_every_retention_policy_is_checked(cluster, admin, namespace, part
         assert len(await warnings_of()) == 1
         await admin.set_policy(namespace, "backlogQuota", quota | {"policy": "producer_request_hold"})
         assert await warnings_of("mine") == []
+        await admin.set_policy(namespace, "subscriptionExpirationTime", 5)
+        (warning,) = await warnings_of("mine")
+        assert "subscription 'mine' is deleted, with its unread messages, when it had no consumer for 5 minutes" in warning
+        assert len(await warnings_of()) == 1
+        await admin.set_policy(namespace, "subscriptionExpirationTime", 0)
         await admin.set_retention(namespace, 0, 0)
 
 

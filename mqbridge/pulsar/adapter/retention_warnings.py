@@ -2,7 +2,8 @@
 
 A broker deletes a closed ledger (closed by rollover, an unload or a restart) once every subscription has acknowledged it and its
 retention time is over. A topic without subscriptions and without retention loses messages that were written a moment ago.
-A time to live and an evicting backlog quota make the broker acknowledge messages that a slow subscription has not consumed.
+A time to live and an evicting backlog quota make the broker acknowledge messages that a slow subscription has not consumed. An
+expiration time makes it delete subscriptions without consumers.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,6 +29,8 @@ class RetentionPolicies(NamedTuple):
     """Time to live in seconds; 0 is unlimited."""
     evicts: bool
     """True if a subscription loses its oldest messages when its backlog exceeds the quota."""
+    expiration_minutes: int
+    """Minutes after which a subscription without consumers is deleted; 0 is never."""
 
     @property
     def retains(self) -> bool:
@@ -43,13 +46,13 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool, ne
     AccessDenied is raised for other roles; otherwise the result has no retention. May raise any other ClusterError.
     """
     policies = dict[str, Any]()
+    of_namespace = await admin.policies(f"{topic.tenant}/{topic.namespace}")
     if exists:
         try:
             policies = {name: await admin.applied_policy(topic, name) for name in ("retention", "messageTTL", "backlogQuotaMap")}
         except ServerRefused:
             policies = {}  # topic policies are disabled, or the broker is too old for them
     if not policies:
-        of_namespace = await admin.policies(f"{topic.tenant}/{topic.namespace}")
         names = {
             "retention": "retention_policies",
             "messageTTL": "message_ttl_in_seconds",
@@ -64,6 +67,7 @@ async def effective_policies(admin: Admin, topic: TopicName, *, exists: bool, ne
         retention.get("retentionSizeInMB", 0),
         policies["messageTTL"] or 0,
         any(_evicts(quota) for quota in quotas.values()),
+        of_namespace.get("subscription_expiration_time_minutes") or 0,
     )
 
 
@@ -131,7 +135,7 @@ def subscription_warnings(topic: TopicName, policies: RetentionPolicies, group: 
 
 
 def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription: str) -> list[str]:
-    """Return the warnings about time to live and backlog quota; `subscription` is the subscription as worded in the text."""
+    """Return the warnings about the loss of unread messages with a subscription, which is worded in the text as given."""
     warnings = []
     if policies.ttl_s:
         problem = (
@@ -142,6 +146,10 @@ def _expiry_warnings(topic: TopicName, policies: RetentionPolicies, subscription
         effect = f"beyond the quota the oldest messages of {subscription} are deleted unread"
         problem = f"topic {topic} has a backlog quota with {EVICTION}: {effect}"
         warnings.append(f"{problem}; use the policy producer_request_hold, which makes producers wait instead")
+    if policies.expiration_minutes:
+        time = f"{policies.expiration_minutes} minutes"
+        effect = f"{subscription} is deleted, with its unread messages, when it had no consumer for {time}"
+        warnings.append(f"namespace {topic.tenant}/{topic.namespace}: {effect}; raise or remove subscriptionExpirationTime")
     return warnings
 
 
