@@ -1,7 +1,7 @@
 """Copy the messages of a topic in a time range to another cluster, each message once, with one task per partition.
 
 python examples/spark/backfill.py
-python examples/spark/backfill.py --from tubemq://localhost:8715 --to pulsar://localhost:6650 --topic orders \
+python examples/spark/backfill.py --from tubemq://localhost:8715 --to rocketmq://localhost:9876 --topic orders \
     --begin 2026-01-01T00:00:00Z --end 2026-02-01T00:00:00Z
 
 Without URLs the program uses two embedded logs as clusters. The end of the copy is fixed when it starts: later messages are not

@@ -1,7 +1,7 @@
 """Join two topics of two clusters: orders, and the payments within ten minutes of each order.
 
 python examples/spark/join.py
-python examples/spark/join.py --orders-url rocketmq://localhost:9876 --payments-url pulsar://localhost:6650
+python examples/spark/join.py --orders-url pulsar://localhost:6650 --payments-url rocketmq://localhost:9876
 
 Without URLs the program uses two embedded logs as clusters, and writes sample orders and payments. Paid orders are written to the
 cluster of the payments.

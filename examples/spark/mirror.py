@@ -1,7 +1,7 @@
 """Mirror a topic from one cluster to another with DataFrames, which can change or filter its rows.
 
 python examples/spark/mirror.py
-python examples/spark/mirror.py --from rocketmq://localhost:9876 --to pulsar://localhost:6650 --topic orders --checkpoint /var/m
+python examples/spark/mirror.py --from pulsar://localhost:6650 --to rocketmq://localhost:9876 --topic orders --checkpoint /var/m
 
 Without URLs the program uses two embedded logs as clusters. For copies without changes `mqbridge spark mirror` is several times
 faster: see docs/how-to/spark-mirror.md.

@@ -1,7 +1,7 @@
 """Count the words of a topic, and write every count that changes to another topic.
 
 python examples/spark/word_count.py
-python examples/spark/word_count.py --url pulsar://localhost:6650 --source lines --target counts --checkpoint /var/lib/counts
+python examples/spark/word_count.py --url rocketmq://localhost:9876 --source lines --target counts --checkpoint /var/lib/counts
 
 Without a URL the program uses a temporary embedded log, and writes sample lines.
 """

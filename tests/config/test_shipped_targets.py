@@ -71,3 +71,10 @@ def test_the_search_finds_the_shipped_configurations() -> None:
 def test_unread_messages_are_kept(name: str, written: Target | DeadLetter) -> None:
     assert written.unread == "kept", name
     assert written.subscriptions or not written.create, f"{name} creates {written.topic} without a subscription"
+
+
+def test_no_example_of_spark_writes_to_pulsar() -> None:
+    """The sink creates topics without subscriptions."""
+    written = re.compile(r"--to pulsar://|--(payments-)?url pulsar://")
+    found = [path for path in shipped() if path.is_relative_to(ROOT / "examples/spark") and written.search(path.read_text())]
+    assert [path for path in found if "createTopics" in path.read_text()] == []
