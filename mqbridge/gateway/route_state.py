@@ -16,7 +16,8 @@ from mqbridge.net.budget import Budget
 ASSIGNMENT_PATIENCE_S = 60.0
 """Seconds since the last change of the assignment after which the missing partitions count as assigned to other members.
 
-Until then the route is not idle. Groups need at most a third of this time for an assignment.
+Until then the route is not idle. Groups need at most a third of this time for an assignment. A route with unprotected targets is
+not idle for as long, so that other routes can subscribe to them.
 """
 
 
@@ -142,8 +143,9 @@ class RouteState:
         if membership is None or not self.is_joined:
             return 0.0
         is_busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
-        awaits_partitions = now - membership.changed_at < ASSIGNMENT_PATIENCE_S and self.missing_partitions
-        if is_busy or awaits_partitions:
+        # Another route may be about to subscribe to an unprotected target.
+        is_incomplete = bool(self.missing_partitions or self.unprotected)
+        if is_busy or (is_incomplete and now - membership.changed_at < ASSIGNMENT_PATIENCE_S):
             return 0.0
         return now - max(self.counters.last_batch_at, membership.changed_at)
 
