@@ -45,7 +45,8 @@ async def unprotected_targets(uses: Iterable[TopicUse], clusters: Mapping[str, C
 async def add_unprotected_problems(plans: Sequence[Plan], clusters: Mapping[str, Cluster]) -> None:
     """Add an error to `problems` of each plan with unprotected targets, or whose targets cannot be checked now.
 
-    Groups count as existing if one of these routes creates them, or reads the topic with them.
+    Plans with other problems are left as they are: `run` does not get as far as this check. Groups count as existing if one of
+    these routes creates them, or reads the topic with them.
     """
     groups: dict[TopicKey, set[str]] = {}
     for plan in plans:
@@ -55,6 +56,8 @@ async def add_unprotected_problems(plans: Sequence[Plan], clusters: Mapping[str,
             if use.group is not None:
                 groups.setdefault((use.cluster, use.topic), set()).add(use.group)
     for plan in plans:
+        if plan.problems:
+            continue
         uses = [
             use._replace(groups_to_create=tuple(sorted(groups.get((use.cluster, use.topic), ()))))
             for use in plan.topic_uses

@@ -223,7 +223,8 @@ async def test_errors_name_the_missing_administrator_permission(pulsar_locked: L
         assert "may not GET" in warning
     async with opened("pulsar", pulsar_locked.config_of(GATEWAY)) as cluster:
         await cluster.create(f"{topic}-new", 2)
-        assert len(await _warnings(cluster, topic)) == 1
+        assert await _warnings(cluster, topic) == []
+        assert "no subscription and no retention" in (await cluster.operations.why_unprotected(topic) or "")
 
 
 async def _warnings(cluster: Any, topic: str) -> list[str]:
