@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
-from tests.e2e.support import HEARTBEAT, fill, pulsar_settings, read
+from tests.e2e.support import HEARTBEAT, config, fill, judge, pulsar_settings, read
 from tests.kit.gateway import CONFIG, REPOSITORY, GatewayProcess
 from tests.kit.oracle import Oracle
 from tests.kit.pulsar import Pulsar
@@ -99,3 +100,34 @@ async def test_a_shipped_deployment_keeps_every_message(
     async for partition, messages in read("pulsar", pulsar_settings(pulsar), target, shipped.get("SUBSCRIPTION", "consumers")):
         oracle.see(partition, messages)
     oracle.assert_complete()
+
+
+def ready(gateway: GatewayProcess) -> int:
+    """Return the HTTP status of the gateway's readiness."""
+    return httpx.get(f"http://127.0.0.1:{gateway.port}/health/ready", timeout=10).status_code
+
+
+async def test_a_route_from_tubemq_waits_for_a_subscription(tubemq: TubeMQ, pulsar_as_shipped: Pulsar, tmp_path: Path) -> None:
+    """Without `create.subscriptions` nothing is written or confirmed before consumers subscribe to the topic."""
+    pulsar, source, target = (
+        pulsar_as_shipped,
+        tubemq.take_topic(PARTITIONS),
+        f"persistent://public/default/late-{time.time_ns()}",
+    )
+    await fill(tubemq, source, [PER_PARTITION] * PARTITIONS, SIZE)
+    settings = config(tubemq, pulsar, source, target)
+    settings["routes"][0]["to"]["create"] = True
+    with GatewayProcess(settings, tmp_path) as gateway:
+        async with asyncio.timeout(SERVER_PATIENCE_S):
+            while len((await asyncio.to_thread(gateway.route)).get("stopped", ())) < PARTITIONS:
+                await asyncio.sleep(0.1)
+        route = gateway.route()
+        assert (route["stored"], route["acknowledged"], list(route["unprotected"])) == (0, 0, [f"pulsar/{target}"])
+        assert await asyncio.to_thread(ready, gateway) == 503
+        pulsar.keep(target)
+        await asyncio.to_thread(gateway.wait_stored, PARTITIONS * PER_PARTITION)
+        assert await asyncio.to_thread(ready, gateway) == 200
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+    oracle = await judge(pulsar, target, Oracle([PER_PARTITION] * PARTITIONS, SIZE))
+    oracle.assert_complete()
+    assert oracle.repeats == 0
