@@ -23,6 +23,26 @@ class Start(Enum):
     LATEST = "latest"
 
 
+class HeldPositions(Protocol):
+    """Where a gateway keeps, beyond a membership, up to where the messages of its partitions are confirmed.
+
+    For systems whose servers may move a group past messages that were delivered and not confirmed, such as a TubeMQ Broker that
+    shuts down in order: the next registration of this gateway then sets the group back.
+    """
+
+    def unsettled(self, topic: str, partition: str) -> tuple[Position, Position] | None:
+        """Return the positions that an earlier membership recorded, if it held the partition and did not release it; else None.
+
+        They are the position up to which messages are confirmed, and the largest one to which a server may have moved the group.
+        """
+
+    def record(self, topic: str, partition: str, confirmed: Position, limit: Position) -> None:
+        """Record these positions of a partition that the membership holds."""
+
+    def released(self, topic: str, partition: str) -> None:
+        """Record that the server has confirmed the release of the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class InboundSpec:
     """The topics and the group of an inbound, and how it reads."""
@@ -38,6 +58,8 @@ class InboundSpec:
     """The system's own settings (`Adapter.inbound_options`)."""
     initial_partitions: Mapping[str, frozenset[str]] | None = None
     """Names of the partitions, by topic, that existed when the route first joined the group; None means all partitions."""
+    positions: HeldPositions | None = None
+    """Where positions are kept beyond the membership; None: they are not."""
 
     def start_of(self, topic: str, partition: str) -> Start:
         """Return where the group begins in a partition without a committed position.
@@ -116,6 +138,15 @@ class ConfirmsEnd(Protocol):
 
     async def confirm_caught_up(self) -> bool:
         """Ask the source now; return True if everything that it has was received. Raises ClusterError if it cannot be asked."""
+
+
+@runtime_checkable
+class CountsPossibleGaps(Protocol):
+    """Optional extension of a lane whose source may have deleted unread data of which nobody knows whose messages it had."""
+
+    @property
+    def possible_gaps(self) -> int:
+        """How often that was found on this lane."""
 
 
 class Inbound(Protocol):

@@ -1,7 +1,9 @@
 """Checkpoints: the delivered position of each source partition, in a small SQLite file (the state file).
 
 A restart resumes from the group's positions in the source, not from the checkpoints. Checkpoints detect gaps: if the first
-message of a partition lies after its checkpoint, the source has lost messages that were never read.
+message of a partition lies after its checkpoint, the source has lost messages that were never read. There is one exception: for
+partitions that this gateway holds and has not released, the file also has the positions to which the group has to be set back if
+a server has moved it on by itself (see `mqbridge.adapter.inbound.HeldPositions`).
 
 One gateway owns the file, and reads it only once, when it opens it. A failed write is retried every second, without limit until
 the gateway stops.
@@ -35,8 +37,15 @@ DROP TABLE IF EXISTS checkpoint; -- the table of an earlier version, which had n
 CREATE TABLE IF NOT EXISTS delivered (
     route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, position TEXT NOT NULL, updated_ms INTEGER NOT NULL,
     PRIMARY KEY (route, grp, cluster, topic, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS held (
+    route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, confirmed TEXT NOT NULL, upper_limit TEXT NOT NULL,
+    PRIMARY KEY (route, grp, cluster, topic, partition)
 ) WITHOUT ROWID
 """
+
+Held = tuple[Position, Position]
+"""Up to where the messages of a held partition are confirmed, and up to where a server may have moved the group by itself."""
 
 
 class CheckpointKey(NamedTuple):
@@ -66,11 +75,13 @@ class Checkpoints:
             raise _unusable_error(path, error, "Give `state` a path that can be written") from error
         try:
             self._db = _open_database(path)
-            self._positions = _read_positions(self._db)
+            self._positions, self._held = _read_positions(self._db)
         except (sqlite3.Error, ValueError) as error:
             self._lock.release()
             raise _unusable_error(path, error, _hint(error)) from error
         self._unwritten: dict[CheckpointKey, Position] = {}
+        self._unwritten_held: dict[CheckpointKey, Held | None] = {}
+        """Changes of `_held`; None for a partition that was released."""
         self._last_write_failed = False
         """Only the first failed write and the first successful one after it are logged."""
         self._connection_lock = threading.Lock()
@@ -91,6 +102,17 @@ class Checkpoints:
             return
         self._positions[key] = self._unwritten[key] = position
 
+    def held(self, key: CheckpointKey) -> Held | None:
+        """Return the positions of a partition that was held and not released; None if it was released, or never held."""
+        return self._held.get(key)
+
+    def record_held(self, key: CheckpointKey, held: Held | None) -> None:
+        """Record the positions of a held partition; None if it was released."""
+        if held is not None:
+            self._held[key] = self._unwritten_held[key] = held
+        elif self._held.pop(key, None) is not None:
+            self._unwritten_held[key] = None
+
     async def run(self) -> None:
         """Write recorded positions every second, until cancelled."""
         while True:
@@ -100,43 +122,51 @@ class Checkpoints:
     async def close(self, deadline: float | None = None) -> None:
         """Write the remaining positions, retrying until `deadline` (event loop time; None: 30 s from now), and close."""
         deadline = resolve_deadline(deadline)
-        while self._unwritten:
+        while self._has_unwritten:
             await self._write_pending(min(BUSY_TIMEOUT_S, seconds_until(deadline)))
             if not seconds_until(deadline):
                 break
-            if self._unwritten:
+            if self._has_unwritten:
                 await asyncio.sleep(CLOSE_RETRY_PAUSE_S)
-        if self._unwritten:
+        if self._has_unwritten:
             log.error(
                 "the state file %s could not be written before the shutdown deadline: it lacks new positions of %d partitions, "
                 "so the next start may not detect all gaps",
                 self._path,
-                len(self._unwritten),
+                len(self._unwritten.keys() | self._unwritten_held.keys()),
             )
         await asyncio.to_thread(self._close_database)
+
+    @property
+    def _has_unwritten(self) -> bool:
+        return bool(self._unwritten or self._unwritten_held)
 
     async def _write_pending(self, busy_timeout_s: float) -> None:
         """Write the positions recorded since the last write; after a failure, keep them for the next call."""
         # Replaced on the event loop, where `record` runs too, so that nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
-        if not recorded:
+        held, self._unwritten_held = self._unwritten_held, {}
+        if not recorded and not held:
             return
         try:
-            await asyncio.shield(asyncio.to_thread(self._write, recorded, busy_timeout_s))
+            await asyncio.shield(asyncio.to_thread(self._write, recorded, held, busy_timeout_s))
         except sqlite3.Error as error:
             if not self._last_write_failed:
                 log.error("the state file %s cannot be written, retrying until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
             self._last_write_failed = True
-            self._unwritten = recorded | self._unwritten
+            self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
         except asyncio.CancelledError:
-            self._unwritten = recorded | self._unwritten  # the write may have happened; writing it twice is harmless
+            # The write may have happened; writing it twice is harmless.
+            self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
             raise
         else:
             if self._last_write_failed:
                 log.warning("the state file %s can be written again", self._path)
             self._last_write_failed = False
 
-    def _write(self, recorded: Mapping[CheckpointKey, Position], busy_timeout_s: float) -> None:
+    def _write(
+        self, recorded: Mapping[CheckpointKey, Position], held: Mapping[CheckpointKey, Held | None], busy_timeout_s: float
+    ) -> None:
         now = int(time.time() * 1000)
         with self._connection_lock:
             self._db.execute(f"PRAGMA busy_timeout = {int(busy_timeout_s * 1000)}")
@@ -144,6 +174,14 @@ class Checkpoints:
                 self._db.executemany(
                     "INSERT OR REPLACE INTO delivered VALUES (?, ?, ?, ?, ?, ?, ?)",
                     [(*key, format_position(position), now) for key, position in recorded.items()],
+                )
+                self._db.executemany(
+                    "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    [(*key, *map(format_position, each)) for key, each in held.items() if each is not None],
+                )
+                self._db.executemany(
+                    "DELETE FROM held WHERE (route, grp, cluster, topic, partition) = (?, ?, ?, ?, ?)",
+                    [key for key, each in held.items() if each is None],
                 )
 
     def _close_database(self) -> None:
@@ -169,13 +207,17 @@ def _open_database(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _read_positions(db: sqlite3.Connection) -> dict[CheckpointKey, Position]:
+def _read_positions(db: sqlite3.Connection) -> tuple[dict[CheckpointKey, Position], dict[CheckpointKey, Held]]:
+    """Return the checkpoints, and the positions of partitions that were held."""
     try:
         rows = db.execute("SELECT route, grp, cluster, topic, partition, position FROM delivered").fetchall()
-        return {CheckpointKey(*key): parse_position(position) for *key, position in rows}
+        positions = {CheckpointKey(*key): parse_position(position) for *key, position in rows}
+        rows = db.execute("SELECT route, grp, cluster, topic, partition, confirmed, upper_limit FROM held").fetchall()
+        held = {CheckpointKey(*key): (parse_position(confirmed), parse_position(limit)) for *key, confirmed, limit in rows}
     except (sqlite3.Error, ValueError):
         db.close()
         raise
+    return positions, held
 
 
 def _hint(error: Exception) -> str:

@@ -72,7 +72,7 @@ class Counters:
         "gaps passed",
     )
     possible_gaps: int = _total(
-        "Times that a partition was assigned while it could not be known whether its source had lost unread messages",
+        "Times that a source had deleted data and it could not be known whether unread messages were in it",
         "mqbridge_possible_gaps",
         "possible gaps",
     )

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter.inbound import InboundLane
+from mqbridge.adapter.inbound import CountsPossibleGaps, InboundLane
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.gap_policy import GapPolicy
 from mqbridge.delivery.refusals import Refusals
@@ -70,6 +70,9 @@ class LaneDelivery:
         self._sends = Sends()
         self._refusals = Refusals(settings, self._tickets, self._sends, self._fail_leg, self._fail, self._charge)
         self.gap_policy = GapPolicy(lane.partition, settings)
+        self._counting_lane = lane if isinstance(lane, CountsPossibleGaps) else None
+        self._counted_gaps = 0
+        """Possible gaps of the lane that were counted already."""
         self.error: Exception | None = None
         """Why the lane ended, or is about to end: LaneRevoked or an error; None otherwise."""
         self.position: Position | None = None
@@ -149,6 +152,7 @@ class LaneDelivery:
             except LaneRevoked as revoked:
                 self.error = self.error or revoked
                 return
+            self._count_possible_gaps()
             self._awaiting_budget = 1
             try:
                 for attribute, rate in settings.rates:  # `count` or `size` of the batch
@@ -163,6 +167,13 @@ class LaneDelivery:
             settings.counters.last_batch_at = now = loop.time()
             self._dispatch(self._tickets.open(batch, now, cost))
             del batch  # the ticket owns it now: this reference would keep it in memory until the next batch
+
+    def _count_possible_gaps(self) -> None:
+        """Add the possible gaps that the lane has found since the last call."""
+        if self._counting_lane is not None:
+            found = self._counting_lane.possible_gaps
+            self._settings.counters.possible_gaps += found - self._counted_gaps
+            self._counted_gaps = found
 
     async def _skip_gap(self, gap: GapError) -> None:
         """Wait until all sends have ended, because a seek drops batches in flight, and seek past the gap.

@@ -14,7 +14,7 @@ from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.deadlines import resolve_deadline
-from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
+from mqbridge.adapter.inbound import HeldPositions, Inbound, InboundLane, InboundSpec
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
@@ -56,6 +56,7 @@ class GroupMembership:
         settings: LaneSettings,
         gap_check: GapCheck,
         initial_partitions: Mapping[str, frozenset[str]],
+        positions: HeldPositions,
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -72,7 +73,7 @@ class GroupMembership:
         """Set to request a check of the targets without waiting for the next interval."""
         self.settings = settings
         self._config, self._source, self._endpoints, self._gap_check = config, source, endpoints, gap_check
-        self._initial_partitions, self._on_failure = initial_partitions, on_failure
+        self._initial_partitions, self._positions, self._on_failure = initial_partitions, positions, on_failure
         self._ending = asyncio.Event()
         """Set when the membership begins to end: after `stop`, a failure, or the cancellation of `run`."""
         self._deadline: float | None = None
@@ -165,6 +166,7 @@ class GroupMembership:
             initial_partitions=self._initial_partitions,
             max_bytes=self._config.delivery.read_ahead_bytes,
             options=source.options,
+            positions=self._positions,
         )
 
     async def _accept_lanes(self, inbound: Inbound) -> None:

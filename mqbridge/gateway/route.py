@@ -14,6 +14,7 @@ from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
+from mqbridge.delivery.held_positions import RoutePositions
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.errors import ClusterError, MqbridgeError
@@ -79,6 +80,7 @@ class Route(RouteState):
         self.source = clusters[config.source.cluster]
         self._checkpoints = checkpoints
         self._gap_check = GapCheck(self.name, config.source.group, self.source, checkpoints)
+        self._positions = RoutePositions(config.name, config.source.group, config.source.cluster, checkpoints)
         self._drain_s = drain_s
         self._endpoints = self._make_endpoints()
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
@@ -205,6 +207,7 @@ class Route(RouteState):
             self._lane_settings(),
             self._gap_check,
             self._initial_partitions,
+            self._positions,
             self._on_membership_failure,
         )
         self.memberships += 1

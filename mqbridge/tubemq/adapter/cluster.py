@@ -29,6 +29,7 @@ from mqbridge.net.dial import detect_wrong_port
 from mqbridge.stored_positions import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
+from mqbridge.tubemq.adapter.offset_store import OffsetStore
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
 from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
@@ -37,7 +38,7 @@ from mqbridge.tubemq.client.held_partitions import StartOffset
 from mqbridge.tubemq.client.master import MAX_TOPICS, Masters
 from mqbridge.tubemq.client.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.partition_sender import open_partition_sender
-from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.client.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.routes import Routes
 from mqbridge.tubemq.wire import codes
@@ -166,12 +167,18 @@ class TubeMQ:
     # --- reading, inbounds and outbounds ----------------------------------------------------------------------------
 
     async def deleted_unread(self, topic: str, partition: str, group: str, begin: Position, first: Position) -> bool | None:
-        """Return False if the group has read up to `first`, else None: the partitions of a store share its offsets.
+        """Return False if the group has read up to `first`, True if not and the store has no other partition, else None.
 
-        So the offsets between two messages of a partition may all be those of other partitions.
+        The partitions of a store share its offsets, so those between two messages may all be of other partitions.
         """
-        committed = (await self.committed(topic, group)).get(partition)
-        return False if committed is not None and committed >= first else None
+        if self._admin is not None:
+            committed = (await self.committed(topic, group)).get(partition)
+            if committed is not None and committed >= first:
+                return False
+        ref = await self._partition_ref(topic, partition)
+        # In a store without other partitions, each message takes one entry, so the position after `begin[1]` messages is known.
+        end = begin[0] + begin[1] * INDEX_ENTRY_BYTES
+        return first[0] > end if self._connected_routes.is_alone(ref) else None
 
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Read a range with a temporary group, so that no other group's position changes; without `end`, for ever."""
@@ -242,6 +249,8 @@ class TubeMQ:
             priority=_query_priority(spec),
             # With start LATEST, partitions that did not exist when the route first joined are still read from the first message.
             is_new_partition=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
+            is_alone=self._connected_routes.is_alone,
+            positions=None if spec.positions is None else OffsetStore(spec.positions),
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:

@@ -69,6 +69,11 @@ class TubeMQLane:
         """True if the last get request found no message."""
         return self._held.caught_up
 
+    @property
+    def possible_gaps(self) -> int:
+        """How often the store had deleted unread data that may have had messages of this partition."""
+        return self._held.counters.possible_gaps
+
     async def receive(self) -> Batch:
         """Wait until the previous pack is acknowledged or rejected, then return the next one, or again the rejected one."""
         held = self._held

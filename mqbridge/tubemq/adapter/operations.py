@@ -12,7 +12,7 @@ from mqbridge.message import Position
 from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
 from mqbridge.tubemq.client.group_member import FRESH_ID_SEPARATOR
-from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.client.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.string_formats import STORE_STEP
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")

@@ -39,11 +39,24 @@ class ReadCounters(Counters):
     `gets` counts the get requests that were sent. A response to a get counts in `packs` if it contained messages, in `empty` if
     the get read data without a message that matches the filter, in `misses` if there was no data to read, or in `limited` if
     the Broker's flow control refused it (452). `failures` counts requests that failed, or were refused for another reason.
-    `bytes` counts the bytes of responses with data, `messages` the messages in them, `commits` successful commits, and
-    `registrations` how often the consumer registered for the partition.
+    `bytes` counts the bytes of responses with data, `messages` the messages in them, `commits` successful commits,
+    `registrations` how often the consumer registered for the partition, and `possible_gaps` how often the store had deleted
+    unread data that may have had messages of the partition.
     """
 
-    __slots__ = ("bytes", "commits", "empty", "failures", "gets", "limited", "messages", "misses", "packs", "registrations")
+    __slots__ = (
+        "bytes",
+        "commits",
+        "empty",
+        "failures",
+        "gets",
+        "limited",
+        "messages",
+        "misses",
+        "packs",
+        "possible_gaps",
+        "registrations",
+    )
     bytes: int
     commits: int
     empty: int
@@ -53,6 +66,7 @@ class ReadCounters(Counters):
     messages: int
     misses: int
     packs: int
+    possible_gaps: int
     registrations: int
 
 

@@ -2,6 +2,10 @@
 
 A partition stays held while its Broker does not respond to heartbeats. It is registered again when the Broker responds and no
 longer knows the registration.
+
+If a Broker does not confirm a release, it may shut down in order later, or have done so, and count a pack as consumed that
+nobody has confirmed. So the offset of that pack is kept: the group is set back to it as soon as the Broker responds, or when the
+partition is acquired again (see `Unsettled`). A `PositionStore` keeps it beyond the consumer.
 """
 
 import asyncio
@@ -9,16 +13,19 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from typing import Protocol
 
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.tubemq.client.broker_heartbeats import BrokerHeartbeats
 from mqbridge.tubemq.client.counters import total
 from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_commits import COMMIT_AFTER_S
+from mqbridge.tubemq.client.partition_release import Unsettled
 from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 
 log = logging.getLogger(__name__)
@@ -28,6 +35,48 @@ HEARTBEAT_S = 13.0
 MAX_GETS = 32
 """Default of the maximum number of get requests in flight, divided equally among the Brokers. A response has about half a MiB, at
 most about one MiB."""
+
+RESTORE_PAUSE_S = 0.5
+"""Pause after a failed attempt to set a group back."""
+RESTORE_S = 120.0
+"""How long a group that was not set back yet is tried; afterwards only the next registration does it."""
+RESTORE_RELEASE_S = 3.0
+"""How long the release of a partition that was only set back may take."""
+LEAVE_S = 1.0
+"""Part of the time to close that is left for leaving the group, when Brokers do not respond."""
+
+
+class PositionStore(Protocol):
+    """Where the positions of held partitions outlive this consumer."""
+
+    def unsettled(self, ref: PartitionRef) -> Unsettled | None:
+        """Return where the group has to go on, if an earlier consumer of this store held the partition and did not release it."""
+
+    def record(self, ref: PartitionRef, unsettled: Unsettled) -> None:
+        """Record that this consumer holds the partition, and where the group has to go on if it does not release it."""
+
+    def released(self, ref: PartitionRef) -> None:
+        """Record that the Broker has confirmed the release of the partition."""
+
+
+class MemoryPositions:
+    """A `PositionStore` in memory."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[PartitionKey, Unsettled] = {}
+
+    def unsettled(self, ref: PartitionRef) -> Unsettled | None:
+        """Return what was recorded last, unless the partition was released."""
+        return self._unsettled.get(ref.key)
+
+    def record(self, ref: PartitionRef, unsettled: Unsettled) -> None:
+        """Keep where the group has to go on."""
+        self._unsettled[ref.key] = unsettled
+
+    def released(self, ref: PartitionRef) -> None:
+        """Forget the partition."""
+        self._unsettled.pop(ref.key, None)
+
 
 OffsetLookup = Callable[[PartitionRef], Awaitable[int | None]]
 """Returns the start offset of a partition, from the application's own storage; None for the group's position."""
@@ -51,7 +100,8 @@ class HeldPartitions:
     member, set by the owner; 0.0 before the first response.
     `start` and `offsets` say where to start reading; see `PackConsumer`. `is_new_partition` returns True for a partition that a
     group without a position reads from its first message, whatever `start` is. `heartbeat_s` is the interval between heartbeats
-    to Brokers.
+    to Brokers. `is_alone` returns True for a partition whose store has no other partition. `positions` may be shared with other
+    consumers of the group, one after the other.
     """
 
     def __init__(
@@ -63,6 +113,8 @@ class HeldPartitions:
         budget: ReadBudget,
         offsets: OffsetLookup | None,
         is_new_partition: Callable[[PartitionRef], bool] | None = None,
+        is_alone: Callable[[PartitionRef], bool] | None = None,
+        positions: PositionStore | None = None,
     ) -> None:
         self.membership = membership
         self.budget = budget
@@ -77,6 +129,10 @@ class HeldPartitions:
         """Event loop time until which a closing member may release its partitions; None for no limit."""
         self.heartbeats = BrokerHeartbeats(membership, self.held.values, self.connection_for, heartbeat_s)
         self._start, self._offsets, self._is_new_partition = start, offsets, is_new_partition
+        self._is_alone = is_alone
+        self._positions: PositionStore = positions or MemoryPositions()
+        self._restorations: dict[PartitionKey, asyncio.Task[None]] = {}
+        """The tasks that set groups back, by partition."""
         self._ever_held: set[PartitionKey] = set()
         """All partitions that this consumer has ever held."""
         self._needs_fresh_id: set[PartitionKey] = set()
@@ -102,6 +158,14 @@ class HeldPartitions:
         self._closed = True
         await cancel(*self._tasks, *self._acquire_tasks)
         await asyncio.gather(*(partition.release(self.close_deadline) for partition in list(self.held.values())))
+        if self._restorations:
+            await self._finish_restorations()
+
+    async def _finish_restorations(self) -> None:
+        """Wait until all groups are set back, or until LEAVE_S before `close_deadline`."""
+        deadline = self._loop.time() + RESTORE_S if self.close_deadline is None else self.close_deadline - LEAVE_S
+        await asyncio.wait(self._restorations.values(), timeout=max(0.0, deadline - self._loop.time()))
+        await cancel(*self._restorations.values())
 
     @property
     def refs(self) -> list[PartitionRef]:
@@ -136,7 +200,9 @@ class HeldPartitions:
                 raise _closed_error(ref) from None  # `close` has cancelled the acquiring task
 
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
-        partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id)
+        await cancel(self._restorations.pop(ref.key, None))  # the registration sets the group back itself
+        is_alone = self._is_alone is not None and self._is_alone(ref)
+        partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id, is_alone=is_alone)
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
         # A new partition is read from its first message. One that was held before is not started at its end again, because this
         # would skip messages that arrived meanwhile.
@@ -145,7 +211,7 @@ class HeldPartitions:
             if offset is None and self._offsets is not None:
                 offset = await self._look_up_offset(self._offsets, ref)
             if offset is None:
-                await partition.register(status)
+                await self._register(partition, status)
             else:
                 # With ALWAYS_LATEST a Broker would ignore the offset.
                 await partition.start_at(min(status, StartOffset.LATEST), offset)
@@ -156,8 +222,29 @@ class HeldPartitions:
             raise
         self._ever_held.add(ref.key)
         self.held[ref.key] = partition
+        self._record(partition)
+        partition.on_progress = self._record
         self._share_budget()
         return partition
+
+    async def _register(self, partition: HeldPartition, status: StartOffset) -> None:
+        """Register at the group's position; set the group back if it is behind messages that nobody has confirmed."""
+        position = (await partition.register(status)).currOffset
+        unsettled = self._positions.unsettled(partition.ref)
+        if unsettled is None or status is StartOffset.ALWAYS_LATEST or not unsettled.is_needed_at(position):
+            return
+        log.warning(
+            "%s: the group goes back from offset %d to %d: this member held the partition before, its release was not confirmed,"
+            " and the Broker has counted messages as consumed that nobody has confirmed",
+            partition,
+            position,
+            unsettled.offset,
+        )
+        await partition.start_at(StartOffset.EARLIEST, unsettled.offset)
+
+    def _record(self, partition: HeldPartition) -> None:
+        """Record up to where the messages of a held partition are confirmed."""
+        self._positions.record(partition.ref, Unsettled(partition.state.safe_offset, partition.state.end_of_unsettled))
 
     @staticmethod
     async def _look_up_offset(offsets: OffsetLookup, ref: PartitionRef) -> int | None:
@@ -181,6 +268,49 @@ class HeldPartitions:
             del self.held[partition.ref.key]
             self.has_unreported_changes = True
             self._share_budget()
+            self._settle(partition)
+
+    def _settle(self, partition: HeldPartition) -> None:
+        """Forget the position of a released partition, or have its group set back if the Broker did not confirm the release."""
+        ref, unsettled = partition.ref, partition.unsettled
+        if unsettled is None:
+            self._positions.released(ref)
+            return
+        self._positions.record(ref, unsettled)
+        task = spawn(self._restore(ref, unsettled), f"tubemq setting back {ref}")
+        self._restorations[ref.key] = task
+        task.add_done_callback(lambda task: self._restorations.get(ref.key) is task and self._restorations.pop(ref.key))
+
+    async def _restore(self, ref: PartitionRef, unsettled: Unsettled) -> None:
+        """Set the group back in a partition that is not held any more, as soon as its Broker responds.
+
+        Gives up if another member holds the partition, or after RESTORE_S: the next registration of this member then does it.
+        """
+        deadline = self._loop.time() + RESTORE_S
+        while True:
+            partition = HeldPartition(self, ref, fresh_id=True)
+            try:
+                position = (await partition.register(StartOffset.EARLIEST)).currOffset
+                if unsettled.is_needed_at(position):
+                    await partition.start_at(StartOffset.EARLIEST, unsettled.offset)
+            except ClusterError as error:
+                is_occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
+                if is_occupied or self._loop.time() > deadline:
+                    log.warning(
+                        "%s: the Broker may count messages after offset %d as consumed, although nobody has confirmed them; the"
+                        " group goes back when this member gets the partition again: %s",
+                        partition,
+                        unsettled.offset,
+                        error,
+                    )
+                    return
+                await asyncio.sleep(RESTORE_PAUSE_S)
+            else:
+                self._positions.released(ref)
+                log.info("%s: the group continues at offset %d", partition, unsettled.offset)
+                return
+            finally:
+                await partition.release(self._loop.time() + RESTORE_RELEASE_S)
 
     def _share_budget(self) -> None:
         self.budget.share_among({partition.ref.broker for partition in self.held.values()})

@@ -14,7 +14,7 @@ from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.group_consumer import GroupConsumer
-from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, StartOffset
+from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, PositionStore, StartOffset
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.membership import CONNECT_OPS, DISCONNECT_OPS, EVENT_DONE, STOP_REBALANCE_OP, Membership
 from mqbridge.tubemq.client.partition import HeldPartition
@@ -43,6 +43,9 @@ class PackConsumer(GroupConsumer):
     `priority` (qryPriorityId) selects which stores of a Broker are read. Its hundreds digit is for topics without a filter, its
     ones digit for topics with a filter: 1 reads only the file, 2 also the memory being written to disk, 3 everything. None takes
     the value that the Master sends.
+
+    `is_alone` returns True for a partition whose store has no other partition: if the store's data was deleted before it was
+    read, messages are lost for sure. `positions` keeps the positions of partitions beyond this consumer, see `PositionStore`.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class PackConsumer(GroupConsumer):
         budget: ReadBudget | None = None,
         priority: int | None = None,
         is_new_partition: Callable[[PartitionRef], bool] | None = None,
+        is_alone: Callable[[PartitionRef], bool] | None = None,
+        positions: PositionStore | None = None,
     ) -> None:
         types = {topic: frozenset(msg_types) for topic, msg_types in (filters or {}).items()}
         self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound)
@@ -71,6 +76,8 @@ class PackConsumer(GroupConsumer):
             budget=budget,
             offsets=offsets,
             is_new_partition=is_new_partition,
+            is_alone=is_alone,
+            positions=positions,
         )
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
         self._assigned_partitions: asyncio.Queue[HeldPartition | None] = asyncio.Queue()

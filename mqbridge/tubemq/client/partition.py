@@ -16,7 +16,9 @@ this offset together with the pack's results and starts at the stored offset, wh
 """
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from mqbridge.errors import (
@@ -29,16 +31,17 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
 from mqbridge.tubemq.client.partition_reader import Pack, PartitionReader
-from mqbridge.tubemq.client.partition_registration import PartitionRegistration, RegistrationContext
-from mqbridge.tubemq.client.partition_release import PartitionRelease
+from mqbridge.tubemq.client.partition_registration import REGISTER_PAUSE_S, PartitionRegistration, RegistrationContext
+from mqbridge.tubemq.client.partition_release import PartitionRelease, Unsettled
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, UNKNOWN, AbandonedRequests
+from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, UNKNOWN, AbandonedRequests
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes
@@ -68,31 +71,46 @@ class HeldPartition:
     """A partition that this consumer holds, from its assignment until `fetch` raises LaneRevoked.
 
     The first registration uses the member's own client id, or with `fresh_id` a new one. `fresh_id` must be True if earlier
-    requests with the member's own id were abandoned.
+    requests with the member's own id were abandoned. `is_alone` says that the partition's store has no other partition, as far as
+    the caller knows.
     """
 
-    def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False) -> None:
+    def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False, is_alone: bool = False) -> None:
         self.ref = ref
         self.counters = ReadCounters()
         self._context = context
         self._calls = PartitionCalls(context.membership, ref, context.connection_for(ref))
         if fresh_id:
             self._calls.client_id = context.membership.fresh_client_id()
-        self.state = PartitionState(str(self._calls))
+        member = context.membership
+        is_filtered = bool(member.filter_types(ref.topic))
+        self.state = PartitionState(str(self._calls), is_alone=is_alone and not is_filtered)
         self._signals = PartitionSignals(self.state)
         self.revoked = self._signals.revoked
         """Set as soon as the partition is revoked or released."""
-        member = context.membership
-        self._pacing = PartitionPacing(member.flow, filtered=bool(member.filter_types(ref.topic)))
-        self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters)
-        self._registration = PartitionRegistration(context, self._calls, self.state, self._signals, self.counters, self._commits)
+        self._pacing = PartitionPacing(member.flow, filtered=is_filtered)
         self._reader = PartitionReader(self._calls, self.state, self._signals, self.counters, self._pacing)
+        self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters, self._on_position)
+        self._registration = PartitionRegistration(
+            context,
+            self._calls,
+            self.state,
+            self._signals,
+            self.counters,
+            self._commits,
+            self._reader.history,
+            self._reader.on_registered,
+        )
         self._loop = asyncio.get_running_loop()
         self._request_lock = asyncio.Lock()
         """Held during a get, a commit or a registration: the protocol allows one at a time."""
         self._held_bytes = 0
         """Bytes of the read budget that delivered packs occupy."""
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._on_end)
+        self.on_progress: Callable[[HeldPartition], None] | None = None
+        """Called when `safe_offset` or `max_offset` of the state may have changed: after each pack and each commit."""
+        self._register_task: asyncio.Task[None] | None = None
+        """The task of `_register_beneath_pack`; None if it never ran."""
 
     def __str__(self) -> str:
         return str(self._calls)
@@ -119,8 +137,18 @@ class HeldPartition:
 
     @property
     def caught_up(self) -> bool:
-        """True if the last get found no data, so that the reader is at the end of the partition."""
+        """True if all data was read that the store had a moment ago; see `PartitionReader.caught_up`."""
         return self._reader.caught_up
+
+    @property
+    def found_no_data(self) -> bool:
+        """True if the last get was answered, and found no data to read."""
+        return self._reader.found_no_data
+
+    @property
+    def unsettled(self) -> Unsettled | None:
+        """Where the group has to go on, after a release that the Broker did not confirm; None without need."""
+        return self._release.unsettled
 
     @property
     def max_offset(self) -> int:
@@ -142,7 +170,7 @@ class HeldPartition:
     async def poll(self) -> Pack | None:
         """Like `fetch`, but return None if a get returned no messages, or could not be sent yet (see `poll_once`).
 
-        After a get without messages, `caught_up` is True if there was no data to read, and False if no message in the data
+        After a get without messages, `found_no_data` is True if there was no data to read, and False if no message in the data
         matches the filter.
         """
         while True:
@@ -189,6 +217,8 @@ class HeldPartition:
             held = pack.held_bytes if pack is not None and budget.counts_packs else 0
             self._held_bytes += held
             budget.release(broker, GET_BYTES - held)
+        if pack is not None and self.on_progress is not None:
+            self.on_progress(self)
         return pack
 
     def release_pack_bytes(self) -> None:
@@ -223,12 +253,19 @@ class HeldPartition:
             self._pacing.delay_redelivery(delay_s)
             self._signals.update()
 
+    def _on_position(self, offset: int, store_end: int) -> None:
+        """Handle the response to a commit."""
+        self._reader.on_position(offset, store_end)
+        if self.on_progress is not None:
+            self.on_progress(self)
+
     def _on_refusal(self, error: ServerRefused) -> None:
         """Handle a refused get or commit: register again before the next get, lose the partition, or delay the next get."""
         if self.state.is_over:  # the next `fetch` raises LaneRevoked
             return
         if error.code in (codes.NO_NODE, codes.UNAUTHORIZED):  # Brokers refuse a get with NO_NODE, a commit with UNAUTHORIZED
             log.info("%s: the Broker no longer knows this registration, registering again", self)
+            self._reader.on_outage()
             self.state.on_registration_forgotten(self.state.generation)
             return
         # Brokers check tokens that the Master changes every few minutes, so a few refusals are normal.
@@ -250,8 +287,22 @@ class HeldPartition:
         were never received.
         """
         async with self._request_lock:
+            if self.state.is_detached:
+                return await self._commit_detached(consumed=consumed)
             is_known = self.state.pack_state is not UNKNOWN
             return await self._commits.commit(consumed=consumed and is_known)
+
+    async def _commit_detached(self, *, consumed: bool) -> int:
+        """Commit a pack of an earlier registration: the Broker learns its end by a registration there, if the end is known."""
+        end = self.state.pack_end
+        if consumed and end is not None:
+            self.confirm()
+            return await self._registration.start_at(read_status=0, offset=end, exact=False)
+        offset = self.state.safe_offset
+        self.reject()
+        if consumed:
+            raise ClusterError(f"{self}: the Broker has restarted and sends the delivered messages again")
+        return offset
 
     async def commit_confirmed(self) -> None:
         """Commit the last pack if it is confirmed and no request has reported this to the Broker yet. Raises ClusterError.
@@ -263,11 +314,15 @@ class HeldPartition:
                 await self._commits.commit(consumed=True)
 
     def needs_late_commit(self, now: float) -> bool:
-        """Return True if a pack confirmed COMMIT_AFTER_S before `now` (loop time) is unreported, and no request is in flight."""
-        return self._commits.needs_commit(now) and not self._request_lock.locked()
+        """Return True if a commit should be sent now (loop time), and no request is in flight.
+
+        It reports a pack confirmed COMMIT_AFTER_S before, or queries the position of an idle partition.
+        """
+        is_due = self._commits.needs_commit(now) or (self.state.may_query_position and self._reader.needs_position(now))
+        return is_due and not self._request_lock.locked()
 
     async def commit_late(self, now: float) -> None:
-        """Commit the confirmed pack if `needs_late_commit`; an error is only logged."""
+        """Send a commit if `needs_late_commit`; an error is only logged."""
         if not self.needs_late_commit(now):
             return
         try:
@@ -319,7 +374,35 @@ class HeldPartition:
         if code == codes.DUPLICATE_PARTITION:
             self.lose(LaneRevoked(f"{self} was lost: another consumer of the group holds it"))
         else:
+            self._reader.on_outage()
             self.state.on_registration_forgotten(generation)
+            if self.state.pack_state is DELIVERED and not self.state.is_over and generation == self.state.generation:
+                self._start_registering()
+
+    def _start_registering(self) -> None:
+        if self._register_task is None or self._register_task.done():
+            self._register_task = spawn(self._register_beneath_pack(), f"tubemq registering {self}")
+
+    async def _register_beneath_pack(self) -> None:
+        """Register again while the delivered pack is not settled, with retries; see `PartitionRegistration`.
+
+        Nothing else would do it as long as the reader waits for its targets.
+        """
+        state = self.state
+        with contextlib.suppress(LaneRevoked):
+            while state.lease is FORGOTTEN and state.pack_state is DELIVERED:
+                try:
+                    async with self._request_lock:
+                        await self._registration.register_beneath_pack()
+                except (ClusterError, ProtocolError) as error:
+                    log.log(
+                        retry_log_level(error, logging.INFO),
+                        "registering %s again failed, retrying in %g s: %s",
+                        self,
+                        REGISTER_PAUSE_S,
+                        error,
+                    )
+                    await self._signals.sleep_unless_revoked(REGISTER_PAUSE_S)
 
     # --- losing and releasing ---------------------------------------------------------------------------------------
 
@@ -342,4 +425,6 @@ class HeldPartition:
     def _on_end(self) -> None:
         self.release_pack_bytes()
         self._reader.drop_pack()
+        if self._register_task is not None:
+            self._register_task.cancel()
         self._context.partition_ended(self)

@@ -5,6 +5,7 @@
 
 import logging
 from collections.abc import Sequence
+from enum import Enum
 
 from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import retry_log_level
@@ -24,6 +25,21 @@ from mqbridge.tubemq.wire.stored_message import StoredMessage
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
+
+
+class Unregistered(Enum):
+    """What became of a request to unregister.
+
+    DONE       carried out, or refused because another consumer has the partition
+    FORGOTTEN  the Broker did not know the registration: it has restarted, or the lease has expired
+    UNKNOWN    no valid response: the request may still reach the Broker
+    NOT_SENT   the Broker was unreachable, or refused every request
+    """
+
+    DONE = "done"
+    FORGOTTEN = "forgotten"
+    UNKNOWN = "unknown"
+    NOT_SENT = "not sent"
 
 
 class PartitionCalls:
@@ -68,23 +84,26 @@ class PartitionCalls:
             raise codes.refusal_error(f"registering {self}", response.errCode, response.errMsg)
         return response
 
-    async def unregister(self, *, consumed: bool) -> RegisterResponseB2C:
-        """Unregister; with `consumed` this also confirms the last pack. The Broker's error code, if any, is not checked."""
-        request = self._registration_request(rpc.OP_UNREGISTER, 0 if consumed else 1)
-        return await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+    async def unregister(self, *, consumed: bool) -> bool:
+        """Unregister; with `consumed` this also confirms the last pack. Return False if the Broker did not know the registration.
 
-    async def try_unregister(self, *, consumed: bool) -> bool:
-        """Like `unregister`, but log errors instead of raising them: a lease that is not renewed expires anyway.
-
-        Returns False if the request may still reach the Broker later: it was sent, and got no valid response.
+        Other error codes of the Broker are not checked.
         """
+        request = self._registration_request(rpc.OP_UNREGISTER, 0 if consumed else 1)
+        response = await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
+        if not response.success and response.errCode == codes.UNAVAILABLE:
+            raise codes.refusal_error(f"unregistering {self}", response.errCode, response.errMsg)
+        return response.success or response.errCode != codes.NO_NODE
+
+    async def try_unregister(self, *, consumed: bool) -> Unregistered:
+        """Like `unregister`, but log errors instead of raising them: a lease that is not renewed expires anyway."""
         try:
-            await self.unregister(consumed=consumed)
+            is_known = await self.unregister(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
             message = "unregistering %s failed; its lease at the Broker will expire: %s"
             log.log(retry_log_level(error, logging.INFO), message, self, error)
-            return isinstance(error, (ServerRefused, Unreachable))
-        return True
+            return Unregistered.NOT_SENT if isinstance(error, (ServerRefused, Unreachable)) else Unregistered.UNKNOWN
+        return Unregistered.DONE if is_known else Unregistered.FORGOTTEN
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage], int]:
         """Send a get; `consumed` confirms the previous pack. Return the response, its messages and its size in bytes."""
@@ -94,10 +113,10 @@ class PartitionCalls:
         data = await self._connection.request(rpc.READ, rpc.GET, request.SerializeToString())
         return *parse_get_response(data), len(data)
 
-    async def commit(self, *, consumed: bool) -> int:
-        """Confirm the last pack, or without `consumed` have it delivered again. Return the offset at which the next get reads.
+    async def commit(self, *, consumed: bool) -> tuple[int, int]:
+        """Confirm the last pack, or without `consumed` have it delivered again.
 
-        Raises ServerRefused.
+        Return the offset at which the next get reads, and the end of the store. Raises ServerRefused.
         """
         request = CommitOffsetRequestC2B(
             clientId=self._get_request.clientId,
@@ -109,7 +128,7 @@ class PartitionCalls:
         response = await self._connection.call(rpc.READ, rpc.COMMIT, request, CommitOffsetResponseB2C)
         if not response.success:
             raise codes.refusal_error(f"a commit for {self}", response.errCode, response.errMsg)
-        return response.currOffset
+        return response.currOffset, response.maxOffset
 
     def _registration_request(self, operation: int, read_status: int) -> RegisterRequestC2B:
         """Make a request to register or unregister, depending on `operation`.

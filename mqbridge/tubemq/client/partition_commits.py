@@ -1,6 +1,7 @@
 """Confirms the packs of a partition at its Broker: with the next get request, or by a separate commit."""
 
 import asyncio
+from collections.abc import Callable
 
 from mqbridge.errors import ServerRefused, Unreachable
 from mqbridge.tubemq.client.counters import ReadCounters
@@ -15,10 +16,21 @@ COMMIT_AFTER_S = 0.2
 
 
 class PartitionCommits:
-    """The confirmations of one partition. The caller of `commit` ensures that no other request of the partition is in flight."""
+    """The confirmations of one partition. The caller of `commit` ensures that no other request of the partition is in flight.
 
-    def __init__(self, calls: PartitionCalls, state: PartitionState, signals: PartitionSignals, counters: ReadCounters) -> None:
+    `on_position` is called after each commit with the offset at which the Broker continues, and the end of the store.
+    """
+
+    def __init__(
+        self,
+        calls: PartitionCalls,
+        state: PartitionState,
+        signals: PartitionSignals,
+        counters: ReadCounters,
+        on_position: Callable[[int, int], None],
+    ) -> None:
         self._calls, self._state, self._signals, self._counters = calls, state, signals, counters
+        self._on_position = on_position
         self._confirmed_at = 0.0
         """Event loop time of the last call of `confirm`."""
         self._loop = asyncio.get_running_loop()
@@ -41,7 +53,7 @@ class PartitionCommits:
         Raises ClusterError.
         """
         try:
-            offset = await self._calls.commit(consumed=consumed)
+            offset, store_end = await self._calls.commit(consumed=consumed)
         except ServerRefused as error:
             if error.code == codes.INTERNAL_ERROR:  # the Broker refuses with any other code before it changes anything
                 self._state.on_commit_failed(is_abandoned=False)
@@ -54,6 +66,7 @@ class PartitionCommits:
         else:
             self._counters.commits += 1
             self._state.on_commit(offset)
+            self._on_position(offset, store_end)
             return offset
         finally:
             self._signals.update()

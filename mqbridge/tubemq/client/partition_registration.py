@@ -3,21 +3,27 @@
 A request is abandoned if its caller no longer waits for the response. It may reach the Broker at any later time and move the
 group's position. So an abandoned request is fenced: the partition is unregistered and registered again with a new client id. The
 Broker then refuses the abandoned request, which has the old client id.
+
+A Broker that has lost the registration has restarted, or the lease has expired. Which of them, and whether the Broker was killed
+or shut down in order, is not known. So `_find_offset` compares the Broker's position and data with what was read before.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_calls import PartitionCalls, Unregistered
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_transitions import CONFIRMED, RELEASED
+from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, RELEASED, AbandonedRequests
+from mqbridge.tubemq.client.read_history import ReadHistory, ReadPack
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 
@@ -31,8 +37,25 @@ REGISTER_PAUSE_S = 1.0
 """Pause after a failed attempt to register."""
 OCCUPIED_RETRY_S = 1.0
 """Pause after an attempt that failed because another consumer holds the partition."""
+MAX_COMPARED_GETS = 16
+"""Number of gets in which the last message of a pack is looked for: a Broker's answer has half a MiB or one large message."""
 MASTER_SILENT_PAUSE_S = 1.0
 """Pause before `renew` returns False, while the Master does not respond."""
+
+
+class Comparison(Enum):
+    """Result of comparing a pack that was read with what the Broker now has at its offset.
+
+    SAME        the Broker has its first and its last message
+    SAME_START  the Broker has its first message, but the last one was not found
+    DIFFERENT   the Broker has other messages there, or none
+    DELETED     the Broker has deleted the data there
+    """
+
+    SAME = "same"
+    SAME_START = "same start"
+    DIFFERENT = "different"
+    DELETED = "deleted"
 
 
 class RegistrationContext(Protocol):
@@ -48,6 +71,7 @@ class RegistrationContext(Protocol):
 class PartitionRegistration:
     """Registers one partition. The caller ensures that no other request of the partition is in flight.
 
+    `on_registered` is called after each registration.
     LaneRevoked means that the partition was revoked or released, so its lane (the reading of the partition) has ended.
     """
 
@@ -59,9 +83,13 @@ class PartitionRegistration:
         signals: PartitionSignals,
         counters: ReadCounters,
         commits: PartitionCommits,
+        history: ReadHistory,
+        on_registered: Callable[[], None],
     ) -> None:
         self._context, self._calls, self._state, self._signals = context, calls, state, signals
-        self._counters, self._commits = counters, commits
+        self._counters, self._commits, self._history, self._on_registered = counters, commits, history, on_registered
+        self._was_forgotten = False
+        """True if the Broker answered a fencing request that it does not know the registration."""
         self._loop = asyncio.get_running_loop()
 
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
@@ -94,6 +122,7 @@ class PartitionRegistration:
         """
         if self._state.is_over:  # revoked or released; a gap also stops reading, but a seek continues after it
             self._state.raise_if_stopped()
+        self._history.clear()
         start = await self.start_at(read_status=0, offset=offset, exact=exact)
         if self._state.is_over:  # revoked during the registration
             self._state.raise_if_stopped()
@@ -110,13 +139,87 @@ class PartitionRegistration:
             return False
         if self._state.abandoned:
             await self._fence()
-        # The registration overwrites `safe_offset`, the end of the confirmed messages.
-        safe_offset, offset = self._state.safe_offset, self._state.resume_offset
-        # If `resume_offset` is None, the Broker continues at the group's position, because readStatus is 0.
-        response = await self._register_once(read_status=0, offset=offset, requested=offset)
+        # The registration overwrites `safe_offset`, the end of the confirmed messages, and what is known of the last pack.
+        state = self._state
+        safe_offset, offset = state.safe_offset, state.resume_offset
+        pack: tuple[bool, int | None] = (state.pack_state is DELIVERED, None)
+        if state.lease is FORGOTTEN or self._was_forgotten:
+            offset, pack_end = await self._find_offset(offset)
+            if pack_end is not None:
+                pack = (True, pack_end)
+                if state.pack_state is CONFIRMED:  # confirmed meanwhile
+                    offset = pack_end
+        # If `offset` is None, the Broker continues at the group's position, because readStatus is 0.
+        response = await self._register_once(read_status=0, offset=offset, requested=offset, pack=pack)
         if response.currOffset < safe_offset:
             warn_offset_set_back(self._calls, safe_offset, response.currOffset)
         return True
+
+    async def _find_offset(self, offset: int | None) -> tuple[int, int | None]:
+        """Find out where to read on at a Broker that has lost our registration.
+
+        `offset` is the offset up to which messages are confirmed; None if only the Broker knows it. Returns the offset at which
+        to register, and the end of the pack that is out, if the Broker knows it. Raises ClusterError.
+
+        While a pack is out, only a Broker that shut down in order moves the group behind it: it has lost nothing. In all other
+        cases the Broker may have been killed, and may have given the offsets of lost messages to new ones. It has lost nothing
+        before `offset` if it still has the pack that was read last. If not, reading goes back to the newest remembered pack that
+        the Broker has: without one, to its own position.
+        """
+        is_out = self._state.pack_state is DELIVERED
+        self._state.is_locating = True
+        position = (await self._send_registration(0, None)).currOffset
+        if offset is None:
+            offset = position
+        elif is_out and position > offset:
+            return offset, position
+        remembered = self._history.newest_first(offset)
+        for pack in remembered:
+            match await self._compare(pack):
+                case Comparison.DELETED:
+                    return offset, None
+                case Comparison.SAME if pack is remembered[0]:
+                    return offset, None
+                case Comparison.SAME | Comparison.SAME_START:
+                    return pack.offset, None
+        return min([offset, position, *(pack.offset for pack in remembered)]), None
+
+    async def _compare(self, pack: ReadPack) -> "Comparison":
+        """Compare a pack that was read with what the Broker has at its offset. Moves the group there. Raises ClusterError."""
+        start = (await self._send_registration(0, pack.offset)).currOffset
+        if start != pack.offset:
+            return Comparison.DELETED if start > pack.offset else Comparison.DIFFERENT
+        ids = await self._read_ids(consumed=False)
+        if not ids or ids[0] != pack.first_id:
+            return Comparison.DIFFERENT
+        for _ in range(MAX_COMPARED_GETS):  # a Broker may divide the same data into smaller packs
+            if pack.last_id in ids:
+                return Comparison.SAME
+            ids = await self._read_ids(consumed=True)
+        return Comparison.SAME_START
+
+    async def _read_ids(self, *, consumed: bool) -> list[int]:
+        """Return the ids of the messages of a get, which with `consumed` confirms the previous one. Raises ClusterError."""
+        try:
+            response, messages, _ = await self._calls.get(consumed=consumed)
+        except (ServerRefused, Unreachable):
+            raise
+        except BaseException:
+            self._state.on_registration_abandoned()
+            raise
+        if response.errCode not in (codes.SUCCESS, codes.NOT_FOUND):
+            raise codes.refusal_error(f"reading {self._calls}", response.errCode, response.errMsg)
+        return [message.messageId for message in messages]
+
+    async def register_beneath_pack(self) -> None:
+        """Register again at once after the Broker lost the registration, while the pack that was delivered is not settled.
+
+        Otherwise a Broker that shut down in order keeps the pack as confirmed, and whatever ends this consumer ends its claim.
+        Raises ClusterError.
+        """
+        state = self._state
+        if state.lease is FORGOTTEN and state.pack_state is DELIVERED and state.abandoned is AbandonedRequests.NONE:
+            await self.renew()
 
     async def _fence(self) -> None:
         """Fence abandoned requests: unregister, and switch to a new client id for the next registration.
@@ -137,7 +240,7 @@ class PartitionRegistration:
                     self._calls,
                     error,
                 )
-        await self._calls.unregister(consumed=False)
+        self._was_forgotten |= not await self._calls.unregister(consumed=False)
         self._calls.client_id = self._context.membership.fresh_client_id()
 
     async def _register_with_retries(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
@@ -165,25 +268,54 @@ class PartitionRegistration:
                 self._state.raise_if_stopped()
         raise AssertionError("the loop over the attempts ended without a result or an error")
 
-    async def _register_once(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
+    async def _register_once(
+        self, read_status: int, offset: int | None, requested: int | None, pack: tuple[bool, int | None] = (False, None)
+    ) -> RegisterResponseB2C:
         """Register in one attempt, at `offset` if given.
 
-        If the Broker starts after the offset `requested`, this is a gap; if `requested` is None, any start is accepted.
+        If the Broker starts after the offset `requested`, data was deleted; if `requested` is None, any start is accepted. `pack`
+        says whether the reader keeps the delivered pack, and where that pack ends; see `PartitionState.on_registered_again`.
         """
+        response = await self._send_registration(read_status, offset)
+        self._was_forgotten = False
+        self._on_registered()
+        self._counters.registrations += 1
+        keeps_pack, pack_end = pack
+        if keeps_pack and self._state.pack_state is DELIVERED:  # it may have been settled during the request
+            self._state.on_registered_again(response.currOffset, response.maxOffset, requested, pack_end)
+        else:
+            self._state.on_registered(response.currOffset, response.maxOffset, requested)
+        report_possible_gap(self._calls, self._state, self._counters)
+        self._signals.update()
+        # If the partition was released while this request was in flight, undo the registration.
+        if self._state.lease is RELEASED and await self._calls.try_unregister(consumed=False) is Unregistered.UNKNOWN:
+            self._state.on_registration_abandoned()
+        return response
+
+    async def _send_registration(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
+        """Send a request to register, without changing the state unless the request is abandoned. Raises ClusterError."""
         try:
-            response = await self._calls.register(read_status, offset)
+            return await self._calls.register(read_status, offset)
         except (ServerRefused, Unreachable):  # the Broker responded, or the request was never sent
             raise
         except BaseException:
             self._state.on_registration_abandoned()
             raise
-        self._counters.registrations += 1
-        self._state.on_registered(response.currOffset, response.maxOffset, requested)
-        self._signals.update()
-        # If the partition was released while this request was in flight, undo the registration.
-        if self._state.lease is RELEASED and not await self._calls.try_unregister(consumed=False):
-            self._state.on_registration_abandoned()
-        return response
+
+
+def report_possible_gap(partition: object, state: PartitionState, counters: ReadCounters) -> None:
+    """Log and count deleted data of a store that may have had unread messages of the partition, if the state has noted some."""
+    if (gap := state.take_possible_gap()) is None:
+        return
+    counters.possible_gaps += 1
+    log.warning(
+        "%s: the Broker has deleted data of the store from offset %d to %d that was not read. The partitions of a store share its"
+        " offsets, so it is not known whether the data had messages of this partition; reading goes on at offset %d",
+        partition,
+        gap[0],
+        gap[1],
+        gap[1],
+    )
 
 
 def warn_offset_set_back(partition: object, confirmed_offset: int, offset: int) -> None:

@@ -6,10 +6,12 @@ A pack is the messages of one response; the Broker sends the next one when it is
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
-from mqbridge.errors import LaneRevoked
+from mqbridge.errors import ClusterError, LaneRevoked, ProtocolError
+from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.partition_calls import PartitionCalls, Unregistered
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
 
@@ -17,6 +19,27 @@ log = logging.getLogger(__name__)
 
 CONFIRM_WAIT_S = 3.0
 """How long a revoked partition waits for its delivered pack to be confirmed or rejected (the Java clients' default)."""
+
+
+class Unsettled(NamedTuple):
+    """Where a group has to go on in a partition whose Broker may have counted messages as consumed that nobody has confirmed.
+
+    A Broker that shuts down in order does that with a pack that is out: it moves the group from `offset` to the pack's end, which
+    is `limit` or less. If the group's position is after `limit`, another member has read on since.
+    """
+
+    offset: int
+    limit: int
+
+    @classmethod
+    def of(cls, state: PartitionState) -> "Unsettled | None":
+        """Return the offset to go back to if the Broker loses our registration; None if the Broker knows where to go on."""
+        offset = state.offset_to_restore
+        return None if offset is None else cls(offset, state.end_of_unsettled)
+
+    def is_needed_at(self, position: int) -> bool:
+        """Return True if the group has to go back from this position, at which its Broker would continue."""
+        return self.offset < position <= self.limit
 
 
 class PartitionRelease:
@@ -34,6 +57,8 @@ class PartitionRelease:
     ) -> None:
         self._calls, self._state, self._signals, self._on_end = calls, state, signals, on_end
         self._release_task: asyncio.Task[None] | None = None
+        self.unsettled: Unsettled | None = None
+        """The offset to which the group has to go back, after a release that the Broker did not confirm; None without need."""
 
     def lose(self, reason: LaneRevoked) -> None:
         """Mark the partition as lost, without unregistering at the Broker; reading raises `reason` from now on."""
@@ -63,7 +88,7 @@ class PartitionRelease:
                 "%s: the messages delivered last were not confirmed within %g s of the revocation, they will be delivered again"
             )
             log.info(text, self._calls, CONFIRM_WAIT_S)
-        await self._release(None)  # no deadline: the unregister request has its own timeout
+        await self._release(None)  # no deadline: the request to unregister has its own timeout
 
     async def _release(self, deadline: float | None) -> None:
         if self._release_task is None:
@@ -77,14 +102,37 @@ class PartitionRelease:
             )
 
     async def _unregister(self) -> None:
-        must_unregister = self._state.must_unregister
-        must_confirm = self._state.release(self._released_error())
+        state = self._state
+        must_unregister, unsettled = state.must_unregister, Unsettled.of(state)
+        is_position_right = not state.is_locating
+        if must_unregister and state.is_position_unset and unsettled is not None:
+            is_position_right &= await self._try_set_position(unsettled.offset)
+        must_confirm = state.release(self._released_error())
         self._signals.update()
-        # If the request got no response, it may arrive later, and end our next registration or confirm a pack that we read then.
-        # So the next registration uses a new client id, for which the old request has no effect.
-        if must_unregister and not await self._calls.try_unregister(consumed=must_confirm):
-            self._state.on_registration_abandoned()
+        if must_unregister:
+            result = await self._calls.try_unregister(consumed=must_confirm)
+            # If the request got no response, it may arrive later, and end our next registration or confirm a pack that we read
+            # then. So the next registration uses a new client id, for which the old request has no effect.
+            if result is Unregistered.UNKNOWN:
+                state.on_registration_abandoned()
+            if result is not Unregistered.DONE or not is_position_right:
+                self.unsettled = unsettled
         self._on_end()
+
+    async def _try_set_position(self, offset: int) -> bool:
+        """Register at the end of a detached pack that was confirmed, which the Broker does not know yet. Return True if done."""
+        try:
+            await self._calls.register(read_status=0, offset=offset)
+        except (ClusterError, ProtocolError) as error:
+            log.log(
+                retry_log_level(error, logging.INFO),
+                "%s: the group's position could not be set to %d, so messages will be delivered again: %s",
+                self._calls,
+                offset,
+                error,
+            )
+            return False
+        return True
 
     def _released_error(self) -> LaneRevoked:
         return LaneRevoked(f"{self._calls} was released")

@@ -4,8 +4,8 @@ States of the lease, which is our registration at the Broker:
 
     NEW        not registered yet
     READING    registered: gets may be sent
-    FORGOTTEN  the Broker no longer has our registration, or the Broker's position has to be set back: register again before the
-               next get
+    FORGOTTEN  the Broker no longer has our registration, or the Broker's position has to be set: register again before the next
+               get
     STOPPED    data was deleted before it was read: heartbeats still renew the lease, but reading continues only after a seek
     REVOKED    revoked or being released: no more gets, but the delivered pack may still be confirmed
     RELEASED   released, or lost to another consumer: final
@@ -78,7 +78,7 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
     "revoked": {
         NEW: REVOKED,  # a first request to register may have been sent
         READING: REVOKED,
-        FORGOTTEN: RELEASED,  # without an unregister request: usually the Broker has no registration to remove
+        FORGOTTEN: REVOKED,  # the request to unregister tells whether the Broker has lost the registration
         STOPPED: REVOKED,
         REVOKED: REVOKED,
         RELEASED: RELEASED,
@@ -98,6 +98,8 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "refused after rejected": {FETCHING: REJECTED},
     "refused after unknown": {FETCHING: UNKNOWN},
     "confirmed": {DELIVERED: CONFIRMED},
+    # The Broker no longer knows that the pack is out: no request can confirm it, only a registration at its end.
+    "detached confirmed": {DELIVERED: NONE},
     "rejected": {DELIVERED: REJECTED},
     # A commit confirms the last pack, or has it delivered again; its response contains the offset of the next get.
     "committed": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
@@ -105,6 +107,8 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "commit failed": {NONE: NONE, DELIVERED: REJECTED, CONFIRMED: CONFIRMED, REJECTED: REJECTED, UNKNOWN: UNKNOWN},
     # A registration sets the offset of the next get, so the state of the previous pack no longer matters.
     "registered": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
+    # The reader keeps the pack that is out while the partition is registered again.
+    "registered again": {DELIVERED: DELIVERED},
     # A get in flight stays FETCHING until its response arrives or its caller is cancelled.
     "released": {NONE: NONE, FETCHING: FETCHING, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
 }

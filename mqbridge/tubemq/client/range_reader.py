@@ -18,14 +18,13 @@ from mqbridge.tubemq.client.held_partitions import StartOffset
 from mqbridge.tubemq.client.master import Masters, new_client_id
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
 
-INDEX_ENTRY_BYTES = 28
-"""Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
 ALL_STORES = 303
 """The qryPriorityId for reading all data of a Broker: its files, and the memory that is not written to them yet."""
 
@@ -197,7 +196,7 @@ class _RangeProgress:
         following: Pack | None = None
         while following is None:
             following = await self._partition.poll()
-            if following is None and self._partition.caught_up:
+            if following is None and self._partition.found_no_data:
                 break
         first = None if following is None else following.messages[0].messageId
         # If the pack does not contain that message, all of the pack's messages are before the end of the range.

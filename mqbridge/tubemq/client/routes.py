@@ -126,6 +126,15 @@ class Routes:
         """Held from a heartbeat to its response; see `_request_topics`."""
         self._closed = False
 
+    def is_alone(self, ref: PartitionRef) -> bool:
+        """Return True if the partition's store has no other partition; False if this is unknown, too."""
+        route = self._topics.get(ref.topic)
+        if route is None:
+            return False
+        store = ref.broker.id, ref.partition // STORE_STEP
+        in_store = [name for name, each in route.readable.items() if (each.broker.id, each.partition // STORE_STEP) == store]
+        return in_store == [ref.name]
+
     async def start(self) -> None:
         """Register at the Master, and start the heartbeats. Raises ClusterError after five attempts."""
         self.host = await call_with_retries("connecting to the Master", self.masters.local_host)

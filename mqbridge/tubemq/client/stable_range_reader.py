@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from mqbridge.tubemq.client.master import Masters
 from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES, MessagePosition, read_range
+from mqbridge.tubemq.client.partition_state import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.client.range_reader import MessagePosition, read_range
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 CELL_ENTRIES = 32_768

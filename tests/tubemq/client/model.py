@@ -30,10 +30,14 @@ OK = {"success": True, "errCode": 200, "errMsg": "OK"}
 
 
 class ModelBroker:
-    """One index for each partition; the confirmed offset and the delta of the last get, as Brokers keep them."""
+    """One index for each partition; the confirmed offset and the delta of the last get, as Brokers keep them.
+
+    An entry of None in an index belongs to another partition of the store. A get that finds no message of its partition moves the
+    confirmed offset past such entries, and says nothing of it.
+    """
 
     def __init__(self) -> None:
-        self.stored: dict[tuple[str, int], list[b.TransferedMessage]] = defaultdict(list)
+        self.stored: dict[tuple[str, int], list[b.TransferedMessage | None]] = defaultdict(list)
         self.owners: dict[tuple[str, str, int], str] = {}
         self.confirmed: dict[tuple[str, str, int], int] = {}
         self.delta: dict[tuple[str, str, int], int] = {}
@@ -42,13 +46,19 @@ class ModelBroker:
         """First available offset of a partition; earlier data is deleted."""
         self.lag_bytes = 0
         """Unread bytes that responses to gets report."""
+        self.sent = 0
 
     def send(self, r: b.SendMessageRequestP2B) -> Message:
         self.tokens.append(r.authInfo.visitAuthorizedToken)
         stored = self.stored[r.topicName, r.partitionId]
-        message = b.TransferedMessage(messageId=len(stored), checkSum=checksum(r.data), payLoadData=r.data, flag=r.flag)
+        message = b.TransferedMessage(messageId=self.sent, checkSum=checksum(r.data), payLoadData=r.data, flag=r.flag)
+        self.sent += 1
         stored.append(message)
         return b.SendMessageResponseB2P(**OK, messageId=message.messageId, appendTime=1, appendOffset=STEP * (len(stored) - 1))
+
+    def store_foreign(self, topic: str, partition: int, count: int) -> None:
+        """Store messages of other partitions, which take entries of the index."""
+        self.stored[topic, partition] += [None] * count
 
     def end(self, topic: str, partition: int) -> int:
         return STEP * len(self.stored[topic, partition])
@@ -67,10 +77,9 @@ class ModelBroker:
             return b.RegisterResponseB2C(**OK)
         self.owners[key] = r.clientId
         end = self.end(r.topicName, r.partitionId)
-        self.confirmed.setdefault(key, 0 if r.readStatus == 0 else end)
+        self.confirmed.setdefault(key, self.deleted.get(key[1:], 0) if r.readStatus == 0 else end)
         if r.HasField("currOffset"):
-            self.confirmed[key] = min(r.currOffset, end)
-        self.confirmed[key] = max(self.confirmed[key], self.deleted.get(key[1:], 0))
+            self.confirmed[key] = max(min(r.currOffset, end), self.deleted.get(key[1:], 0))
         return b.RegisterResponseB2C(**OK, currOffset=self.confirmed[key], maxOffset=end)
 
     def get(self, r: b.GetMessageRequestC2B) -> Message:
@@ -81,12 +90,18 @@ class ModelBroker:
         if r.lastPackConsumed:
             self.confirmed[key] += self.delta.get(key, 0)
         self.delta[key] = 0
-        start = self.confirmed[key] = max(self.confirmed[key], self.deleted.get(key[1:], 0))
-        found = self.stored[r.topicName, r.partitionId][start // STEP :][:MAX_PER_GET]
-        if not found:
-            return b.GetMessageResponseB2C(success=False, errCode=404, errMsg="nothing", currOffset=-1)
-        self.delta[key] = STEP * len(found)
         end = self.end(r.topicName, r.partitionId)
+        start = self.confirmed[key] = min(end, max(self.confirmed[key], self.deleted.get(key[1:], 0)))
+        found, read = [], 0
+        for entry in self.stored[r.topicName, r.partitionId][start // STEP :]:
+            if len(found) == MAX_PER_GET:
+                break
+            read += STEP
+            found += [] if entry is None else [entry]
+        if not found:
+            self.confirmed[key] += read
+            return b.GetMessageResponseB2C(success=False, errCode=404, errMsg="nothing", currOffset=-1)
+        self.delta[key] = read
         return b.GetMessageResponseB2C(**OK, messages=found, currOffset=start, maxOffset=end, currDataDlt=self.lag_bytes)
 
     def commit(self, r: b.CommitOffsetRequestC2B) -> Message:
@@ -103,9 +118,13 @@ class ModelBroker:
         return b.HeartBeatResponseB2C(**OK, hasPartFailure=bool(lost), failureInfo=lost)
 
     def forget(self) -> None:
-        """Restart after a kill."""
+        """Restart after a kill, with everything on disk."""
         self.owners.clear()
         self.delta.clear()
+
+    def lose(self, topic: str, partition: int, entries: int) -> None:
+        """Lose the entries from this one on, as in a kill: new messages get their offsets."""
+        del self.stored[topic, partition][entries:]
 
     def restart_cleanly(self) -> None:
         """Restart after a clean shutdown: the Broker counts its last delivered pack as consumed."""

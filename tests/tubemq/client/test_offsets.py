@@ -158,7 +158,7 @@ async def test_deleted_messages_that_were_not_read_are_a_gap() -> None:
     model.broker.deleted["demo", 0] = 50 * STEP
     ledger.offsets = {KEYS[0]: 10 * STEP, KEYS[1]: 10 * STEP}
     async with AsyncExitStack() as stack:
-        member = PackConsumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003)
+        member = PackConsumer(model.masters(), "g", ["demo"], offsets=ledger.offset, heartbeat_s=0.003, is_alone=lambda _: True)
         await member.start()
         stack.push_async_callback(member.close)
         partitions: dict[int, Any] = {}

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mqbridge.errors import ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.tubemq.client import partition_pacing, partition_reader, partition_registration, partition_release
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_transitions import AbandonedRequests
@@ -23,8 +23,8 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.tubemq.client.flow_control.NOT_FOUND_WAIT_S", 0.001)
 
 
-async def registered_partition(script: Script, *, offset: int = 0) -> HeldPartition:
-    partition = HeldPartition(Context(script), REF)
+async def registered_partition(script: Script, *, offset: int = 0, is_alone: bool = False) -> HeldPartition:
+    partition = HeldPartition(Context(script), REF, is_alone=is_alone)
     script.responses.appendleft(registered(offset))
     await partition.register(0)
     return partition
@@ -111,7 +111,7 @@ async def test_gets_without_messages_of_the_wanted_types_are_repeated() -> None:
     partition = await registered_partition(script)
     fetching = asyncio.ensure_future(partition.fetch())
     await script.silent.wait()
-    assert partition.caught_up
+    assert partition.found_no_data
     assert confirmations(script) == [False] * 4
     await end_fetch(partition, script, fetching)
 
@@ -149,25 +149,93 @@ async def test_flow_control_starts_when_its_rules_arrive() -> None:
 
 
 async def test_after_a_confirmation_a_forgotten_partition_continues_at_the_groups_offset() -> None:
-    script = Script(pack(0), registered(56), pack(56))
+    """The Broker still has the pack that was read last, so it has lost nothing."""
+    script = Script(pack(0), registered(56), registered(0), pack(0), registered(56), pack(56))
     partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     partition.on_heartbeat_failure(411, partition.state.generation)  # as a heartbeat reports it, before the next get
     assert (await partition.fetch()).offset == 56
+    query, compare, _, again = script.requests[2:6]
+    assert not query.HasField("currOffset")
+    assert (query.readStatus, compare.currOffset, again.currOffset) == (0, 0, 56)
+
+
+async def test_after_a_kill_reading_goes_back_to_what_the_broker_still_has(caplog: pytest.LogCaptureFixture) -> None:
+    """New messages have the offsets of lost ones: the pack that was read last has other messages now, an earlier one has not."""
+    script = Script(pack(0), committed(56), pack(56), committed(112))
+    partition = await registered_partition(script)
+    for _ in range(2):
+        await partition.fetch()
+        partition.confirm()
+        await partition.commit_confirmed()
+    other = pack(56, count=3)
+    other.messages[0].messageId = 99
+    script.respond_with(refused(411), registered(112), registered(56), other, registered(0), pack(0), registered(0), pack(0))
+    assert (await partition.fetch()).offset == 0
+    assert "goes back from offset 112 to 0" in caplog.text
+
+
+@pytest.mark.parametrize(("confirm", "resumed"), [(True, 84), (False, 28)], ids=["confirmed", "rejected"])
+async def test_a_forgotten_partition_is_registered_again_while_its_pack_is_out(confirm: bool, resumed: int) -> None:
+    """A Broker that shut down in order has moved the group behind the pack; its end is known from there on."""
+    script = Script(pack(28))
+    partition = await registered_partition(script, offset=28)
+    found = await partition.fetch()
+    script.respond_with(registered(84), registered(28))
+    partition.on_heartbeat_failure(411, partition.state.generation)
+    await partition._register_task  # type: ignore[misc]
     assert not script.requests[2].HasField("currOffset")
-    assert script.requests[2].readStatus == 0
+    assert script.requests[3].currOffset == 28
+    assert partition.pack is found
+    (partition.confirm if confirm else partition.reject)()
+    script.respond_with(*([registered(84), registered(28), pack(28), registered(84)] if confirm else []), pack(resumed))
+    assert (await partition.fetch()).offset == resumed
+    assert confirmations(script)[-1] is False
+
+
+async def test_a_release_after_a_restart_says_where_the_group_has_to_go_on() -> None:
+    """Whoever gives the pack up: the Broker has counted it as consumed."""
+    unknown = unregistered()
+    unknown.success, unknown.errCode = False, 411
+    script = Script(pack(28), unknown)
+    partition = await registered_partition(script, offset=28)
+    await partition.fetch()
+    await partition.release()
+    assert partition.unsettled == (28, 10_000)
+    assert partition.unsettled.is_needed_at(84)
+    assert not partition.unsettled.is_needed_at(28)
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_a_commit_of_a_pack_from_before_a_restart_registers_behind_it(is_confirmed: bool) -> None:
+    script = Script(pack(28), registered(84 if is_confirmed else 28), registered(28))
+    if not is_confirmed:  # the Broker was killed: where the pack ends is unknown
+        script.respond_with(pack(28), registered(28))
+    partition = await registered_partition(script, offset=28)
+    await partition.fetch()
+    partition.on_heartbeat_failure(411, partition.state.generation)
+    await partition._register_task  # type: ignore[misc]
+    if is_confirmed:
+        script.respond_with(registered(84))
+        assert await partition.commit(consumed=True) == 84
+        assert script.requests[-1].currOffset == 84
+    else:
+        with pytest.raises(ClusterError, match="sends the delivered messages again"):
+            await partition.commit(consumed=True)
+        script.respond_with(pack(28))
+        assert (await partition.fetch()).offset == 28
 
 
 async def test_with_an_unconfirmed_pack_a_forgotten_partition_continues_at_that_pack() -> None:
     """A Broker that is shut down cleanly counts that pack as consumed, so the client requests its offset."""
-    script = Script(pack(28), registered(28), pack(28))
+    script = Script(pack(28), registered(84), registered(28), pack(28), registered(28), pack(28))
     partition = await registered_partition(script, offset=28)
     await partition.fetch()
     partition.on_heartbeat_failure(411, partition.state.generation)
     partition.reject()
     assert (await partition.fetch()).offset == 28
-    assert script.requests[2].currOffset == 28
+    assert script.requests[-2].currOffset == 28
 
 
 async def test_after_a_broker_restart_during_a_get_the_confirmed_pack_is_read_again() -> None:
@@ -274,12 +342,77 @@ async def test_a_seek_does_not_register_a_partition_released_meanwhile() -> None
 
 async def test_a_jump_past_unread_messages_is_a_gap() -> None:
     script = Script(pack(280))
-    partition = await registered_partition(script, offset=28)
+    partition = await registered_partition(script, offset=28, is_alone=True)
     with pytest.raises(GapError, match="offset 28 was expected, but the Broker continued at offset 280") as gap:
         await partition.fetch()
     assert gap.value.resume == (280, 0)
     with pytest.raises(GapError):
         await partition.fetch()
+
+
+async def test_a_jump_in_a_store_with_other_partitions_is_only_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The deleted data may have been that of the other partitions: nothing says that it had messages of this one."""
+    script = Script(pack(280))
+    partition = await registered_partition(script, offset=28)
+    assert (await partition.fetch()).offset == 280
+    assert "deleted data of the store from offset 28 to 280" in caplog.text
+    assert partition.counters.possible_gaps == 1
+
+
+async def test_a_move_past_other_partitions_is_no_gap(caplog: pytest.LogCaptureFixture) -> None:
+    """A get without data moves the position past their entries, and its response does not say how far."""
+    partition = await partition_without_data(Script(), is_alone=False)
+    partition._context.script.respond_with(pack(280))  # type: ignore[attr-defined]
+    assert (await partition.fetch()).offset == 280
+    assert not caplog.text
+
+
+async def test_nothing_but_a_deletion_moves_a_partition_that_is_alone_in_its_store() -> None:
+    partition = await partition_without_data(Script(), is_alone=True)
+    partition._context.script.respond_with(pack(280))  # type: ignore[attr-defined]
+    with pytest.raises(GapError, match="offset 56 was expected, but the Broker continued at offset 280"):
+        await partition.fetch()
+
+
+async def test_a_queried_position_shows_what_a_get_without_data_has_skipped() -> None:
+    partition = await partition_without_data(Script(), is_alone=True)
+    partition._context.script.respond_with(committed(280))  # type: ignore[attr-defined]
+    await partition.commit_late(asyncio.get_running_loop().time())
+    with pytest.raises(GapError, match="offset 56 was expected, but the Broker continued at offset 280"):
+        await partition.fetch()
+
+
+@pytest.mark.parametrize("start", [56, 168], ids=["nothing deleted", "deleted"])
+@pytest.mark.parametrize("found", [pack(280), refused(404)], ids=["data", "no data"])
+async def test_after_an_outage_reading_goes_on_by_registering_at_the_confirmed_offset(
+    start: int, found: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """During the outage, retention may have deleted messages that arrived after the last get without data."""
+    monkeypatch.setattr(partition_registration.PartitionRegistration, "_find_offset", _same_offset)
+    script = Script()
+    partition = await partition_without_data(script, is_alone=False)
+    partition._reader._answered_at = float("-inf")
+    partition.state.has_moved = found == pack(280)
+    script.respond_with(found, registered(start), pack(start))
+    assert (await partition.fetch()).offset == start
+    assert script.requests[5].currOffset == 56
+    assert ("deleted data of the store from offset 56 to 168" in caplog.text) == (start == 168)
+
+
+async def partition_without_data(script: Script, *, is_alone: bool) -> HeldPartition:
+    """Return a partition whose messages up to offset 56 are confirmed, after a get without data."""
+    script.respond_with(pack(0), committed(56), refused(404))
+    partition = await registered_partition(script, is_alone=is_alone)
+    await partition.fetch()
+    partition.confirm()
+    await partition.commit_confirmed()
+    assert await partition.poll() is None
+    return partition
+
+
+async def _same_offset(registration: object, offset: int) -> tuple[int, None]:
+    """Stand for a Broker that has not restarted."""
+    return offset, None
 
 
 async def test_a_reader_far_behind_queries_the_end_of_each_pack() -> None:
@@ -385,7 +518,7 @@ async def test_a_confirmation_without_a_next_get_is_committed_after_a_while() ->
 
 async def test_a_forgotten_partition_is_not_read_while_the_master_is_silent() -> None:
     """While the Master does not respond, it may have assigned the partition to another member."""
-    script = Script(registered(0), pack(0))
+    script = Script(registered(0), registered(0), pack(0))
     partition = await registered_partition(script)
     partition.on_heartbeat_failure(411, partition.state.generation)
     partition._context.master_seen_at -= 1000
@@ -428,7 +561,7 @@ async def test_a_heartbeat_failure_of_an_earlier_registration_is_ignored() -> No
 async def test_a_failed_seek_changes_nothing() -> None:
     """After a gap, nothing is read behind it until a seek succeeds."""
     script = Script(pack(280))
-    partition = await registered_partition(script, offset=28)
+    partition = await registered_partition(script, offset=28, is_alone=True)
     with pytest.raises(GapError):
         await partition.fetch()
     script.respond_with(*[ConnectionLost("no Broker just now")] * 5)
@@ -443,7 +576,7 @@ async def test_a_failed_seek_changes_nothing() -> None:
 
 async def test_a_partition_revoked_at_a_gap_cannot_be_moved() -> None:
     script = Script(pack(280), unregistered())
-    partition = await registered_partition(script, offset=28)
+    partition = await registered_partition(script, offset=28, is_alone=True)
     with pytest.raises(GapError):
         await partition.fetch()
     await partition.revoke()

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client import partition_commits, partition_reader, partition_registration
+from mqbridge.tubemq.client import partition_commits, partition_reader, partition_registration, read_history
 from mqbridge.tubemq.client.group_member import MemberIdentity
 from mqbridge.tubemq.client.partition import HeldPartition
 from mqbridge.tubemq.client.partition_reader import Pack
@@ -117,6 +117,8 @@ class PartitionMachine(RuleBasedStateMachine):
     """One group on one partition. `low` is the first unacknowledged message; every pack has to begin there or before."""
 
     lag_bytes = 0
+    has_siblings = True
+    """Whether other partitions store messages in the same index."""
     by_lane = False
     """Whether the gateway's lane reads, settles and seeks; otherwise the partition itself does."""
 
@@ -134,6 +136,10 @@ class PartitionMachine(RuleBasedStateMachine):
         self.context = self.run(self.new_context())
         self.tasks: dict[str, asyncio.Task[Any]] = {}
         self.pack: Pack | None = None
+        self.pack_end = 0
+        """Index of the entry after the last message of `pack`."""
+        self.first_read = 0
+        """Index of the first entry that this registration reads: the reader knows nothing of what was before."""
         self.batch: Batch | None = None
         self.strayed = self.was_reset = False
         self.moved_to = 0
@@ -175,7 +181,7 @@ class PartitionMachine(RuleBasedStateMachine):
         """The Master assigns the partition, for the first time or again."""
 
         async def take() -> HeldPartition:
-            return HeldPartition(self.context, REF, fresh_id=self.strayed)
+            return HeldPartition(self.context, REF, fresh_id=self.strayed, is_alone=not self.has_siblings)
 
         self.partition = self.run(take())
         self.lane = TubeMQLane(self.partition, Partition("c", "demo", REF.name, 0), UTC)
@@ -188,8 +194,9 @@ class PartitionMachine(RuleBasedStateMachine):
             return
         error = task.exception()
         assert error is None or isinstance(error, ClusterError)
-        if error is None:  # messages deleted before the registration are no gap
+        if error is None:
             self.low = max(self.low, task.result().currOffset // STEP)
+            self.first_read = self.low
         if error is None and self.begin is not None and not self.partition.state.is_over:
             self.move_to(*self.begin)
 
@@ -202,7 +209,7 @@ class PartitionMachine(RuleBasedStateMachine):
             return
         error = task.exception()
         if isinstance(error, GapError):
-            is_lost = self.broker.deleted.get(("demo", 0), 0) > self.low * STEP
+            is_lost = self.broker.deleted.get(("demo", 0), 0) > self.next_message * STEP
             assert is_lost or self.was_reset, "a gap where nothing was lost"
             assert self.partition.state.lease is STOPPED
         elif error is not None:
@@ -211,12 +218,14 @@ class PartitionMachine(RuleBasedStateMachine):
             found = task.result()
             pack: Pack = found.handle if self.by_lane else found
             begin = pack.offset // STEP
-            first = begin + (found.first[1] if self.by_lane else 0)
-            assert first <= self.low, f"messages {self.low} to {first - 1} were skipped"
+            indexes = [index for index in range(begin, self.end) if self.stored[index] is not None][: len(pack.messages)]
+            assert [message.messageId for message in pack.messages] == [self.stored[index].messageId for index in indexes]
+            left_out = found.first[1] if self.by_lane else 0
+            assert indexes[left_out] <= self.next_message, f"messages {self.low} to {indexes[left_out] - 1} were skipped"
             self.batch = found if self.by_lane else None
-            if first >= self.moved_to:
+            if indexes[left_out] >= self.moved_to:
                 self.moved_to = 0
-            assert [message.messageId for message in pack.messages] == list(range(begin, begin + len(pack.messages)))
+            self.pack_end = indexes[-1] + 1
             self.pack = pack
 
     def commit_done(self, task: "asyncio.Task[Any]") -> None:
@@ -235,6 +244,7 @@ class PartitionMachine(RuleBasedStateMachine):
             return
         # A position beyond the end starts at the end, and new messages there are not skipped.
         self.low, self.pack, self.moved_to = min(self.target + self.left_out, self.end), None, 0
+        self.first_read = self.low
 
     def release_done(self, task: "asyncio.Task[Any]") -> None:
         assert task.exception() is None
@@ -245,8 +255,17 @@ class PartitionMachine(RuleBasedStateMachine):
     # --- the network --------------------------------------------------------------------------------------
 
     @property
+    def stored(self) -> list[Any]:
+        return self.broker.stored["demo", 0]
+
+    @property
     def end(self) -> int:
-        return len(self.broker.stored["demo", 0])
+        return len(self.stored)
+
+    @property
+    def next_message(self) -> int:
+        """Index of the first unacknowledged message; the end if there is none."""
+        return next((index for index in range(self.low, self.end) if self.stored[index] is not None), self.end)
 
     @precondition(lambda self: self.wire.waiting)
     @rule(most=st.integers(1, 4))
@@ -311,6 +330,30 @@ class PartitionMachine(RuleBasedStateMachine):
             body = b"%d" % self.end
             self.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=body, flag=0))
 
+    @precondition(lambda self: self.has_siblings)
+    @rule(count=st.integers(1, 7))
+    def send_to_siblings(self, count: int) -> None:
+        self.broker.store_foreign("demo", 0, count)
+
+    @precondition(
+        lambda self: not self.lag_bytes and "seek" not in self.tasks and not self.by_lane and "register" not in self.tasks
+    )
+    @rule(data=st.data(), luck=LUCK)
+    def kill(self, data: st.DataObject, luck: int) -> None:
+        """The Broker is killed before its memory is on disk: new messages get the offsets of the lost ones.
+
+        The group's offset is written more often; it may lie behind the lost messages.
+        """
+        first = max(self.first_read, self.broker.deleted.get(("demo", 0), 0) // STEP)
+        if luck or first > self.end:
+            return
+        kept = data.draw(st.integers(first, self.end))
+        self.broker.lose("demo", 0, kept)
+        self.broker.forget()
+        self.low, self.pack_end = min(self.low, kept), min(self.pack_end, kept)
+        self.may_be_moved = True
+        self.send(data.draw(st.integers(0, 7)))
+
     @precondition(lambda self: self.may_restart)
     @rule(in_order=st.booleans(), luck=LUCK)
     def restart(self, in_order: bool, luck: int) -> None:
@@ -374,7 +417,11 @@ class PartitionMachine(RuleBasedStateMachine):
     def heartbeat_answered(self) -> None:
         partition, run, code = self.heartbeats.pop(0)
         if code is not None and partition is self.partition:
-            partition.on_heartbeat_failure(code, run)
+
+            async def answer() -> None:
+                partition.on_heartbeat_failure(code, run)
+
+            self.run(answer())
             self.go_on()
 
     # --- the consumer -------------------------------------------------------------------------------------
@@ -388,7 +435,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.wire.carry_out(*self.wire.late.pop())
         if self.partition.pack is self.pack:
             if is_confirmed:
-                self.low = max(self.pack.offset // STEP + len(self.pack.messages), self.moved_to)
+                self.low = max(self.pack_end, self.moved_to)
             self.settle_pack(is_confirmed)
         self.pack = None
         self.go_on()
@@ -404,7 +451,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def fetch_again(self) -> None:
         """Fetch without settling the pack: the same pack or a gap must come."""
         assert self.pack is not None
-        self.low = min(self.low, self.pack.offset // STEP)
+        self.low = max(min(self.low, self.pack.offset // STEP), self.moved_to)
         self.pack = None
         self.go_on()
 
@@ -506,7 +553,6 @@ class PartitionMachine(RuleBasedStateMachine):
             self.broker.delta.pop(KEY, None)
         if self.may_be_moved:
             self.low = max(self.low, self.broker.confirmed.get(KEY, 0) // STEP)
-        self.low = max(self.low, self.broker.deleted.get(("demo", 0), 0) // STEP)
         self.pack = None
         self.assign()
 
@@ -544,7 +590,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=b"last", flag=0))
         for _ in range(DRAIN):
             state = self.partition.state
-            if self.low >= self.end:
+            if self.next_message >= self.end:
                 break
             if self.pack is not None and "commit" not in self.tasks:
                 self.settle(is_confirmed=True)
@@ -572,12 +618,14 @@ class FarBehind(PartitionMachine):
     """Retention deletes unread messages: every loss is noticed."""
 
     lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
+    has_siblings = False
 
 
 class ByLane(PartitionMachine):
     """The gateway's lane reads, from positions inside packs."""
 
     by_lane = True
+    has_siblings = False
 
     @initialize(data=st.data())
     def begin_somewhere(self, data: st.DataObject) -> None:
@@ -589,6 +637,7 @@ def test_no_message_is_skipped_whatever_request_is_lost(machine: type[PartitionM
     shorten_pauses(monkeypatch, 0.0)
     monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
     monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(read_history, "SPACING_S", 0.0)  # every pack is remembered: runs take no time
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 
 
@@ -714,7 +763,7 @@ def test_transitions_that_are_not_in_the_tables_are_refused() -> None:
     with pytest.raises(LocalProtocolError, match="registered again"):
         state.on_get_sent()
     with pytest.raises(LocalProtocolError):
-        state.on_data(0, 100, is_empty=False)  # the late response of the abandoned get
+        state.on_data(0, 100, messages=1)  # the late response of the abandoned get
     assert FETCHING is not state.pack_state
 
 
@@ -728,7 +777,7 @@ def test_a_refused_get_keeps_the_confirmation_of_the_previous_pack(settle: str |
     state = PartitionState("demo 1:0")
     state.on_registered(0, 100, None)
     state.on_get_sent()
-    state.on_data(0, 100, is_empty=False)
+    state.on_data(0, 100, messages=1)
     if settle is not None:
         getattr(state, settle)()
     assert state.on_get_sent() == (settle == "confirm")
@@ -741,7 +790,7 @@ def test_a_refused_get_keeps_the_confirmation_of_the_previous_pack(settle: str |
 
 
 def test_a_gap_ends_only_with_a_seek_or_the_partition() -> None:
-    state = PartitionState("demo 1:0")
+    state = PartitionState("demo 1:0", is_alone=True)
     state.on_registered(280, 1000, 28)
     assert (state.lease, state.is_registered) == (STOPPED, True)
     with pytest.raises(GapError, match="offset 28 was expected, but the Broker continued at offset 280"):
