@@ -21,7 +21,7 @@ from tests.kit.process import HOST, JavaProcess, accepts
 from tests.kit.started import Started
 from tests.kit.tubemq_admin import STORE_SETTINGS, Admin
 from tests.kit.tubemq_jars import server_jars
-from tests.kit.tubemq_settings import Locks, Settings
+from tests.kit.tubemq_settings import SEGMENTS, Locks, Settings
 
 MASTER_JVM = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 MASTER_MAIN = str(Path(__file__).with_name("QuickMaster.java"))
@@ -43,7 +43,8 @@ class TubeMQ(Started):
     `master` and `broker` are JavaProcess objects; they can be started, stopped, killed, frozen and restarted separately.
     By default (`memory_store=True`) the Broker acknowledges a message when it is in memory. For up to 14 s a kill can then lose
     it; `wait_stored` waits until it is in a file. With False the Broker writes each message to a file first.
-    `store_settings` are parameters of admin_add_broker_configure. `locks` and `users` are those of `tubemq_locked`.
+    `store_settings` are parameters of admin_add_broker_configure, `segments` the sizes of the Broker's files. `locks` and `users`
+    are those of `tubemq_locked`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class TubeMQ(Started):
         pool: Mapping[int, int] = POOL,
         memory_store: bool = True,
         store_settings: Mapping[str, object] = STORE_SETTINGS,
+        segments: Mapping[str, object] = SEGMENTS,
         locks: Locks | None = None,
         users: Path | None = None,
     ) -> None:
@@ -65,7 +67,7 @@ class TubeMQ(Started):
         jars = server_jars()
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-tubemq-"))
         guard().folder(self.folder)
-        self._settings = Settings(self.folder, memory_store=memory_store, locks=locks)
+        self._settings = Settings(self.folder, memory_store=memory_store, segments=segments, locks=locks)
         self._admin = Admin(self._settings)
         classpath = [f"-Dlog4j2.configurationFile={self._settings.log4j}", "-cp", f"{jars}/*"]
         verifying = [f"-Dmqbridge.users={users}"] if users else []

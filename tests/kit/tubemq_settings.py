@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,11 @@ LOG4J = """<Configuration>
 TEMPLATES = ["templates/screen/webapi.vm", "templates/layout/webapi.vm"]
 
 
+# Sizes of the files of a store. The retention deletes a file as a whole, when its last message is old enough.
+SEGMENTS: Mapping[str, object] = {"maxSegmentSize": 256 << 20, "maxIndexSegmentSize": 22_020_096}
+# Files of about 100 messages, and the shortest pause between two checks of the retention that a Broker accepts.
+SHORT_SEGMENTS: Mapping[str, object] = {"maxSegmentSize": 20_000, "maxIndexSegmentSize": 2_800, "logClearupDurationMs": 60_000}
+
 # The Broker reports this TLS port even without TLS, and the Master compares it. Without TLS, nothing listens on it.
 TLS_PORT = 8124
 
@@ -44,10 +50,12 @@ class Locks:
 class Settings:
     """Ports and settings files of one cluster. They do not change during its lifetime."""
 
-    def __init__(self, folder: Path, *, memory_store: bool, locks: Locks | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, memory_store: bool, segments: Mapping[str, object] = SEGMENTS, locks: Locks | None = None
+    ) -> None:
         ports = free_ports(7)
         self.master, self.master_web, self.broker, self.broker_web, metadata, *metrics = ports
-        self._locks = locks
+        self._locks, self._segments = locks, segments
         self.master_tls, self.broker_tls = free_ports(2) if locks and locks.tls else (0, TLS_PORT)
         self.log4j = folder / "log4j2.xml"
         self.log4j.write_text(LOG4J)
@@ -88,6 +96,7 @@ metaDataPath={folder}/metadata
 
     def _broker(self, folder: Path, memory_store: bool, metrics: int) -> str:
         """Return the settings of the Broker. 10 s is the minimum of logFlush…DurMs, the interval for writing caches."""
+        segments = "\n".join(f"{name}={value}" for name, value in self._segments.items())
         return f"""[broker]
 brokerId={BROKER_ID}
 hostName={HOST}
@@ -95,8 +104,7 @@ port={self.broker}
 webPort={self.broker_web}
 masterAddressList={HOST}:{self.master}
 primaryPath={folder}/store
-maxSegmentSize=268435456
-maxIndexSegmentSize=22020096
+{segments}
 transferSize=524288
 consumerRegTimeoutMs={CONSUMER_LEASE_MS}
 heartbeatPeriodMs={BROKER_HEARTBEAT_MS}
