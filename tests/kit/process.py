@@ -155,6 +155,19 @@ class JavaProcess:
         self.stop()
         self.start()
 
+    def stop_in_order(self) -> None:
+        """Send SIGTERM and wait for the exit. Raises ClusterError if the process needs longer than STOP_TIMEOUT_S."""
+        if self.running and not self._signal(signal.SIGTERM):
+            raise ClusterError(
+                f"{self.name} did not stop in order in {STOP_TIMEOUT_S:.0f} s; its log ends with\n{self.log_tail()}"
+            )
+
+    def restart_in_order(self, away_s: float = 0.0) -> None:
+        """Stop the process in order, start it again after `away_s` seconds, and wait until it is ready. Raises ClusterError."""
+        self.stop_in_order()
+        time.sleep(away_s)
+        self.start()
+
     def freeze(self) -> None:
         """Send SIGSTOP: connections stay open, but the server does not respond, as in a long garbage collection."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -177,7 +190,8 @@ class JavaProcess:
         """Return the last LOG_TAIL_BYTES bytes of the log."""
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> bool:
+        """Send a signal and wait for the exit; return False if the process had to be killed after STOP_TIMEOUT_S."""
         assert self._process is not None
         self._process.send_signal(number)
         try:
@@ -185,6 +199,8 @@ class JavaProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            return False
+        return True
 
 
 def _holds(condition: Callable[[], bool]) -> bool:

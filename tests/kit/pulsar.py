@@ -111,6 +111,10 @@ class Pulsar(Started):
         """Stop the server with SIGTERM, and start it again with the same ports and data."""
         self.server.restart()
 
+    def restart_broker(self, away_s: float = 0.0) -> None:
+        """Restart the server in order, as an upgrade does: the broker closes its topics before it ends."""
+        self.server.restart_in_order(away_s)
+
     def create_topic(self, name: str, partitions: int = 0, *, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Create a topic, partitioned if `partitions` is not 0; return its full name."""
         path = f"persistent/{namespace}/{name}"

@@ -160,9 +160,9 @@ class RocketMQ(Started):
         """Kill one broker. Its ports and data are kept."""
         self.brokers[number].kill()
 
-    def restart_broker(self, number: int = 0) -> None:
-        """Stop one broker with SIGTERM if it runs, start it again, and wait until it is ready."""
-        self.brokers[number].restart()
+    def restart_broker(self, number: int = 0, away_s: float = 0.0) -> None:
+        """Restart one broker in order, as an upgrade does; only start it if it does not run."""
+        self.brokers[number].restart_in_order(away_s)
 
     def create_topic(self, name: str, queues: int = 4, *, attributes: str = "") -> str:
         """Create or change a topic with this number of queues on each broker. Wait until all name servers know it.

@@ -136,6 +136,16 @@ class TubeMQ(Started):
         self.master.restart()
         self.broker.start()
 
+    def restart_broker(self, away_s: float = 0.0) -> None:
+        """Restart the Broker in order, as an upgrade does. It writes its memory to files before it ends."""
+        self.broker.restart_in_order(away_s)
+
+    def kill_broker_when_stored(self, *topics: str) -> None:
+        """Kill the Broker when all acknowledged messages of these topics are in files. Nobody may send meanwhile."""
+        for topic in topics:
+            self.wait_stored(topic)
+        self.broker.kill()
+
     def add_topic(self, name: str, partitions: int = 1) -> None:
         """Add a topic and wait until it accepts messages."""
         self.add_topics({name: partitions})
