@@ -47,29 +47,29 @@ class Target:
     settings: dict[str, Any]
     broker: JavaProcess
     topic: str
+    kill: Callable[[], None]
+    """Kills the broker without a loss of the messages that it has acknowledged."""
 
 
 @asynccontextmanager
 async def started(system: str) -> AsyncIterator[Target]:
-    make: dict[str, Callable[[], Started]] = {
-        "pulsar": Pulsar,
-        "rocketmq": RocketMQ,
-        "tubemq": partial(TubeMQ, memory_store=False),  # with a memory store, a kill loses acknowledged messages
-    }
+    make: dict[str, Callable[[], Started]] = {"pulsar": Pulsar, "rocketmq": RocketMQ, "tubemq": TubeMQ}
     cluster = make[system]()
     try:
         await asyncio.to_thread(cluster.start)
         match cluster:
             case Pulsar():
-                target = Target(system, pulsar_settings(cluster), cluster.server, cluster.create_topic("copy", PARTITIONS))
+                topic, server = cluster.create_topic("copy", PARTITIONS), cluster.server
+                target = Target(system, pulsar_settings(cluster), server, topic, server.kill)
                 async with opened(system, target.settings) as client:  # without a subscription Pulsar would delete the messages
                     await (await client.inbound(InboundSpec((target.topic,), "judge"))).close()
             case RocketMQ():
                 settings = {"name_servers": cluster.name_server}
-                target = Target(system, settings, cluster.broker, cluster.take_topic(PARTITIONS))
+                target = Target(system, settings, cluster.broker, cluster.take_topic(PARTITIONS), cluster.kill_broker)
             case TubeMQ():
                 settings = {"masters": cluster.masters, "admin_url": cluster.admin_url, "heartbeat": HEARTBEAT}
-                target = Target(system, settings, cluster.broker, cluster.take_topic(PARTITIONS))
+                topic = cluster.take_topic(PARTITIONS)
+                target = Target(system, settings, cluster.broker, topic, partial(cluster.kill_broker_when_stored, topic))
             case _:
                 raise AssertionError(system)
         yield target
@@ -146,7 +146,7 @@ async def test_an_outage_of_the_target_logs_one_warning_and_loses_nothing(system
             assert (await page.get("/health/ready")).status_code == 200
 
             log_length = len(gateway.log)
-            await asyncio.to_thread(target.broker.kill)
+            await asyncio.to_thread(target.kill)
             await source.send(PART)
             await page.until(up, lambda value: value == 0.0)
             ready = await page.get("/health/ready")

@@ -38,8 +38,8 @@ def counts(total: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def fragile_tubemq() -> Iterator[TubeMQ]:
-    """Start a cluster that these tests may kill. Without the memory store it loses no acknowledged message."""
-    with TubeMQ(pool={PARTITIONS: 4}, memory_store=False) as cluster:
+    """Start a cluster that these tests may kill."""
+    with TubeMQ(pool={PARTITIONS: 4}) as cluster:
         yield cluster
 
 
@@ -109,7 +109,7 @@ async def test_restarts_of_both_brokers_are_survived(
         await asyncio.to_thread(fragile_pulsar.server.kill)
         await asyncio.to_thread(fragile_pulsar.server.start)
         await asyncio.to_thread(gateway.wait_stored, total // 4)
-        await asyncio.to_thread(fragile_tubemq.broker.kill)
+        await asyncio.to_thread(fragile_tubemq.kill_broker_when_stored, source)
         await asyncio.to_thread(fragile_tubemq.broker.start)
         rest = [all_ - first for all_, first in zip(counts(total), half, strict=True)]
         await fill(fragile_tubemq, source, rest, SIZE, first=half)

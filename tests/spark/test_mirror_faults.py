@@ -51,6 +51,8 @@ async def test_each_message_is_stored_once_while_each_process_is_killed(
         source, target = source_topic(cluster), new_target_topic(pulsar, f"faults-{time.time_ns()}")
         sent = await print_duration(total, "filled the source", fill(source, uneven_counts(total, PARTITIONS), MESSAGE_BYTES))
         settle(cluster)
+        if isinstance(cluster, TubeMQ):
+            cluster.wait_stored(source.name)  # the Broker is killed below: it would lose what is only in memory
         mirror = Mirror(source, target, tmp_path, batch=str(batch_bytes), master=spark.master_url)
         await print_duration(
             total,
@@ -101,8 +103,8 @@ async def print_duration(total: int, label: str, work):  # type: ignore[no-untyp
 
 @contextmanager
 def servers(system: str) -> Iterator[tuple[RocketMQ | TubeMQ, Pulsar, SparkCluster]]:
-    """Start separate servers, which the test may kill, and which keep all acknowledged messages."""
-    cluster = RocketMQ() if system == "rocketmq" else TubeMQ(pool={PARTITIONS: 1}, memory_store=False)
+    """Start separate servers, which the test may kill. TubeMQ's Broker keeps the messages that are in files."""
+    cluster = RocketMQ() if system == "rocketmq" else TubeMQ(pool={PARTITIONS: 1})
     pulsar, spark = Pulsar(heap_mb=768), SparkCluster()
     with ExitStack() as stack:
         for ready in stack.enter_context(running([cluster, pulsar, spark])):

@@ -351,6 +351,7 @@ async def test_a_broker_that_loses_its_memory(own: TubeMQ, open_client: Callable
 
 
 async def test_a_killed_broker_without_memory_store_loses_no_message(open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
+    # The other setting of the Broker, which the tests above do not use: every acknowledged message is in a file.
     with TubeMQ({"demo": 2}, pool={}, memory_store=False) as own:
         async with AsyncExitStack() as stack:
             client = Client(own, stack)
