@@ -7,7 +7,7 @@ CLUSTER_TESTS := cluster or sdk or spark
 JOBS ?= 2
 SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos bench docs wheel \
+.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak bench docs wheel \
   generate lock clean
 
 help:            ## show this list
@@ -129,6 +129,11 @@ SECONDS := 60
 chaos: $(VENV)/.dev ## run two gateway instances on real servers with random faults; SEED=7 (or 1-10) SECONDS=60 DIRECTION=pulsar-rocketmq (or all)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
+
+MINUTES := 60
+soak: $(VENV)/.dev ## run two gateway instances beside a TubeMQ with little traffic, and restart its Broker every five minutes; MINUTES=60
+	@sh tests/prerequisites.sh
+	@$(BIN)/python -m tests.chaos soak --minutes $(MINUTES) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
 
 bench: $(VENV)/.dev ## measure the figures of docs/explanation/benchmarks.md and profile.md, also for the official Java clients and Spark's Kafka connector
 	@sh tests/prerequisites.sh

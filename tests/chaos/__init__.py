@@ -10,6 +10,7 @@ instance   one instance of the gateway, with all its restarts
 world      systems, flows and instances of a run together
 ending     from the last fault to the last message
 judge      the rules that a target must fulfil
+soak       the schedule of a long run with faults at fixed times
 run        one run from its schedule to its result
 page       the results of several runs in docs/explanation/chaos.md
 """

@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from tests.chaos.judge import Verdict, judge
-from tests.chaos.world import World
+from tests.chaos.judge import Verdict, judge, numbers_by_partition
+from tests.chaos.world import Direction, World
 
 READY_S = 90.0
 """Maximum time after the last fault until an instance is ready. TubeMQ's Broker keeps a dead member's partitions for 35 s."""
@@ -18,8 +18,8 @@ RocketMQ brokers keep the queue locks of a dead member for a minute. A broker th
 connection of the member has ended. It then lists the dead member for another 130 s, and no other member, in Java either, reads
 its queues.
 """
-IDLE_S = 150.0
-"""After this time without a stored message, missing messages count as lost."""
+IDLE_S, ROCKETMQ_IDLE_S = 70.0, 150.0
+"""After this time without a stored message, missing messages count as lost; see DEADLINE_S for RocketMQ sources."""
 NO_LEASE_DEADLINE_S = 40.0
 """The same as DEADLINE_S, for runs in which every departed member has unregistered."""
 QUIET_S = 6.0
@@ -39,6 +39,8 @@ class Ending:
         self.recovered_s = 0.0
         """Seconds from the last fault to the last stored message."""
         self._world, self._start = world, time.monotonic()
+        self._stopped = False
+        """True if a partition has stopped, so that its messages will not arrive."""
         self._judges = asyncio.Semaphore(MAX_JUDGES)
         self._stored, self._stored_at = -1, 0.0
         """Number of stored messages at the last poll, and the time of its last change."""
@@ -70,6 +72,8 @@ class Ending:
     async def _judge_until_complete(self) -> dict[str, Verdict]:
         """Judge the targets, again and again while messages are missing that may still arrive."""
         verdicts: dict[str, Verdict] = {}
+        has_rocketmq = any(direction.source.kind == "rocketmq" for direction in self._world.directions.values())
+        idle_s = ROCKETMQ_IDLE_S if has_rocketmq else IDLE_S
         while True:
             await self._wait_quiet(self._start + DEADLINE_S)
             self.recovered_s = self._stored_at - self._start
@@ -78,14 +82,19 @@ class Ending:
             missing = sum(each.missing for each in verdicts.values())
             waited = time.monotonic() - self._start
             self._world.say(f"{waited:.0f} s after the last fault {missing} messages are missing")
-            if not missing or waited > min(DEADLINE_S, self.recovered_s + IDLE_S):
+            if not missing or self._stopped or waited > min(DEADLINE_S, self.recovered_s + idle_s):
                 return verdicts
 
     async def _verdict(self, name: str) -> Verdict:
         direction = self._world.directions[name]
         async with self._judges:
+            held = await self._held(direction) if direction.source.name in self._world.lossy else None
             stored = await asyncio.to_thread(list, direction.target.read(direction.copy))
-        return judge(direction.flow.sent, stored)
+        return judge(direction.flow.sent, stored, held)
+
+    async def _held(self, direction: Direction) -> list[set[int]]:
+        """Return the numbers that a source still has whose broker was killed."""
+        return numbers_by_partition(direction.flow.sent, await asyncio.to_thread(list, direction.source.read(direction.topic)))
 
     async def _wait_ready(self, deadline: float) -> None:
         reasons: dict[str, Any] = dict.fromkeys(self._world.schedule.last)
@@ -96,8 +105,9 @@ class Ending:
             if not waiting:
                 return
             if time.monotonic() > deadline:
-                status = f"not ready {READY_S:.0f} s after the last fault"
-                self.failures += [f"{name} is {status}: {reason}" for name, reason in waiting.items()]
+                self._stopped = any(status and status["stopped"] for status in waiting.values())
+                late = f"not ready {READY_S:.0f} s after the last fault"
+                self.failures += [f"{name} is {late}: {status}" for name, status in waiting.items()]
                 return
             await asyncio.sleep(POLL_S)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 
 from mqbridge.adapter.cluster import Cluster
@@ -10,6 +12,7 @@ from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import cancel, spawn
+from tests.chaos.schedule import Load
 from tests.kit.oracle import body
 
 TICK_S = 0.1
@@ -28,12 +31,15 @@ def message(partition: int, number: int) -> Message:
 class Flow:
     """Producer of one topic. `sent` has the number of messages by partition.
 
-    The flow pauses while faults affect the servers of the source, so every send gets a receipt and `sent` is exact.
+    The flow pauses while servers of the source are killed or frozen, so every send gets a receipt. It continues while a broker
+    restarts in order: it sends what was not acknowledged again, so the source may have repetitions.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, partitions: int, per_second: int) -> None:
-        self.topic, self.sent = topic, [0] * partitions
-        self._cluster, self._per_second = cluster, per_second
+    def __init__(self, cluster: Cluster, topic: str, partitions: int, load: Load) -> None:
+        self.topic, self.sent, self.load = topic, [0] * partitions, load
+        self._idle = partitions - 1
+        """The partition that gets no messages for `Load.idle_s`."""
+        self._cluster = cluster
         self._outbound: Outbound | None = None
         self._receipts: list[deque[asyncio.Future[Receipt]]] = [deque() for _ in range(partitions)]
         self._running = asyncio.Event()
@@ -101,16 +107,20 @@ class Flow:
             await asyncio.sleep(TICK_S)
 
     async def _run(self) -> None:
-        due = 0.0
+        await asyncio.sleep(self.load.first_s)
+        due, turn, began = 0.0, 0, time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
             await self._running.wait()
-            due += self._per_second * TICK_S / len(self.sent)
-            count, due = int(due), due - int(due)
+            due += self.load.per_second * TICK_S
             async with self._lock:
-                if self._running.is_set() and count:
-                    for partition in range(len(self.sent)):
-                        await self._send(partition, count)
+                if self._running.is_set():
+                    is_idle = time.monotonic() < began + self.load.idle_s
+                    partitions = [each for each in range(len(self.sent)) if not (is_idle and each == self._idle)]
+                    for step in range(len(partitions)):
+                        if count := math.ceil((int(due) - step) / len(partitions)):
+                            await self._send(partitions[(turn + step) % len(partitions)], count)
+                    turn, due = turn + int(due), due - int(due)
 
     async def _send(self, partition: int, count: int) -> None:
         assert self._outbound is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,7 +27,13 @@ TRACEBACK = "Traceback (most recent call last)"
 STALLED = "although the topic has entries up to"
 """Log text of a Pulsar consumer that had to subscribe again because the broker had stopped to deliver."""
 LOST_MESSAGES = "or the broker lost acknowledged messages"
-"""Log text for a source partition that ends before its delivered messages. No fault here loses messages of a source."""
+"""Log text for a source partition that ends before its delivered messages. Only a killed Broker of TubeMQ loses some."""
+STOPPED = re.compile(r"route \S+(?:: partition \S+)? stopped: ")
+"""Log text of a route or a partition that is not read any more. No fault here deletes unread messages, so none may stop."""
+GAPS = re.compile(
+    r"messages of partition \S+ are lost|lost data: offset|without the lost messages|that members sent back are lost"
+)
+"""Log texts about gaps. Nothing here deletes messages that the group has not read."""
 
 
 class Instance:
@@ -128,12 +135,25 @@ class Instance:
                 return (await client.get(f"http://127.0.0.1:{self._process.port}{path}")).json()
         return None
 
-    def log_problems(self) -> list[str]:
-        """Return the problems in the log: tracebacks, stalled Pulsar subscriptions, and lost messages of a source."""
-        log = self.folder / "gateway.log"
-        text = log.read_text(errors="replace") if log.exists() else ""
+    def log_problems(self, *, allows_loss: bool = False) -> list[str]:
+        """Return the problems in the log: tracebacks, stalled Pulsar subscriptions, stops, gaps, and lost messages of a source.
+
+        `allows_loss`: a source Broker was killed, so the gateway may say that acknowledged messages are lost.
+        """
+        text = self._log_text()
         tracebacks = [f"a traceback: {_error_of(piece)}" for piece in text.split(TRACEBACK)[1:]]
-        return tracebacks + [line for line in text.splitlines() if STALLED in line or LOST_MESSAGES in line]
+        texts = (STALLED,) if allows_loss else (STALLED, LOST_MESSAGES)
+        return tracebacks + [
+            line for line in text.splitlines() if any(each in line for each in texts) or STOPPED.search(line) or GAPS.search(line)
+        ]
+
+    def stops(self) -> int:
+        """Return how often a partition or a route stopped."""
+        return len(STOPPED.findall(self._log_text()))
+
+    def _log_text(self) -> str:
+        log = self.folder / "gateway.log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def _measure(self) -> None:
         with contextlib.suppress(OSError):

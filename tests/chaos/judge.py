@@ -11,11 +11,15 @@ The messages of a source partition are numbered from 0. The copy of the partitio
 4. no message is damaged or misplaced: every payload is as sent, and every message is in the partition of its source.
 
 Duplicates are allowed, because delivery is at least once.
+
+A TubeMQ Broker that is killed loses the acknowledged messages that are only in its memory. So after such a fault the source is
+read too, and rules 1 and 3 apply to the messages that it still has. The others are `lost`, whether or not they were delivered
+before the kill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,6 +41,8 @@ class Stored(NamedTuple):
 class PartitionVerdict:
     """Checks the copy of one source partition, message by message."""
 
+    expected: Collection[int]
+    """The numbers that the copy must contain."""
     highest: int = -1
     arrived: int = 0
     out_of_order: int = 0
@@ -56,7 +62,7 @@ class PartitionVerdict:
             self.out_of_order += 1
             self.examples.append(f"{number} came after {self.highest}")
         before = self.last.get(writer, number)
-        if any(self.writers.get(skipped) == writer for skipped in range(before + 1, number)):
+        if any(self.writers.get(skipped) == writer and skipped in self.expected for skipped in range(before + 1, number)):
             self.stale += 1
             self.examples.append(f"{writer} continued from {before} to {number}")
         self.highest = max(self.highest, number)
@@ -75,6 +81,8 @@ class Verdict:
     stale: int
     repeated: int
     damaged: int
+    lost: int
+    """Count of acknowledged messages that the source does not have any more; 0 if it was not read."""
     examples: list[str]
 
     def problems(self, *, allows_stale: bool) -> list[str]:
@@ -88,12 +96,16 @@ class Verdict:
         return found
 
 
-def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
-    """Compare a target with its source, which acknowledged `sent[p]` messages in partition p."""
-    partitions = [PartitionVerdict() for _ in sent]
+def judge(sent: Sequence[int], stored: Iterable[Stored], held: Sequence[Collection[int]] | None = None) -> Verdict:
+    """Compare a target with its source, which acknowledged `sent[p]` messages in partition p.
+
+    `held` are the numbers in each partition of a source that may have lost messages. Without it, all must be in the target.
+    """
+    expected: Sequence[Collection[int]] = [range(count) for count in sent] if held is None else held
+    partitions = [PartitionVerdict(numbers) for numbers in expected]
     damaged = []
     for message in stored:
-        source, number = HEAD.unpack_from(message.body) if len(message.body) >= HEAD.size else (-1, -1)
+        source, number = numbers_of(message)
         if (
             source != message.partition
             or not 0 <= number < sent[source]
@@ -102,7 +114,7 @@ def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
             damaged.append(f"partition {message.partition} contains {source}/{number}, {len(message.body)} bytes")
         else:
             partitions[source].see(number, message.writer)
-    missing = [sorted(set(range(count)) - set(each.writers)) for count, each in zip(sent, partitions, strict=True)]
+    missing = [sorted(set(each.expected) - set(each.writers)) for each in partitions]
     gaps = [f"{p}: {len(each)} missing, {each[0]} to {each[-1]}" for p, each in enumerate(missing) if each]
     wrong = [f"{p}: {problem}" for p, each in enumerate(partitions) for problem in each.examples]
     return Verdict(
@@ -113,5 +125,21 @@ def judge(sent: Sequence[int], stored: Iterable[Stored]) -> Verdict:
         stale=sum(each.stale for each in partitions),
         repeated=sum(each.arrived - len(each.writers) for each in partitions),
         damaged=len(damaged),
+        lost=sum(sent) - sum(map(len, expected)),
         examples=[*gaps[:MAX_EXAMPLES], *wrong[:MAX_EXAMPLES], *damaged[:MAX_EXAMPLES]],
     )
+
+
+def numbers_of(message: Stored) -> tuple[int, int]:
+    """Return the source partition and the number in the payload; -1, -1 if it is too short."""
+    return HEAD.unpack_from(message.body) if len(message.body) >= HEAD.size else (-1, -1)
+
+
+def numbers_by_partition(sent: Sequence[int], stored: Iterable[Stored]) -> list[set[int]]:
+    """Return the numbers of the messages of a source, which acknowledged `sent[p]` messages in partition p."""
+    found: list[set[int]] = [set() for _ in sent]
+    for message in stored:
+        partition, number = numbers_of(message)
+        if partition == message.partition and 0 <= number < sent[partition]:
+            found[partition].add(number)
+    return found

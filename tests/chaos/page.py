@@ -10,7 +10,7 @@ from tests.chaos.run import MB, Result
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "chaos.md"
 MARK = "<!-- Written by `make chaos CHAOS_ARGS=--write`. Do not edit what follows. -->\n"
-COUNTS = ("sent", "stored", "of them repeated", "missing", "out of order", "stale", "damaged")
+COUNTS = ("sent", "stored", "of them repeated", "missing", "out of order", "stale", "damaged", "lost by killed Brokers")
 
 
 def write(results: Sequence[Result]) -> None:
@@ -52,7 +52,7 @@ def _run(result: Result) -> list[str]:
 
 def _sums(verdicts: Sequence[Verdict]) -> list[str]:
     columns = zip(
-        *((v.sent, v.arrived, v.repeated, v.missing, v.out_of_order, v.stale, v.damaged) for v in verdicts), strict=True
+        *((v.sent, v.arrived, v.repeated, v.missing, v.out_of_order, v.stale, v.damaged, v.lost) for v in verdicts), strict=True
     )
     return [f"{sum(column):,}" for column in columns]
 

@@ -14,7 +14,7 @@ from mqbridge.cli.process.exit_codes import INTERRUPTED, OK
 from tests.chaos.ending import Ending
 from tests.chaos.faults import FAULTS
 from tests.chaos.judge import Verdict
-from tests.chaos.schedule import Event, Schedule
+from tests.chaos.schedule import Event, Schedule, ends
 from tests.chaos.systems import System
 from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
@@ -39,6 +39,8 @@ class Result:
     """Peak resident memory of the larger instance."""
     recovered_s: float = 0.0
     """Seconds from the last fault to the last stored message."""
+    stops: int = 0
+    """How often a partition or a route stopped."""
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
@@ -46,11 +48,11 @@ class Result:
         found = [f"seed {self.schedule.seed}: {'FAILED' if self.problems else 'passed'}, {self.seconds:.0f} s"]
         found += [
             f"  {name}: {v.sent} sent, {v.arrived} stored, {v.repeated} of them repeated, {v.missing} missing, "
-            f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged"
+            f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged, {v.lost} lost by killed Brokers"
             for name, v in self.verdicts.items()
         ]
         memory = f"at most {self.peak_bytes // MB} MB resident"
-        found += [f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; {memory}"]
+        found += [f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; {self.stops} stops; {memory}"]
         return found + [f"  PROBLEM: {problem} ({times} times)" for problem, times in Counter(self.problems).items()]
 
 
@@ -78,7 +80,9 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
             async with instance.lock:
                 await instance.terminate()
             result.problems += instance.failures
-            result.problems += [f"{instance.name} wrote {problem}" for problem in instance.log_problems()]
+            written = instance.log_problems(allows_loss=bool(world.lossy))
+            result.problems += [f"{instance.name} wrote {problem}" for problem in written]
+            result.stops += instance.stops()
             result.problems += [
                 f"{instance.name} ended with status {status}" for status in instance.exits if status not in EXPECTED_EXITS
             ]
@@ -94,8 +98,8 @@ async def _play(world: World, result: Result) -> None:
 
     async def strike(event: Event) -> None:
         await asyncio.sleep(max(0.0, event.at - world.now))
-        if event.kind.where == "instance" and world.instances[event.where[0]].lock.locked():
-            world.say(f"{event}: skipped, another fault of {event.where[0]} is in progress")
+        if busy := _busy(world, event):
+            world.say(f"{event}: skipped, another fault of {busy} is in progress")
             return
         world.say(str(event))
         result.struck += 1
@@ -108,3 +112,12 @@ async def _play(world: World, result: Result) -> None:
 
     await asyncio.gather(*map(strike, world.schedule.events))
     await asyncio.sleep(max(0.0, world.schedule.seconds - world.now))
+
+
+def _busy(world: World, event: Event) -> str | None:
+    """Return the instance or the cluster of a fault that another fault has stopped; None if the fault can begin."""
+    subject = ends(event.where[0])[0] if event.kind.where == "pause" else event.where[0]
+    locks = {"instance": {name: instance.lock for name, instance in world.instances.items()}}
+    locks |= dict.fromkeys(("system", "directory", "end", "pause"), world.server_locks)
+    lock = locks.get(event.kind.where, {}).get(subject)
+    return subject if lock is not None and lock.locked() else None

@@ -1,20 +1,46 @@
-"""Schedules: the settings and the random faults of a run. The same seed, directions and seconds give the same schedule."""
+"""Schedules: the settings and the random faults of a run. The same seed and options give the same schedule."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 from typing import NamedTuple
 
-DIRECTIONS = ("tubemq-pulsar", "pulsar-tubemq", "rocketmq-pulsar", "pulsar-rocketmq", "tubemq-rocketmq")
+SERVERS = ("tubemq", "pulsar", "rocketmq")
+DIRECTIONS = tuple(f"{source}-{target}" for source, target in product(SERVERS, SERVERS))
+KNOWN_DIRECTIONS = tuple(f"{source}-{target}" for source, target in product((*SERVERS, "log"), (*SERVERS, "log")))
+"""The directions of DIRECTIONS, and those from and to the embedded log."""
 WITHOUT_SERVERS = "log-log"
 """Direction between two topics of the embedded log: it needs no Java, and has only faults of instances."""
+TARGET_CLUSTERS = {"tubemq": "tubemq_target"}
+"""Systems whose targets are in a cluster of their own, by system.
+
+A TubeMQ Broker that is killed loses acknowledged messages. For a source this is wanted; from a target the copies would be lost.
+"""
 INSTANCES = ("a", "b")
 FIRST_S = 6.0
 """Time of the first fault: by then the instances have joined their groups and read the backlog."""
-PAUSE_S = 3.0
-"""Mean time between the starts of two faults. Faults may overlap."""
+PAUSES_S = (3.0, 8.0)
+"""Mean times between the starts of two faults, one of which is drawn. Faults may overlap."""
+FULL, SLOW = "full", "slow"
+LOADS = (FULL, SLOW)
+MAX_PER_SECOND = 4000
+"""Limit for the sum of all producers, for two cores that also run the servers."""
+IDLE_SHARE = 0.7
+"""Share of the run for which an idle partition gets no messages."""
+
+
+def ends(direction: str) -> tuple[str, str]:
+    """Return the names of the source cluster and the target cluster of a direction."""
+    source, target = direction.split("-")
+    return source, TARGET_CLUSTERS.get(target, target)
+
+
+def clusters(directions: Sequence[str]) -> list[str]:
+    """Return the names of all clusters of these directions."""
+    return sorted({cluster for direction in directions for cluster in ends(direction)})
 
 
 class Kind(NamedTuple):
@@ -41,6 +67,7 @@ KINDS = (
     # the network of an instance
     Kind("cut", 4, "network"),
     Kind("hold", 2, "link", (3, 40), allows_stale=True),
+    Kind("pause_target", 4, "pausable", (5, 15), allows_stale=True),
     Kind("late", 4, "link", (11, 25), allows_stale=True),
     Kind("slow", 2, "link", (8, 20), (15_000, 80_000), allows_stale=True, leaves_no_lease=True),
     Kind("delay", 2, "link", (5, 20), (0.05, 1.5), allows_stale=True, leaves_no_lease=True),
@@ -48,7 +75,10 @@ KINDS = (
     Kind("no_directory", 3, "directory", (8, 30)),
     Kind("kill_directory", 1, "directory", (1, 10)),
     Kind("freeze_broker", 2, "system", (2, 15), allows_stale=True),
-    Kind("kill_broker", 1, "system", (0, 3)),
+    Kind("kill_broker", 3, "system", (0, 3)),
+    Kind("restart_broker", 4, "system", (0, 5)),
+    Kind("restart_during_pause", 4, "pause", (0, 5), (1, 20), allows_stale=True),
+    Kind("end_without_broker", 3, "end", (0, 5)),
     # topics and groups
     Kind("unload", 4, "unloads", leaves_no_lease=True),
     Kind("grow", 2, "direction", leaves_no_lease=True),
@@ -58,6 +88,8 @@ KINDS = (
 )
 MOVES = ("pulsar", "rocketmq")
 """Systems whose groups can be moved while their members run."""
+HEARTBEATS_S = (2, 13)
+"""Heartbeats of TubeMQ clients, one of which is drawn: that of most tests, and the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +99,10 @@ class Event:
     at: float
     kind: Kind
     where: tuple[str, ...]
-    """Names of the instance, system or direction, depending on the kind; for a link those of the instance and the system."""
+    """Names of the instance, cluster or direction, depending on the kind; for a link those of the instance and the cluster.
+
+    If an instance ends meanwhile, the kind of end follows the name of the instance.
+    """
     lasts: float
     amount: float
 
@@ -78,27 +113,58 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """The traffic of a direction."""
+
+    kind: str
+    """FULL, or SLOW: a few messages per second, so that most partitions have nothing to read for most of the time."""
+    per_second: float
+    """Rate of the producer, which sends to the partitions in turn."""
+    backlog: int
+    """Messages in each partition before the first instance starts."""
+    rate: int | None
+    """The option `rate` of the route in each instance. If it is below the producer's rate, all queues fill up."""
+    first_s: float = 0.0
+    """Delay of the producer. If there is no backlog, the group is registered before the first message."""
+    idle_s: float = 0.0
+    """Time for which the last partition gets only the backlog, while the others are busy."""
+
+    def burst(self, amount: int) -> int:
+        """Return the number of messages per partition of a burst of this amount at full load."""
+        return amount if self.kind == FULL else max(1, amount // 100)
+
+    def __str__(self) -> str:
+        first = f", the first after {self.first_s:g} s" if self.first_s else ""
+        idle = f", none in the last partition for {self.idle_s:g} s" if self.idle_s else ""
+        return f"{self.backlog} per partition, then {self.per_second:g} per second{first}{idle}; rate: {self.rate or 'unlimited'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """Settings and faults of a run."""
 
     seed: int
     seconds: float
-    directions: tuple[str, ...]
+    loads: dict[str, Load]
+    """The traffic, by direction."""
+    instances: tuple[str, ...]
+    """The instances of the run: both, or one that nobody replaces, so that its state decides where a group goes on."""
     second_instance: bool
-    """True if both instances start at the beginning."""
+    """True if all instances start at the beginning."""
     in_flight_bytes: dict[str, str]
     """The option `delivery.in_flight_bytes`, by instance."""
     shutdown_s: int
     orderly: bool
-    backlog: int
-    """Messages in each partition before the first instance starts."""
-    per_second: int
-    """Rate of the producer of each direction."""
-    rate: int | None
-    """The option `rate` of each route of each instance. If it is below the producers' rate, all queues fill up."""
+    heartbeat_s: int
+    """The option `heartbeat` of TubeMQ clusters."""
     events: tuple[Event, ...]
     last: tuple[str, ...]
     """The instances that run at the end. With both, a partition that one instance lost and got back is tested too."""
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions of the run."""
+        return tuple(self.loads)
 
     @property
     def allows_stale(self) -> bool:
@@ -107,29 +173,48 @@ class Schedule:
 
     @property
     def leaves_no_lease(self) -> bool:
-        """True if no lease and no rate limit can delay messages after the last fault."""
-        return self.rate is None and all(event.kind.leaves_no_lease for event in self.events)
+        """True if no lease, no rate limit and no slow heartbeat can delay messages after the last fault."""
+        is_fast = self.heartbeat_s == HEARTBEATS_S[0] and all(load.rate is None for load in self.loads.values())
+        return is_fast and all(event.kind.leaves_no_lease for event in self.events)
 
 
-def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[str] = ()) -> Schedule:
-    """Draw the schedule of a seed. `only` are the names of the kinds of faults to use; if it is empty, all are used."""
-    rng = random.Random(f"{seed} {' '.join(directions)} {' '.join(only)}")
-    targets = {where: _possible_targets(where, directions) for where in {kind.where for kind in KINDS}}
+def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[str] = (), load: str = "") -> Schedule:
+    """Draw the schedule of a seed.
+
+    `only` are the names of the kinds of faults to use; if it is empty, all are used. `load` is the kind of load of all
+    directions; if it is empty, it is drawn for each.
+    """
+    rng = random.Random(f"{seed} {' '.join(directions)} {' '.join(only)} {load}")
+    instances = rng.choice((INSTANCES, INSTANCES, INSTANCES[:1]))
+    targets = {where: _possible_targets(where, directions, instances) for where in {kind.where for kind in KINDS}}
     kinds = [kind for kind in KINDS if targets[kind.where] and (not only or kind.name in only)]
-    settings = {name: rng.choice(("64KiB", "1MiB", "32MiB")) for name in INSTANCES}
+    settings = {name: rng.choice(("64KiB", "1MiB", "32MiB")) for name in instances}
     second, orderly, shutdown_s = rng.random() < 0.7, rng.random() < 0.5, rng.choice((5, 30))
-    backlog, per_second = rng.choice((0, 1500, 5000)), rng.choice((200, 400, 800))
-    rate = rng.choice((None, None, 1000))
+    heartbeat_s, pause_s = rng.choice(HEARTBEATS_S), rng.choice(PAUSES_S)
+    loads = {direction: _draw_load(rng, load or rng.choice(LOADS), seconds, len(directions)) for direction in directions}
     events = []
     at = FIRST_S
     while at < seconds:
         kind = rng.choices(kinds, [kind.weight for kind in kinds])[0]
         where = rng.choice(targets[kind.where])
         events.append(Event(at, kind, where, _skewed_to_short(rng, *kind.lasts), rng.uniform(*kind.amount)))
-        at += rng.expovariate(1 / PAUSE_S)
-    last = rng.choice((INSTANCES, INSTANCES, *((name,) for name in INSTANCES)))
-    return Schedule(
-        seed, seconds, tuple(directions), second, settings, shutdown_s, orderly, backlog, per_second, rate, tuple(events), last
+        at += rng.expovariate(1 / pause_s)
+    last = rng.choice((instances, instances, *((name,) for name in instances)))
+    return Schedule(seed, seconds, loads, instances, second, settings, shutdown_s, orderly, heartbeat_s, tuple(events), last)
+
+
+def _draw_load(rng: random.Random, kind: str, seconds: float, directions: int) -> Load:
+    if kind == FULL:
+        per_second = min(rng.choice((200, 400, 800)), MAX_PER_SECOND // directions)
+        return Load(kind, per_second, rng.choice((0, 1500, 5000)), rng.choice((None, None, 1000)))
+    per_second = rng.choice((2, 4, 8))
+    return Load(
+        kind,
+        per_second,
+        rng.choice((0, 0, 5)),
+        rng.choice((None, None, per_second // 2)),
+        rng.choice((0.0, 12.0, 20.0)),
+        rng.choice((0.0, 0.0, IDLE_SHARE * seconds)),
     )
 
 
@@ -137,32 +222,53 @@ def _skewed_to_short(rng: random.Random, least: float, most: float) -> float:
     return least + (most - least) * rng.random() ** 2
 
 
-def _possible_targets(what: str, directions: Sequence[str]) -> list[tuple[str, ...]]:
+def _possible_targets(what: str, directions: Sequence[str], instances: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the possible targets (`Event.where`) of faults with this kind of target."""
-    systems = sorted({system for direction in directions for system in direction.split("-")} - {"log"})
+    servers = [cluster for cluster in clusters(directions) if cluster != "log"]
     match what:
         case "instance":
-            return [(name,) for name in INSTANCES]
+            return [(name,) for name in instances]
         case "both":
-            return [("a", "b"), ("b", "a")]
+            return list(permutations(instances)) if len(instances) > 1 else []
         case "network":
-            return [("a",), ("b",), ("a", "b")] if systems else []
+            return [*((name,) for name in instances), tuple(instances)] if servers else []
         case "link":
-            return [(name, system) for name in INSTANCES for system in systems]
+            return [(name, cluster) for name in instances for cluster in servers]
         case "system":
-            return [(system,) for system in systems]
+            return [(cluster,) for cluster in servers]
         case "directory":
-            return [(system,) for system in systems if system in ("tubemq", "rocketmq")]
+            return [(cluster,) for cluster in servers if cluster.startswith(("tubemq", "rocketmq"))]
         case "unloads":
             return [
-                (direction, end) for direction in directions for end in ("source", "target") if _end(direction, end) == "pulsar"
+                (direction, end)
+                for direction in directions
+                for end in ("source", "target")
+                if _cluster(direction, end) == "pulsar"
             ]
         case "moves":
-            return [(direction,) for direction in directions if _end(direction, "source") in MOVES]
+            return [(direction,) for direction in directions if _cluster(direction, "source") in MOVES]
+        case "pausable":  # a pause of the log stops its producers too
+            return [(direction,) for direction in directions if direction != WITHOUT_SERVERS]
+        case "pause":
+            apart = [direction for direction in directions if len(set(ends(direction))) > 1 and ends(direction)[0] != "log"]
+            return [(each, *end) for each in apart for end in [("a", "stays"), *_possible_ends(ends(each)[0], instances)]]
+        case "end":
+            sources = [cluster for cluster in servers if any(ends(direction)[0] == cluster for direction in directions)]
+            return [(cluster, *end) for cluster in sources for end in _possible_ends(cluster, instances)]
         case _:
             return [(direction,) for direction in directions]
 
 
-def _end(direction: str, end: str) -> str:
-    source, target = direction.split("-")
+def _possible_ends(source: str, instances: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the ends of instances that may coincide with an orderly restart of a source's broker.
+
+    A TubeMQ Broker that stops in order confirms the packs that are out. Only the instance that held them knows this, from its
+    state, so none may end then if another one could take over.
+    """
+    may_end = source != "tubemq" or len(instances) == 1
+    return [(name, end) for name in instances for end in ("rolls", "is_killed")] if may_end else []
+
+
+def _cluster(direction: str, end: str) -> str:
+    source, target = ends(direction)
     return source if end == "source" else target

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import re
 import shutil
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,14 +37,27 @@ IDLE_S = 8
 TUBEMQ_INDEX_BYTES = 28
 """Amount by which one message increases a TubeMQ offset."""
 RESET_STEP_MS = 2000
+SOURCES = "public/sources"
+"""Namespace of Pulsar's source topics."""
+SHORT_LEDGERS: dict[str, object] = {
+    "managedLedgerMaxEntriesPerLedger": 300,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "retentionCheckIntervalInSeconds": 5,
+}
+"""Settings with which ledgers are closed during a run, and deleted soon when every group has acknowledged them."""
 LEASE = "3s"
-_WRITER = re.compile(r"mqbridge\.origin\W{1,3}[a-z]+-([a-z])\b")
+LOCK_TIMEOUT_S = 1.0
+"""Time to wait for the write lock of a log, which writers hold for milliseconds. The event loop waits too."""
+_WRITER = re.compile(r"mqbridge\.origin\W{1,3}[a-z_]+-([a-z])\b")
 
 
 class System(Started):
     """One running cluster; a subclass for each kind."""
 
     name: str
+    """Name of the cluster."""
+    kind: str
+    """Name of the system in a configuration."""
     server: Started
     settings: dict[str, Any]
     """Settings of the cluster in a configuration."""
@@ -56,8 +70,8 @@ class System(Started):
     directory_processes: Sequence[JavaProcess] = ()
     others: Sequence[Address] = ()
     """Further addresses, such as those of admin interfaces."""
-    moves_running_groups = False
-    unloads = False
+    loses_memory = False
+    """True if a killed broker loses acknowledged messages that are only in its memory."""
 
     def start(self) -> None:
         """Start the servers and wait until they serve."""
@@ -74,7 +88,7 @@ class System(Started):
 
     def open(self) -> AbstractAsyncContextManager[Cluster]:
         """Open a client of mqbridge that no network fault affects."""
-        return opened(self.name, self.settings)
+        return opened(self.kind, self.settings)
 
     def earlier(self, committed: Position, messages: int) -> Position:
         """Return a position about this number of messages earlier; it may be before the first message."""
@@ -84,9 +98,24 @@ class System(Started):
         """Move a group back by about this number of messages while its members run. Return False if no position changed."""
         raise NotImplementedError
 
+    def source_topic(self, name: str) -> str:
+        """Return the topic name of a source."""
+        return name
+
+    def register(self, topic: str, group: str) -> None:
+        """Create a group before the first message, if the system would otherwise delete messages before the group joins."""
+
     def unload(self, topic: str) -> None:
         """Let the broker close the topic. Its clients open it again."""
         raise NotImplementedError
+
+    def wait_stored(self, topic: str) -> None:
+        """Wait until no acknowledged message of a topic is only in the broker's memory. This blocks."""
+
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
+        """Let the system store nothing, if no network fault can do this."""
+        yield
 
     def read(self, topic: str) -> Iterator[Stored]:
         """Yield all messages of a topic, read with the official client. This blocks."""
@@ -94,25 +123,23 @@ class System(Started):
 
 
 class TubeMQSystem(System):
-    """A TubeMQ Master and a Broker."""
+    """A TubeMQ Master and a Broker with its default memory store: it acknowledges messages before they are in a file."""
 
-    name = "tubemq"
+    name = kind = "tubemq"
+    loses_memory = True
 
     def __init__(self) -> None:
-        # Without its memory store the Broker loses no acknowledged message, so only the gateway can cause a loss.
-        server = self.server = TubeMQ(pool={}, memory_store=False)
-        self.settings = {
-            "masters": server.masters,
-            "admin_url": server.admin_url,
-            "admin_token": TOKEN,
-            "heartbeat": REFRESH,
-        }
+        server = self._tubemq = self.server = TubeMQ(pool={})
+        self.settings = {"masters": server.masters, "admin_url": server.admin_url, "admin_token": TOKEN}
         self.brokers, self.broker = [("127.0.0.1", server.broker_port)], server.broker
         self.directories, self.directory_processes = [_address(server.masters)], [server.master]
         self.others = [_address(server.admin_url), _address(server.broker_admin_url)]
 
     def earlier(self, committed: Position, messages: int) -> Position:
         return (max(0, committed[0] - messages * TUBEMQ_INDEX_BYTES), 0)
+
+    def wait_stored(self, topic: str) -> None:
+        self._tubemq.wait_stored(topic)
 
     def read(self, topic: str) -> Iterator[Stored]:
         master = self.settings["masters"]
@@ -121,24 +148,37 @@ class TubeMQSystem(System):
             yield Stored(partition, _writer(line["attributes"] or ""), base64.b64decode(line["body"]))
 
 
+class TubeMQTarget(TubeMQSystem):
+    """The cluster of TubeMQ targets."""
+
+    name = "tubemq_target"
+
+
 class PulsarSystem(System):
     """A standalone Pulsar broker."""
 
-    name = "pulsar"
-    moves_running_groups = True
-    unloads = True
+    name = kind = "pulsar"
 
     def __init__(self) -> None:
-        server = self._pulsar = self.server = Pulsar()
+        server = self._pulsar = self.server = Pulsar(SHORT_LEDGERS)
         self.settings = {"service_url": server.service_url, "admin_url": server.admin_url, "refresh": REFRESH}
         self.brokers, self.broker = [_address(server.service_url)], server.server
         self.others = [_address(server.admin_url)]
 
     def start(self) -> None:
-        """Also retain messages that no subscription needs, because the judge reads them at the end."""
+        """Also retain messages of targets that no subscription needs, because the judge reads them at the end."""
         super().start()
         forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         self._pulsar.admin("POST", f"namespaces/{DEFAULT_NAMESPACE}/retention", forever)
+        self._pulsar.create_namespace(*SOURCES.split("/"))
+
+    def source_topic(self, name: str) -> str:
+        """Return a topic in a namespace with the default retention: what every group has acknowledged is deleted."""
+        return f"persistent://{SOURCES}/{name}"
+
+    def register(self, topic: str, group: str) -> None:
+        earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        self._pulsar.admin("PUT", f"{_path(topic)}/subscription/{group}", earliest)
 
     def earlier(self, committed: Position, messages: int) -> Position:
         ledger, entry, *_ = committed  # an entry of the gateway, or of our producer, holds several messages
@@ -152,14 +192,17 @@ class PulsarSystem(System):
             if committed[0] < 0:
                 continue  # the group has acknowledged nothing in this partition yet
             ledger, entry, *_ = self.earlier(committed, messages)
+            path = f"{_path(topic)}-partition-{name}"
+            stats = await asyncio.to_thread(self._pulsar.admin, "GET", f"{path}/internalStats")
+            if ledger not in [each["ledgerId"] for each in stats["ledgers"]]:
+                continue  # the group has acknowledged the whole ledger, so it is deleted
             moved |= entry < committed[1]
             message_id = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
-            path = f"persistent/{DEFAULT_NAMESPACE}/{topic}-partition-{name}/subscription/{group}/resetcursor"
-            await asyncio.to_thread(self._pulsar.admin, "POST", path, message_id)
+            await asyncio.to_thread(self._pulsar.admin, "POST", f"{path}/subscription/{group}/resetcursor", message_id)
         return moved
 
     def unload(self, topic: str) -> None:
-        self._pulsar.admin("PUT", f"persistent/{DEFAULT_NAMESPACE}/{topic}/unload")
+        self._pulsar.admin("PUT", f"{_path(topic)}/unload")
 
     def read(self, topic: str) -> Iterator[Stored]:
         url = self._pulsar.service_url
@@ -171,8 +214,7 @@ class PulsarSystem(System):
 class RocketMQSystem(System):
     """Two RocketMQ name servers and a broker."""
 
-    name = "rocketmq"
-    moves_running_groups = True
+    name = kind = "rocketmq"
 
     def __init__(self, server: RocketMQ | None = None) -> None:
         server = self._rocketmq = self.server = server or RocketMQ(name_servers=2)
@@ -207,10 +249,11 @@ class RocketMQSystem(System):
 class LogSystem(System):
     """The embedded log: no servers and no network, but two processes that share one file. mqbridge's own client reads it."""
 
-    name = "log"
+    name = kind = "log"
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-chaos-log-"))
+        self._is_blocked = False
         self.settings = {"path": str(self.folder / "messages.db"), "lease": LEASE}
         self.brokers = []
 
@@ -219,6 +262,22 @@ class LogSystem(System):
 
     def kill(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
+        """Hold the write lock of the file; do nothing if another pause holds it."""
+        if self._is_blocked:
+            yield
+            return
+        self._is_blocked = True
+        with contextlib.closing(
+            sqlite3.connect(self.settings["path"], isolation_level=None, timeout=LOCK_TIMEOUT_S)
+        ) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield
+            finally:
+                self._is_blocked = False
 
     def read(self, topic: str) -> Iterator[Stored]:
         yield from asyncio.run(self._read(topic))
@@ -237,7 +296,14 @@ class LogSystem(System):
         return found
 
 
-SYSTEMS: dict[str, type[System]] = {each.name: each for each in (TubeMQSystem, PulsarSystem, RocketMQSystem, LogSystem)}
+SYSTEMS: dict[str, type[System]] = {
+    each.name: each for each in (TubeMQSystem, TubeMQTarget, PulsarSystem, RocketMQSystem, LogSystem)
+}
+
+
+def _path(topic: str) -> str:
+    """Return the path of a topic, given by its name or its full name, in Pulsar's admin API."""
+    return topic.replace("://", "/") if "://" in topic else f"persistent/{DEFAULT_NAMESPACE}/{topic}"
 
 
 def _address(text: str) -> Address:

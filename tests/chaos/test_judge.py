@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.chaos.judge import Stored, Verdict, judge
+from tests.chaos.judge import Stored, Verdict, judge, numbers_by_partition
 from tests.kit.oracle import body
 
 
@@ -57,3 +57,28 @@ def test_damaged_and_misplaced_messages_are_counted() -> None:
     cut = Stored(0, "a", body(0, 1, 40)[:-1] + b"?")
     verdict = judge([3, 1], [*of([0]), cut, *of([2]), *of([0], partition=1), Stored(1, "a", body(0, 1, 40)), Stored(1, "a", b"")])
     assert (verdict.missing, verdict.damaged) == (1, 3)
+
+
+def test_messages_that_a_killed_broker_lost_are_counted_and_not_missing() -> None:
+    source = of([0, 1, 2, 6, 7, 8, 9])
+    held = numbers_by_partition([10], source)
+    verdict = judge([10], of([0, 1, 2, 3, 6, 7, 8, 9]), held)
+    assert (found(verdict), verdict.lost) == ((0, 0, 0, 0, 0), 3)
+    assert not verdict.problems(allows_stale=False)
+
+
+def test_a_message_that_the_source_still_has_is_missing_also_after_a_kill() -> None:
+    verdict = judge([10], of([0, 1, 2, 8, 9]), numbers_by_partition([10], of([0, 1, 2, 6, 7, 8, 9])))
+    assert (verdict.missing, verdict.lost) == (2, 3)
+    assert "2 missing, 6 to 7" in verdict.problems(allows_stale=True)[0]
+
+
+def test_a_rewind_need_not_repeat_messages_that_the_source_lost() -> None:
+    held = numbers_by_partition([8], of([0, 1, 2, 5, 6, 7]))
+    verdict = judge([8], of([0, 1, 2, 3, 4, 1, 2, 5, 6, 7]), held)
+    assert (verdict.stale, verdict.repeated, verdict.lost) == (0, 2, 2)
+    assert judge([8], of([0, 1, 2, 3, 4, 1, 2, 5, 6, 7])).stale == 1
+
+
+def test_a_source_with_repeated_and_damaged_messages_has_each_number_once() -> None:
+    assert numbers_by_partition([4, 2], [*of([0, 1, 0, 1, 7]), Stored(1, "a", b""), *of([1], partition=1)]) == [{0, 1}, {1}]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.chaos import soak
 from tests.chaos.faults import FAULTS
-from tests.chaos.schedule import DIRECTIONS, KINDS, draw
+from tests.chaos.schedule import DIRECTIONS, FULL, KINDS, SLOW, draw
 
 
 def test_the_seed_determines_the_schedule() -> None:
@@ -27,4 +28,41 @@ def test_only_the_selected_faults_are_drawn() -> None:
 def test_faults_that_do_not_apply_to_a_direction_are_not_drawn() -> None:
     events = [event for seed in range(20) for event in draw(seed, 60, ("tubemq-rocketmq",)).events]
     assert not {event.kind.name for event in events} & {"unload", "move_running"}
-    assert {word for event in events for word in event.where} <= {"a", "b", "tubemq", "rocketmq", "tubemq-rocketmq"}
+    assert {word for event in events for word in event.where} <= {
+        "a",
+        "b",
+        "tubemq",
+        "rocketmq",
+        "tubemq-rocketmq",
+        "stays",
+        "rolls",
+        "is_killed",
+    }
+
+
+def test_all_nine_directions_are_used_with_both_loads() -> None:
+    loads = [draw(seed, 60, DIRECTIONS).loads for seed in range(5)]
+    assert all(len(each) == 9 for each in loads)
+    assert {load.kind for each in loads for load in each.values()} == {FULL, SLOW}
+
+
+def test_a_slow_load_has_registered_groups_without_messages_and_idle_partitions() -> None:
+    loads = [load for seed in range(20) for load in draw(seed, 60, ("tubemq-pulsar",), load=SLOW).loads.values()]
+    assert {load.kind for load in loads} == {SLOW}
+    assert any(load.first_s and not load.backlog for load in loads)
+    assert any(load.idle_s for load in loads)
+    assert any(load.rate for load in loads)
+
+
+def test_a_broker_restarts_in_order_only_if_its_end_of_the_direction_is_paused_apart() -> None:
+    paused = {event.where[0] for seed in range(20) for event in draw(seed, 60, DIRECTIONS, ("restart_during_pause",)).events}
+    assert paused == set(DIRECTIONS) - {"pulsar-pulsar", "rocketmq-rocketmq"}
+
+
+def test_an_hour_of_soak_restarts_the_broker_every_five_minutes_and_pauses_the_target_every_three() -> None:
+    events = soak.schedule(60, (soak.DIRECTION,)).events
+    counts = {name: sum(event.kind.name == name for event in events) for name in ("restart_broker", "pause_target", "roll")}
+    assert counts == {"restart_broker": 12, "pause_target": 20, "roll": 15}
+    pauses = [event.at for event in events if event.kind.name == "pause_target"]
+    restarts = [event.at for event in events if event.kind.name == "restart_broker"]
+    assert any(begin < at < begin + soak.PAUSE_S for begin in pauses for at in restarts)

@@ -1,24 +1,26 @@
-"""A short chaos run, which verifies that the chaos tests themselves work."""
+"""Short chaos runs, which verify that the chaos tests themselves work."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.run import run
-from tests.chaos.schedule import draw
-from tests.chaos.systems import RocketMQSystem
+from tests.chaos.schedule import SLOW, draw
+from tests.chaos.systems import LogSystem, RocketMQSystem, TubeMQSystem
 from tests.kit import java
 from tests.kit.rocketmq import RocketMQ
 
 SECONDS = 15
 FAULTS = ("kill", "roll", "cut", "late", "burst", "grow", "move_running")
+SLOW_SECONDS = 30
+SLOW_FAULTS = ("restart_broker", "restart_during_pause", "pause_target", "roll")
+
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.thorough]
 
 
-@pytest.mark.cluster
-@pytest.mark.sdk
-@pytest.mark.thorough
 async def test_a_short_run_loses_nothing(rocketmq: RocketMQ, tmp_path: Path) -> None:
     java.build()
     schedule = draw(4, SECONDS, ("rocketmq-rocketmq",), FAULTS)
@@ -26,3 +28,18 @@ async def test_a_short_run_loses_nothing(rocketmq: RocketMQ, tmp_path: Path) -> 
     result = await run(schedule, {"rocketmq": RocketMQSystem(rocketmq)}, tmp_path)
     assert not result.problems, "\n".join(result.lines())
     assert result.verdicts["rocketmq-rocketmq"].sent > 1000
+
+
+async def test_slow_traffic_survives_restarts_of_the_broker_in_order(tmp_path: Path) -> None:
+    java.build()
+    schedule = draw(2, SLOW_SECONDS, ("tubemq-log",), SLOW_FAULTS, SLOW)
+    assert {event.kind.name for event in schedule.events} >= {"restart_broker", "restart_during_pause"}
+    tubemq, log = TubeMQSystem(), LogSystem()
+    try:
+        await asyncio.to_thread(tubemq.start)
+        result = await run(schedule, {"tubemq": tubemq, "log": log}, tmp_path)
+    finally:
+        tubemq.kill()
+        log.kill()
+    assert not result.problems, "\n".join(result.lines())
+    assert result.verdicts["tubemq-log"].sent > SLOW_SECONDS

@@ -14,12 +14,12 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.net.tasks import cancel, spawn
 from tests.chaos.flow import Flow
 from tests.chaos.instance import Instance
-from tests.chaos.schedule import INSTANCES, Event, Schedule
+from tests.chaos.schedule import Event, Schedule, clusters, ends
 from tests.chaos.systems import REFRESH, System
-from tests.kit.tcp_proxy import Network
+from tests.kit.tcp_proxy import Link, Network
 
 PARTITIONS = 4
-AFTERMATH_S = 20.0
+AFTERMATH_S = 40.0
 """Maximum time for which a fault without leases may stop messages after its end."""
 HARMLESS = ("burst", "no_directory", "cut")
 """Faults that stop no messages, or only for a moment if the servers are reachable."""
@@ -52,7 +52,7 @@ class Direction:
     @property
     def group(self) -> str:
         """The group that the instances share."""
-        return f"g_{self.topic}"
+        return f"g_{self.copy}"
 
     def end(self, which: str) -> tuple[System, str]:
         """Return the system and the topic of the `source` or the `target`."""
@@ -71,7 +71,10 @@ class World:
         self.began = time.monotonic()
         self.failures: list[str] = []
         """Problems found during faults, such as messages that stopped although they should not."""
-        self._strikes: list[Strike] = []
+        self.lossy: set[str] = set()
+        """Clusters whose broker was killed and may have lost acknowledged messages."""
+        self.strikes: list[Strike] = []
+        """The faults that have begun."""
         self._checkout = checkout
 
     @property
@@ -82,7 +85,7 @@ class World:
     @contextlib.contextmanager
     def strike(self, event: Event) -> Iterator[None]:
         """Record a fault while it is executed."""
-        self._strikes.append(strike := Strike(event, self.now))
+        self.strikes.append(strike := Strike(event, self.now))
         try:
             yield
         finally:
@@ -90,10 +93,10 @@ class World:
 
     def is_alone(self, event: Event) -> bool:
         """Return True if no other fault that may stop messages overlapped a fault that ends now, or ended just before it."""
-        (own,) = [each for each in self._strikes if each.event is event]
+        (own,) = [each for each in self.strikes if each.event is event]
         return not any(
             each.end > own.begin - AFTERMATH_S and each.event.kind.name not in HARMLESS
-            for each in self._strikes
+            for each in self.strikes
             if each is not own
         )
 
@@ -105,21 +108,42 @@ class World:
                 counts[route["name"]] += route["stored"]
         return counts
 
+    def source_is_tubemq(self, system: str) -> bool:
+        """Return True for a cluster with TubeMQ sources."""
+        return self.systems[system].kind == "tubemq" and any(each.source.name == system for each in self.directions.values())
+
+    def links(self, system: str) -> list[Link]:
+        """Return the links of all instances to the brokers of this cluster."""
+        return [instance.network.links[each] for instance in self.instances.values() for each in self.systems[system].brokers]
+
+    @contextlib.contextmanager
+    def paused(self, system: System) -> Iterator[None]:
+        """Hold all bytes between every instance and the brokers of this cluster, so that it stores nothing."""
+        links = self.links(system.name)
+        for link in links:
+            link.passes.clear()
+        try:
+            with system.blocked():
+                yield
+        finally:
+            for link in links:
+                link.passes.set()
+
     def flows(self, system: str) -> list[Flow]:
         """Return the producers whose source is this system."""
         return [each.flow for each in self.directions.values() if each.source.name == system]
 
     async def open(self, stack: contextlib.AsyncExitStack) -> None:
         """Create topics, fill them with the backlog, and start the instances."""
-        systems = {name for direction in self.schedule.directions for name in direction.split("-")}
-        clusters = {name: await stack.enter_async_context(self.systems[name].open()) for name in sorted(systems)}
-        for name in self.schedule.directions:
-            direction = self.directions[name] = await self._direction(name, clusters)
+        names = clusters(self.schedule.directions)
+        opened_clusters = {name: await stack.enter_async_context(self.systems[name].open()) for name in names}
+        for name, load in self.schedule.loads.items():
+            direction = self.directions[name] = await self._direction(name, opened_clusters)
             await direction.flow.start()
             stack.push_async_callback(direction.flow.end)
-            await direction.flow.burst(self.schedule.backlog)
-        addresses = [each for name in sorted(systems) for each in self.systems[name].addresses]
-        for name in INSTANCES:
+            await direction.flow.burst(load.backlog)
+        addresses = [each for name in names for each in self.systems[name].addresses]
+        for name in self.schedule.instances:
             network = await stack.enter_async_context(Network(addresses))
             instance = Instance(name, self.folder / name, network, self.config, self.schedule.shutdown_s, self._checkout)
             self.instances[name] = instance
@@ -127,26 +151,33 @@ class World:
             watch = spawn(instance.watch(self.say), f"watch {name}")
             stack.push_async_callback(cancel, watch)
         self.began = time.monotonic()
-        for name in INSTANCES if self.schedule.second_instance else INSTANCES[:1]:
+        for name in self.schedule.instances if self.schedule.second_instance else self.schedule.instances[:1]:
             await self.instances[name].start()
 
-    async def _direction(self, name: str, clusters: Mapping[str, Cluster]) -> Direction:
-        source, target = name.split("-")
-        topic = f"chaos_{source}_{target}_{time.time_ns()}"
-        for system, each in ((source, topic), (target, f"{topic}_copy")):
-            await clusters[system].create(each, PARTITIONS)
-        flow = Flow(clusters[source], topic, PARTITIONS, self.schedule.per_second)
-        return Direction(name, self.systems[source], self.systems[target], topic, f"{topic}_copy", flow)
+    async def _direction(self, name: str, opened_clusters: Mapping[str, Cluster]) -> Direction:
+        source, target = ends(name)
+        unique = f"chaos_{source}_{target}_{time.time_ns()}"
+        topic, copy = self.systems[source].source_topic(unique), f"{unique}_copy"
+        for system, each in ((source, topic), (target, copy)):
+            await opened_clusters[system].create(each, PARTITIONS)
+        flow = Flow(opened_clusters[source], topic, PARTITIONS, self.schedule.loads[name])
+        direction = Direction(name, self.systems[source], self.systems[target], topic, copy, flow)
+        await asyncio.to_thread(direction.source.register, topic, direction.group)
+        return direction
 
     def config(self, instance: str, folder: Path) -> dict[str, Any]:
         """Return the configuration of an instance. Cluster names differ by instance, so an origin tells the writer."""
         systems = {end.name: end for each in self.directions.values() for end in (each.source, each.target)}
         return {
-            "clusters": {f"{name}-{instance}": {"system": name, **each.settings} for name, each in systems.items()},
+            "clusters": {f"{name}-{instance}": self._cluster(each) for name, each in systems.items()},
             "routes": [self._route(each, instance) for each in self.directions.values()],
             "state": str(folder / "state.db"),
             "shutdown_timeout": f"{self.schedule.shutdown_s}s",
         }
+
+    def _cluster(self, system: System) -> dict[str, Any]:
+        heartbeat = {"heartbeat": f"{self.schedule.heartbeat_s}s"} if system.kind == "tubemq" else {}
+        return {"system": system.kind, **system.settings, **heartbeat}
 
     def _route(self, direction: Direction, instance: str) -> dict[str, Any]:
         source: dict[str, Any] = {
@@ -155,13 +186,16 @@ class World:
             "group": direction.group,
             "refresh": REFRESH,
         }
-        if direction.source.name == "rocketmq":
+        if direction.source.kind == "rocketmq":
             source["options"] = {"orderly": self.schedule.orderly}
         return {
             "name": direction.name,
             "from": source,
             "to": {"cluster": f"{direction.target.name}-{instance}", "topic": direction.copy, "partitions": {"by": "identity"}},
-            "delivery": {"in_flight_bytes": self.schedule.in_flight_bytes[instance], "rate": self.schedule.rate},
+            "delivery": {
+                "in_flight_bytes": self.schedule.in_flight_bytes[instance],
+                "rate": self.schedule.loads[direction.name].rate,
+            },
         }
 
 
@@ -174,3 +208,12 @@ async def opened(
     async with contextlib.AsyncExitStack() as stack:
         await world.open(stack)
         yield world
+
+
+@contextlib.asynccontextmanager
+async def all_instances_locked(world: World) -> AsyncIterator[None]:
+    """Hold the locks of all instances."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _, instance in sorted(world.instances.items()):
+            await stack.enter_async_context(instance.lock)
+        yield

@@ -25,6 +25,12 @@ async def hold(world: World, event: Event) -> None:
         link.passes.set()
 
 
+async def pause_target(world: World, event: Event) -> None:
+    """Let the target of a direction store nothing for a while; connections of the instances stay open."""
+    with world.paused(world.directions[event.where[0]].target):
+        await asyncio.sleep(event.lasts)
+
+
 async def late(world: World, event: Event) -> None:
     """Hold the bytes of the existing connections for a while; new connections work, so the old bytes arrive late."""
     stuck = [connection for link in _links(world, event) for connection in link.stick()]

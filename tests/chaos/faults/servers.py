@@ -1,4 +1,4 @@
-"""Faults of servers. Producers pause meanwhile, unless only the instances cannot reach the servers."""
+"""Faults of servers. Producers pause while servers are killed or frozen, so that the number of acknowledged messages is exact."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from tests.chaos.flow import Flow
-from tests.chaos.schedule import Event
+from tests.chaos.schedule import Event, ends
+from tests.chaos.systems import System
 from tests.chaos.world import World
-from tests.kit.process import JavaProcess
 
 NOTICED_S = 8.0
 """If messages still move, at least one is stored within this time."""
@@ -24,13 +24,14 @@ async def no_directory(world: World, event: Event) -> None:
         link.away = True
         link.cut()
     await asyncio.sleep(max(0.0, event.lasts - NOTICED_S))
-    before = await world.stored()
+    before, sent = await world.stored(), _sent(world)
     await asyncio.sleep(min(event.lasts, NOTICED_S))
     after = await world.stored()
     for link in links:
         link.away = False
     if event.lasts >= NOTICED_S and world.is_alone(event):
-        idle = [each for each in world.directions if name in each.split("-") and after[each] <= before[each]]
+        grown = [each for each, count in _sent(world).items() if count > sent[each]]
+        idle = [each for each in grown if name in ends(each) and after[each] <= before[each]]
         world.failures += [
             f"{each}: no message was stored for {NOTICED_S:.0f} s while the directory of {name} was unreachable" for each in idle
         ]
@@ -38,12 +39,30 @@ async def no_directory(world: World, event: Event) -> None:
 
 async def kill_directory(world: World, event: Event) -> None:
     """Kill all name servers, or the Master, and start them again after a while."""
-    await _kill(world, event, world.systems[event.where[0]].directory_processes)
+    system = world.systems[event.where[0]]
+    async with world.server_locks[system.name], _paused_flows(world.flows(system.name)):
+        for process in system.directory_processes:
+            await asyncio.to_thread(process.kill)
+        await asyncio.sleep(event.lasts)
+        for process in system.directory_processes:
+            await asyncio.to_thread(process.start)
 
 
 async def kill_broker(world: World, event: Event) -> None:
-    """Kill the broker, and start it again after a while."""
-    await _kill(world, event, [world.systems[event.where[0]].broker])
+    """Kill the broker, and start it again after a while. A source may lose what is only in memory, a target may not."""
+    system = world.systems[event.where[0]]
+    copies = [each.copy for each in world.directions.values() if each.target is system]
+    async with world.server_locks[system.name], _paused_flows(world.flows(system.name)):
+        if system.loses_memory and copies:
+            async with _unreachable(world, system):
+                for copy in copies:
+                    await asyncio.to_thread(system.wait_stored, copy)
+                await asyncio.to_thread(system.broker.kill)
+        else:
+            await asyncio.to_thread(system.broker.kill)
+            world.lossy |= {system.name} if system.loses_memory else set()
+        await asyncio.sleep(event.lasts)
+        await asyncio.to_thread(system.broker.start)
 
 
 async def freeze_broker(world: World, event: Event) -> None:
@@ -57,14 +76,22 @@ async def freeze_broker(world: World, event: Event) -> None:
             system.broker.thaw()
 
 
-async def _kill(world: World, event: Event, processes: Sequence[JavaProcess]) -> None:
-    system = world.systems[event.where[0]]
-    async with world.server_locks[system.name], _paused_flows(world.flows(system.name)):
-        for process in processes:
-            await asyncio.to_thread(process.kill)
-        await asyncio.sleep(event.lasts)
-        for process in processes:
-            await asyncio.to_thread(process.start)
+@asynccontextmanager
+async def _unreachable(world: World, system: System) -> AsyncIterator[None]:
+    """Make the brokers of a system unreachable for all instances, so that they acknowledge no message."""
+    links = world.links(system.name)
+    for link in links:
+        link.away = True
+        link.cut()
+    try:
+        yield
+    finally:
+        for link in links:
+            link.away = False
+
+
+def _sent(world: World) -> dict[str, int]:
+    return {name: sum(direction.flow.sent) for name, direction in world.directions.items()}
 
 
 @asynccontextmanager

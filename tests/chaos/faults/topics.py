@@ -6,7 +6,7 @@ import asyncio
 
 from mqbridge.errors import ClusterError
 from tests.chaos.schedule import Event
-from tests.chaos.world import World
+from tests.chaos.world import World, all_instances_locked
 
 MAX_PARTITIONS = 6
 MAX_MOVE_ATTEMPTS = 20
@@ -33,7 +33,8 @@ async def grow(world: World, event: Event) -> None:
 
 async def burst(world: World, event: Event) -> None:
     """Send many messages at once, to fill all queues."""
-    await world.directions[event.where[0]].flow.burst(int(event.amount))
+    flow = world.directions[event.where[0]].flow
+    await flow.burst(flow.load.burst(int(event.amount)))
 
 
 async def move_running(world: World, event: Event) -> None:
@@ -47,7 +48,7 @@ async def move_stopped(world: World, event: Event) -> None:
     """Stop the instances, move the group back, and start them again, as an operator."""
     direction = world.directions[event.where[0]]
     source = direction.source
-    async with world.instances["a"].lock, world.instances["b"].lock, world.server_locks[source.name]:
+    async with all_instances_locked(world), world.server_locks[source.name]:
         ran = [instance for instance in world.instances.values() if instance.runs]
         await asyncio.gather(*(instance.terminate() for instance in ran))
         async with source.open() as cluster:
