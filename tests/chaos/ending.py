@@ -27,6 +27,8 @@ QUIET_S = 6.0
 POLL_S = 0.5
 MAX_IDLE_CPU = 0.5
 """Maximum CPU use of an idle instance, as a share of one core."""
+READ_TRIES = 5
+"""How often a source is read until as many messages have come as it has."""
 MAX_JUDGES = 3
 """Maximum number of Java programs that read targets concurrently."""
 
@@ -93,8 +95,16 @@ class Ending:
         return judge(direction.flow.sent, stored, held)
 
     async def _held(self, direction: Direction) -> list[set[int]]:
-        """Return the numbers that a source still has whose broker was killed."""
-        return numbers_by_partition(direction.flow.sent, await asyncio.to_thread(list, direction.source.read(direction.topic)))
+        """Return the numbers that a source still has whose broker was killed.
+
+        On a busy machine a reader may not get all partitions in time, so it must have read as many messages as the source has.
+        """
+        for _ in range(READ_TRIES):
+            stored = await asyncio.to_thread(list, direction.source.read(direction.topic))
+            count = await asyncio.to_thread(direction.source.message_count, direction.topic)
+            if len(stored) >= count:
+                return numbers_by_partition(direction.flow.sent, stored)
+        raise RuntimeError(f"{direction.topic} has {count} messages, but only {len(stored)} of them could be read")
 
     async def _wait_ready(self, deadline: float) -> None:
         reasons: dict[str, Any] = dict.fromkeys(self._world.schedule.last)

@@ -109,6 +109,10 @@ class System(Started):
         """Let the broker close the topic. Its clients open it again."""
         raise NotImplementedError
 
+    def message_count(self, topic: str) -> int:
+        """Return the number of messages of a topic; only for systems whose broker may lose some. This blocks."""
+        raise NotImplementedError
+
     def wait_stored(self, topic: str) -> None:
         """Wait until no acknowledged message of a topic is only in the broker's memory. This blocks."""
 
@@ -137,6 +141,9 @@ class TubeMQSystem(System):
 
     def earlier(self, committed: Position, messages: int) -> Position:
         return (max(0, committed[0] - messages * TUBEMQ_INDEX_BYTES), 0)
+
+    def message_count(self, topic: str) -> int:
+        return self._tubemq.message_count(topic)
 
     def wait_stored(self, topic: str) -> None:
         self._tubemq.wait_stored(topic)
