@@ -23,21 +23,29 @@ def group_warnings(
     committed: Mapping[str, Position],
     bounds: Mapping[str, Bounds],
     half_age_positions: Mapping[str, Position],
+    *,
+    is_contiguous: bool = True,
 ) -> list[str]:
     """Return warnings about messages that were deleted, or will be, before the group reads them. Mappings are by partition name.
 
     `setting` is the retention setting as the system shows it, such as `fileReservedTime=72`. `half_age_positions` are the
     positions of the first messages that are younger than half of the retention time. A partition that is missing in one of the
-    mappings gets no warning.
+    mappings gets no warning. `is_contiguous` says that each position stands for a message of the partition. Without that, the
+    positions that were deleted may all be those of other partitions.
     """
     compared = {name: position for name, position in committed.items() if name in bounds and name in half_age_positions}
     lost = [name for name, position in compared.items() if position < bounds[name].first]
     at_risk = [name for name, position in compared.items() if bounds[name].first <= position < half_age_positions[name]]
     warnings = []
     if lost:
+        deleted = (
+            f"messages of {topic} that group {group!r} had not read were deleted"
+            if is_contiguous
+            else f"data of {topic} that group {group!r} had not read was deleted, and may have had messages of these partitions"
+        )
+        effect = "the group will find a gap" if is_contiguous else "the group may find a gap"
         warnings.append(
-            f"messages of {topic} that group {group!r} had not read were deleted ({setting}; {_format_partitions(lost)}): the"
-            " group will find a gap when it continues; increase the retention time"
+            f"{deleted} ({setting}; {_format_partitions(lost)}): {effect} when it continues; increase the retention time"
         )
     if at_risk:
         warnings.append(

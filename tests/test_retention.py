@@ -28,6 +28,11 @@ def test_a_group_that_has_lost_messages_is_warned_about() -> None:
     assert "(kept=4h; partition 1)" in late
 
 
+def test_data_that_may_have_had_messages_of_other_partitions_only_is_not_called_lost() -> None:
+    (text,) = group_warnings("t", "g", "k", {"0": (99,)}, BOUNDS, LATE, is_contiguous=False)
+    assert "may have had messages of these partitions (k; partition 0): the group may find a gap" in text
+
+
 def test_an_unknown_partition_is_ignored() -> None:
     assert warnings({"9": 0}) == []
 

@@ -96,6 +96,7 @@ class TubeMQOperations:
             {name: (offset,) for name, offset in committed.items()},
             {name: Bounds((store.first,), (store.next,)) for name, store in stored.items()},
             {name: (_late_offset(store),) for name, store in stored.items()},
+            is_contiguous=False,  # the partitions of a store share its offsets
         )
 
 
