@@ -31,6 +31,14 @@ class Capabilities:
     """An open outbound detects new partitions of its topic; otherwise the gateway reopens the outbound to use them."""
 
 
+@runtime_checkable
+class IdentifiedCluster(Protocol):
+    """A cluster that knows which real cluster it is. All of this package are; adapters of other packages need not be."""
+
+    identity: str | None
+    """See `ClusterModel.identity`."""
+
+
 class Cluster(Protocol):
     """A configured cluster, with its connections."""
 

@@ -23,6 +23,14 @@ class ClusterModel(BaseModel):
         """Make the configuration from a URL such as `system://host:port`. Raises ValueError if the URL is not supported."""
         raise ValueError(f"{url.partition('://')[0]} clusters cannot be given by a URL; write a configuration file")
 
+    @property
+    def identity(self) -> str | None:
+        """A text that names the real cluster, such as its addresses, whatever a configuration calls it; None if there is none.
+
+        Two clusters never have the same identity. One cluster may have several, for example those of different servers.
+        """
+        return None
+
 
 class MakeCluster(Protocol):
     """Builds a cluster object from its name and its validated configuration; opens no connection."""

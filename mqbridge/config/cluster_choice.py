@@ -45,7 +45,8 @@ class ClusterChoice:
     """The chosen cluster, not connected yet."""
 
     name: str
-    """Name of the cluster in the configuration or the profiles; the system's name if a URL chose the cluster."""
+    """Name of the cluster in the configuration or the profiles. With a URL: the identity of the real cluster, or the URL without
+    parameters if its adapter knows none. Origins contain the name, so two clusters given by URL must not have the same."""
     adapter: Adapter
     settings: BaseModel
     """The validated options of the cluster, of the model `Adapter.cluster_model`."""
@@ -137,7 +138,7 @@ def _from_url(url: str) -> ClusterChoice:
             f"{shown!r} contains the secret {secret_name}: process lists, shell histories and Spark's pages would show it",
             hint=f"{_alternative_to_secret(settings, secret_name)} a profile in {profiles_file()}",
         )
-    return ClusterChoice(system, adapters[system], settings)
+    return ClusterChoice(settings.identity or redact_url(url.partition("?")[0]), adapters[system], settings)
 
 
 def redact_url(url: str) -> str:

@@ -34,6 +34,12 @@ def split_url(
     return base, parameters
 
 
+def join_addresses(system: str, addresses: Iterable[tuple[str, int]]) -> str:
+    """Return `system://host:port,host:port`, the same for every order and spelling of these addresses."""
+    lower = {(host.lower(), port) for host, port in addresses}
+    return f"{system}://" + ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in sorted(lower))
+
+
 def _put(parameters: dict[str, Any], path: list[str], value: str, name: str) -> None:
     """Store a value under its path of nested groups; `name` is the parameter in errors. Raises ValueError for a conflict."""
     *groups, last = path

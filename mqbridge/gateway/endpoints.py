@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pydantic import BaseModel
 
-from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.cluster import Cluster, IdentifiedCluster
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.delivery import Delivery
@@ -52,7 +52,8 @@ async def loop_guard(cluster: Cluster, topic: str, delivery: Delivery, on_looped
         return None
     described = await cluster.describe(topic)
     names = [topic] if described is None else [topic, described.name, *described.aliases]
-    return LoopGuard(cluster.name, names, delivery.max_hops, on_looped)
+    identity = cluster.identity if isinstance(cluster, IdentifiedCluster) else None
+    return LoopGuard(cluster.name, names, delivery.max_hops, on_looped, identity=identity)
 
 
 class OpenTarget:

@@ -1,8 +1,8 @@
 """Loop prevention: drops messages whose origin is the target topic, and messages that passed through too many gateways.
 
-A message's origin names the cluster and topic from which the last gateway read it. Writing a message back there is the shortest
-loop, and is detected at once. A longer loop, or one in which another gateway calls the cluster by another name, ends at the limit
-of hops.
+A message's origin names the cluster and topic from which the last gateway read it: the cluster by its name in the configuration,
+or by its identity if it was given by URL. Writing a message back there is the shortest loop, and is detected at once. A longer
+loop, or one in which another gateway calls the cluster by another name, ends at the limit of hops.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,14 +18,25 @@ _ORIGIN = f"{RESERVED_PREFIX}origin".encode()
 class LoopGuard:
     """Drops looped messages for one target. `on_looped` is called with the number of messages dropped from a share, if any.
 
-    `topics` are all names of the target topic: an origin may contain any of them.
+    `topics` are all names of the target topic. `cluster` is the name of its cluster, and `identity` the text that names the real
+    cluster (`ClusterModel.identity`), None if unknown. An origin may contain any of them.
     """
 
     __slots__ = ("_max_hops", "_on_looped", "_target_prefixes")
 
-    def __init__(self, cluster: str, topics: Iterable[str], max_hops: int, on_looped: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        topics: Iterable[str],
+        max_hops: int,
+        on_looped: Callable[[int], None],
+        identity: str | None = None,
+    ) -> None:
         # Every origin that names the target topic begins with `CLUSTER|TOPIC|`; `[:-1]` removes the `|` of the empty partition.
-        self._target_prefixes = tuple(origin_prefix(Partition(cluster, topic, "", 0))[:-1] for topic in dict.fromkeys(topics))
+        clusters = dict.fromkeys([cluster] if identity is None else [cluster, identity])
+        self._target_prefixes = tuple(
+            origin_prefix(Partition(name, topic, "", 0))[:-1] for topic in dict.fromkeys(topics) for name in clusters
+        )
         self._max_hops = max_hops
         self._on_looped = on_looped
 

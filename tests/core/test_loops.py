@@ -5,7 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from mqbridge.adapter.topics import Topic
+from mqbridge.config.options.delivery import Delivery
+from mqbridge.gateway.endpoints import loop_guard
 from mqbridge.memory.adapter.cluster import MemoryCluster
+from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
 from mqbridge.routing.loops import LoopGuard
 from tests.core.world import World, committed, end, everything, fill, named, put, route, run, running, until
@@ -69,6 +72,28 @@ def test_names_with_separators() -> None:
     guard = LoopGuard("b|x", ["t%|"], 8, seen.append)
     assert guard.keep(share([Message(b"", origin=origin("b|x", "t%|"), hops=1)])).messages == []
     assert guard.keep(share([message := Message(b"", origin=origin("b", "x|t%|"), hops=1)])).messages == [message]
+
+
+def test_a_cluster_given_by_url_is_recognized_by_its_identity() -> None:
+    """Another cluster of the same system, given by URL, is not the target, even if the target is called after its system."""
+    seen: list[int] = []
+    guard = LoopGuard("pulsar", ["orders"], 8, seen.append, identity="pulsar://here:6650")
+    there = Message(b"there", origin=origin("pulsar://there:6650", "orders"), hops=1)
+    here = Message(b"here", origin=origin("pulsar://here:6650", "orders"), hops=1)
+    assert guard.keep(share([there, here])).messages == [there]
+    assert seen == [1]
+
+
+async def test_the_guard_of_a_route_knows_the_identity_of_its_target() -> None:
+    cluster, seen = MemoryCluster("here", MemoryConfig(broker="shop")), list[int]()
+    await cluster.connect()
+    await cluster.create("t", 1)
+    guard = await loop_guard(cluster, "t", Delivery(), seen.append)
+    assert guard is not None
+    looped = Message(b"", origin=origin("memory://shop", "t"), hops=1)
+    other = Message(b"", origin=origin("memory://bank", "t"), hops=1)
+    assert guard.keep(share([looped, other])).messages == [other]
+    await cluster.close()
 
 
 async def test_routes_in_both_directions_do_not_loop(world: World, caplog: pytest.LogCaptureFixture) -> None:

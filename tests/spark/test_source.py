@@ -104,7 +104,7 @@ def test_a_batch_read_has_every_message_once_in_order(log: Log) -> None:
     assert frame.rdd.getNumPartitions() == 3
     assert sorted((row.partition, row.position[0]) for row in rows) == [(p, n) for p in range(3) for n in range(40)]
     assert {bytes(row.payload).decode() for row in rows} == {row.properties["name"] for row in rows}
-    assert {row.source for row in rows} == {f"log|orders|{p}|{p}" for p in range(3)}
+    assert {row.source for row in rows} == {f"log://{log.path}|orders|{p}|{p}" for p in range(3)}
 
 
 def test_a_stream_continues_from_its_checkpoint_and_reads_new_partitions_and_topics(log: Log) -> None:
@@ -231,7 +231,7 @@ def test_with_mode_ranges_each_row_is_a_range(log: Log) -> None:
     log.create("orders", 2)
     log.send("orders", 1, "a", "b")
     (row,) = log.read(subscribe="orders", mode="ranges").collect()
-    assert (row.source, row.begin, row.end, row.estimated_messages) == ("log|orders|1|1", [0], [2], 2)
+    assert (row.source, row.begin, row.end, row.estimated_messages) == (f"log://{log.path}|orders|1|1", [0], [2], 2)
 
 
 def test_a_running_query_reads_new_messages(log: Log) -> None:

@@ -31,7 +31,7 @@ class LogCluster:
     capabilities = Capabilities(seek=True)
 
     def __init__(self, name: str, config: LogSettings) -> None:
-        self.name = name
+        self.name, self.identity = name, config.identity
         self.store = Store(config)
         self._appender = Appender(self.store)
 

@@ -52,6 +52,11 @@ class LogSettings(ClusterModel):
         description="How long an operation waits for another process that is writing to the file, before it fails.",
     )
 
+    @property
+    def identity(self) -> str:
+        """The file's absolute path on this machine, with symbolic links resolved."""
+        return f"log://{self.path.resolve()}"
+
     @classmethod
     def from_url(cls, url: str) -> Self:
         """Read settings from `log:///absolute/path.db` or `log://relative/path.db`, with `?NAME=VALUE` for the other settings."""

@@ -23,7 +23,7 @@ class MemoryCluster:
     """A client of a broker in this process; several clusters can share one broker."""
 
     def __init__(self, name: str, config: MemoryConfig) -> None:
-        self.name = name
+        self.name, self.identity = name, config.identity
         self.capabilities = Capabilities(
             seek=True,
             empty_payload=config.empty_payload,

@@ -24,6 +24,11 @@ class MemoryConfig(ClusterModel):
     growing_outbound: bool = Field(default=True, description="Open outbounds write to partitions that are added to their topic.")
     batch_messages: int = Field(default=500, gt=0, description="Maximum number of messages of a received batch.")
 
+    @property
+    def identity(self) -> str | None:
+        """The broker's name; None if it is the cluster's own name, which these options do not contain."""
+        return f"memory://{self.broker}" if self.broker else None
+
 
 class MemoryOptions(BaseModel):
     """Options of inbounds and outbounds: there are none."""

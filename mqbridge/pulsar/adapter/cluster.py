@@ -42,7 +42,7 @@ class Pulsar:
     """A configured Pulsar cluster. A position is (ledger, entry, index in the entry's batch)."""
 
     def __init__(self, name: str, config: PulsarCluster) -> None:
-        self.name = name
+        self.name, self.identity = name, config.identity
         self.capabilities = Capabilities(seek=True, delay=True)
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)

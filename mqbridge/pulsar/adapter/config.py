@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
-from mqbridge.config.urls import ADMIN_SHORT_NAME, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.auth import AuthOptions
 from mqbridge.pulsar.client.admin_addresses import SCHEMES, parse_admin_url
@@ -100,6 +100,12 @@ class PulsarCluster(ClusterModel):
         if self.auth is not None and self.auth.method == "tls" and self.certificate is None:
             raise ValueError("auth by method tls needs the gateway's certificate: give tls.certificate and tls.key")
         return self
+
+    @property
+    def identity(self) -> str:
+        """The brokers' addresses, and the namespace of short topic names unless it is the default one."""
+        servers = join_addresses("pulsar", parse_service_url(self.service_url, tls=self.is_tls))
+        return servers if self.namespace == DEFAULT_NAMESPACE else f"{servers}/{self.namespace}"
 
     @property
     def is_tls(self) -> bool:

@@ -48,7 +48,7 @@ class RocketMQ:
     capabilities = Capabilities(seek=True, delay=True, growing_outbound=True)
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
-        self.name = name
+        self.name, self.identity = name, config.identity
         self.connectivity = connectivity_of(name, config.name_servers)
         self._config = config
         self._tls = None if config.tls is None else config.tls.make(name)

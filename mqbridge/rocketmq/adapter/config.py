@@ -8,7 +8,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration, Size
-from mqbridge.config.urls import split_url
+from mqbridge.config.urls import join_addresses, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.client.credentials import Credentials
 from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT
@@ -80,6 +80,11 @@ class RocketMQCluster(ClusterModel):
         elif scheme != SCHEME:
             raise ValueError(f"the URL of a RocketMQ cluster is {SCHEME}://HOST:PORT, or {TLS_SCHEME}://HOST:PORT with TLS")
         return cls.model_validate(settings | {"name_servers": servers.rstrip("/")})
+
+    @property
+    def identity(self) -> str:
+        """The name servers' addresses: brokers and name servers know a cluster name, but most clusters keep the default one."""
+        return join_addresses(SCHEME, (split_address(address, DEFAULT_PORT) for address in self.name_servers))
 
     @field_validator("name_servers", mode="before")
     @classmethod

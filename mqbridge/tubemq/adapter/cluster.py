@@ -55,7 +55,7 @@ class TubeMQ:
     """One configured cluster: the routes of a registered producer, and the connections that all inbounds and outbounds share."""
 
     def __init__(self, name: str, config: TubeMQCluster) -> None:
-        self.name = name
+        self.name, self.identity = name, config.identity
         has_admin = config.admin_url is not None
         # Empty messages need no capability: Brokers refuse them, but the mapping adds an attribute block.
         self.capabilities = Capabilities(

@@ -9,7 +9,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
-from mqbridge.config.urls import ADMIN_SHORT_NAME, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.secret import Secret
 from mqbridge.tubemq.client.credentials import Credentials
@@ -88,6 +88,11 @@ class TubeMQCluster(ClusterModel):
         """Host and port of each Master."""
         port = default_port(is_encrypted=self.tls is not None)
         return [split_address(address, port) for address in self.masters]
+
+    @property
+    def identity(self) -> str:
+        """The Masters' addresses."""
+        return join_addresses("tubemq", self.addresses)
 
     @property
     def credentials(self) -> Credentials:
