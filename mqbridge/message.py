@@ -332,12 +332,14 @@ class Share:
         return Share(self.batch, in_batch, [self.messages[index] for index in indexes] if self.is_edited else None)
 
 
-def origin_prefix(partition: Partition) -> str:
+def origin_prefix(partition: Partition, writer: str | None = None) -> str:
     """Return the prefix of `mqbridge.origin` for messages of this partition; the value is the prefix and the position.
 
-    The separator `|` is percent-encoded inside the names, so that the text can be split again.
+    The value is `cluster|topic|partition|position`, or with a `writer` (see `OutboundSpec.writer`)
+    `cluster|topic|partition|writer|position`. The separator `|` is percent-encoded inside the names, so that the text can be
+    split again.
     """
-    names = (partition.cluster, partition.topic, partition.name)
+    names = (partition.cluster, partition.topic, partition.name, *(() if writer is None else (writer,)))
     return "".join(name.replace("%", "%25").replace("|", "%7C") + "|" for name in names)
 
 
@@ -352,15 +354,23 @@ def next_origin(message: Message, stamp: str | None) -> tuple[str | None, int]:
 
 
 def split_origin(origin: str) -> tuple[str, str, str, Position]:
-    """Split an origin into cluster, topic, partition name and position. Raises ValueError if it is not an origin."""
+    """Split an origin into cluster, topic, partition name and position, without the writer, if it names one.
+
+    Raises ValueError if it is not an origin.
+    """
     *names, position = origin.split("|")
+    if len(names) == 4:
+        del names[3]  # the writer
     cluster, topic, name = (part.replace("%7C", "|").replace("%25", "%") for part in names)
     return cluster, topic, name, parse_position(position)
 
 
-def position_of(origin: str | None, source: Partition) -> Position | None:
-    """Return the position in `origin`; None if the origin is not of the partition `source`, or has no valid position."""
-    if origin is None or not origin.startswith(prefix := origin_prefix(source)):
+def position_of(origin: str | None, prefix: str) -> Position | None:
+    """Return the position in `origin`; None if it does not consist of this prefix (see `origin_prefix`) and a position.
+
+    So a prefix without a writer does not match the origins of writers.
+    """
+    if origin is None or not origin.startswith(prefix):
         return None
     try:
         return parse_position(origin[len(prefix) :])

@@ -1,7 +1,8 @@
 """Finds the messages of a source that a target has stored: reads the target backward and parses the stamped origins.
 
-`source` is a source partition. `topic`, partition names and the positions `since`, `bounds`, `begin` and `end` are those of the
-target; all other positions are source positions.
+`source` is a source partition, and `writer` the writer that the origins name (see `OutboundSpec.writer`), or None for origins
+that name none; messages of other writers are ignored. `prefix` is the prefix of these origins. `topic`, partition names and the
+positions `since`, `bounds`, `begin` and `end` are those of the target; all other positions are source positions.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.topics import Bounds
-from mqbridge.message import Partition, Position, position_of
+from mqbridge.message import Partition, Position, origin_prefix, position_of
 from mqbridge.packed_positions import PackedPositions
 
 FIRST_WINDOW_MESSAGES, WINDOW_GROWTH = 256, 32
@@ -24,6 +25,7 @@ async def last_stored(
     partitions: Mapping[int, str],
     source: Partition,
     since: Mapping[int, Position] | None = None,
+    writer: str | None = None,
 ) -> dict[int, Position]:
     """Return the last source position that each target partition has stored, by partition index. Raises ClusterError.
 
@@ -31,21 +33,21 @@ async def last_stored(
     the source is found, down to the position `since` of the partition, or to its beginning. A partition without such a message
     is not in the result.
     """
-    bounds, since = await cluster.bounds(topic), since or {}
+    bounds, since, prefix = await cluster.bounds(topic), since or {}, origin_prefix(source, writer)
     positions = await asyncio.gather(
-        *(_last_stored_in(cluster, topic, name, bounds[name], source, since.get(index)) for index, name in partitions.items())
+        *(_last_stored_in(cluster, topic, name, bounds[name], prefix, since.get(index)) for index, name in partitions.items())
     )
     return {index: position for index, position in zip(partitions, positions, strict=True) if position is not None}
 
 
 async def _last_stored_in(
-    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, since: Position | None
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, prefix: str, since: Position | None
 ) -> Position | None:
     """Return the source position of the newest message from the source in one target partition; None if there is none."""
     async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
             last = None
-            async for position in _positions(cluster, topic, name, begin, end, source):
+            async for position in _positions(cluster, topic, name, begin, end, prefix):
                 last = position
             if last is not None:
                 return last
@@ -59,28 +61,29 @@ async def stored_from(
     source: Partition,
     first: Position,
     since: Mapping[int, Position] | None = None,
+    writer: str | None = None,
 ) -> dict[int, PackedPositions]:
     """Return all source positions from `first` on that each target partition has stored, by partition index.
 
     Messages of a source are stored in order. So reading a partition backward ends at the first window that has a message of the
     source before `first`, at the position `since` of the partition, or at its beginning. Raises ClusterError.
     """
-    bounds, since = await cluster.bounds(topic), since or {}
+    bounds, since, prefix = await cluster.bounds(topic), since or {}, origin_prefix(source, writer)
     positions = await asyncio.gather(
-        *(_stored_in(cluster, topic, name, bounds[name], source, first, since.get(index)) for index, name in partitions.items())
+        *(_stored_in(cluster, topic, name, bounds[name], prefix, first, since.get(index)) for index, name in partitions.items())
     )
     return dict(zip(partitions, positions, strict=True))
 
 
 async def _stored_in(
-    cluster: Cluster, topic: str, name: str, bounds: Bounds, source: Partition, first: Position, since: Position | None
+    cluster: Cluster, topic: str, name: str, bounds: Bounds, prefix: str, first: Position, since: Position | None
 ) -> PackedPositions:
     """Return all source positions from `first` on in one target partition."""
     stored = PackedPositions()
     async with aclosing(_backward_windows(cluster, topic, name, bounds, since)) as windows:
         async for begin, end in windows:
             reached_earlier = False
-            async for position in _positions(cluster, topic, name, begin, end, source):
+            async for position in _positions(cluster, topic, name, begin, end, prefix):
                 if position >= first:
                     stored.add(position)
                 else:
@@ -91,13 +94,13 @@ async def _stored_in(
 
 
 async def _positions(
-    cluster: Cluster, topic: str, name: str, begin: Position, end: Position, source: Partition
+    cluster: Cluster, topic: str, name: str, begin: Position, end: Position, prefix: str
 ) -> AsyncGenerator[Position, None]:
-    """Yield the source positions of the messages from `source` that are stored from `begin` to `end` (exclusive)."""
+    """Yield the source positions of the messages with such origins that are stored from `begin` to `end` (exclusive)."""
     async with aclosing(cluster.read(topic, name, begin, end)) as batches:
         async for batch in batches:
             for message in batch.messages:
-                if (position := position_of(message.origin, source)) is not None:
+                if (position := position_of(message.origin, prefix)) is not None:
                     yield position
 
 

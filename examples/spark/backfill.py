@@ -18,13 +18,15 @@ from mqbridge.spark.session import session
 
 
 def backfill(spark: SparkSession, source: str, target: str, topic: str, begin: str | None, end: str | None) -> None:
-    """Copy the messages stored from `begin` (default: the first message) up to `end` (default: the last message)."""
+    """Copy the messages stored from `begin` (default: the first message) up to `end` (default: the last message).
+
+    If it is repeated with the same times, it copies only what is missing. Other times are another job.
+    """
     options = {"url": source, "subscribe": topic, "propertiesFormat": "binary"}
     options |= {name: time for name, time in (("startingTimestamp", begin), ("endingTimestamp", end)) if time is not None}
     rows = spark.read.format("mqbridge").options(**options).load()
-    rows.write.format("mqbridge").options(url=target, topic=topic, createTopics=4, jobId=f"backfill of {topic}").mode(
-        "append"
-    ).save()
+    job = f"backfill of {topic} from {begin or 'the first'} to {end or 'the last'}"
+    rows.write.format("mqbridge").options(url=target, topic=topic, createTopics=4, jobId=job).mode("append").save()
 
 
 def write_orders(spark: SparkSession, url: str, topic: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from mqbridge.adapter.receipt import Receipt
@@ -36,6 +36,11 @@ class OutboundSpec:
     A system that cannot deduplicate does not repeat a send whose response was lost. It reports the failure at once, and the
     caller finds out with `resume` which messages are stored.
     """
+    writer: str | None = None
+    """An id that the stamped origins name besides the source: one writer stores each message of a source at most once.
+
+    `resume` finds the messages of this writer only. None: origins name no writer, and `resume` finds such messages.
+    """
     retries_unanswered: bool = True
     """Whether a system that cannot deduplicate repeats a send whose response was lost. It never does so with a `sender`.
 
@@ -50,12 +55,14 @@ class OutboundSpec:
     @property
     def origin_of(self) -> Callable[[Partition], str | None]:
         """A function that returns the origin prefix to stamp for a source partition, or None if messages keep their origin."""
-        return _stamped_origin if self.stamp_origin else _no_stamp
+        if not self.stamp_origin:
+            return _no_stamp
+        return _stamped_origin if self.writer is None else partial(_stamped_origin, writer=self.writer)
 
 
 @lru_cache(maxsize=4096)  # called once per batch
-def _stamped_origin(source: Partition) -> str | None:
-    return None if source is NO_SOURCE else origin_prefix(source)
+def _stamped_origin(source: Partition, writer: str | None = None) -> str | None:
+    return None if source is NO_SOURCE else origin_prefix(source, writer)
 
 
 def _no_stamp(source: Partition) -> str | None:  # noqa: ARG001 - the same for every source
@@ -105,8 +112,9 @@ class Outbound(Protocol):
         """Return the last position of this source partition that each target partition has stored, by partition index.
 
         Target partitions without a message of the source are left out. The result comes from the origins stamped on the stored
-        messages, so it is correct after any crash; with a `sender`, it may come from the system's deduplication state. `since`
-        limits the search: in a target partition (by index), messages before this position are not searched.
+        messages, so it is correct after any crash; with a `sender`, it may come from the system's deduplication state. Messages
+        of other writers (`OutboundSpec.writer`) do not count. `since` limits the search: in a target partition (by index),
+        messages before this position are not searched.
 
         If the system supports fencing, other producers are fenced until this outbound is closed: all of them, or with a `sender`
         only those of the same name. Raises ClusterError, RETRY while another such producer is connected.

@@ -10,7 +10,8 @@ They become fields again when the message is decoded. The names are part of the 
     mqbridge.event_time, mqbridge.deliver_at         ms since the epoch
     mqbridge.null                 `1` for a tombstone
     mqbridge.without              fields that are None, although a reader would find a value in other properties; joined by commas
-    mqbridge.origin               cluster|topic|partition|position of the message that this one was made from
+    mqbridge.origin               cluster|topic|partition|position of the message that this one was made from; if a writer that
+                                  looks for its messages wrote it, cluster|topic|partition|writer|position
     mqbridge.hops                 number of gateways that the message passed through; written only if it is 2 or more
     mqbridge.u.NAME               a user property whose own name is reserved
 

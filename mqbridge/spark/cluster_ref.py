@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.registry import load_adapters
+from mqbridge.adapter.registry import ClusterModel, load_adapters
 from mqbridge.errors import ConfigError
 
 
@@ -20,6 +20,11 @@ class ClusterRef:
     name: str
     system: str
     settings: BaseModel
+
+    @property
+    def identity(self) -> str:
+        """A text that names the real cluster (`ClusterModel.identity`); the cluster's name if its adapter has none."""
+        return (self.settings.identity if isinstance(self.settings, ClusterModel) else None) or self.name
 
     def make_cluster(self) -> Cluster:
         """Create the cluster, not yet connected. Raises ConfigError if this process does not find the system's adapter."""

@@ -316,8 +316,9 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "jobId",
-        "The name of the job. A batch write that is repeated under the same name resumes where it stopped. Default: a new name "
-        "for each batch write, and the id of the query for streams.",
+        "The name of the job. A batch write that is repeated under the same name resumes where it stopped. Jobs and queries with "
+        "different names never skip messages of each other, so each needs a name of its own. Default: a new name for each batch "
+        "write, and the id of the query for streams.",
         Usage.WRITE,
         "name",
         parsers.parse_text,

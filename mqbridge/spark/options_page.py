@@ -103,7 +103,8 @@ _COLUMN_MEANINGS = {
     "topic": "source topic",
     "partition": "index of the source partition",
     "position": "position in the source partition; sorts in message order",
-    "source": "source partition, with `part` at the end if a task read only a part of its range",
+    "source": "source partition, `cluster|topic|partition|index`. A cluster given by `url` is called after its addresses; for "
+    "any other name, `at=` and the addresses follow. `part` is at the end if a task read only a part of the partition's range",
     "origin": "where an earlier mqbridge route read the message",
     "hops": "number of mqbridge routes that the message passed",
     "defect": "why the message could not be decoded; the payload contains its bytes",

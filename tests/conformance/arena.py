@@ -68,8 +68,17 @@ class Arena:
         self._closers.append(inbound.close)
         return inbound
 
-    async def outbound(self, cluster: Cluster, topic: str, *, stamp_origin: bool = True, sender: str | None = None) -> Outbound:
-        outbound = await self.within(cluster.outbound(OutboundSpec(topic, stamp_origin=stamp_origin, sender=sender)))
+    async def outbound(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        stamp_origin: bool = True,
+        sender: str | None = None,
+        writer: str | None = None,
+    ) -> Outbound:
+        spec = OutboundSpec(topic, stamp_origin=stamp_origin, sender=sender, writer=writer)
+        outbound = await self.within(cluster.outbound(spec))
         self._closers.append(outbound.close)
         return outbound
 

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.adapter.cluster import Capabilities, Cluster
 from mqbridge.errors import Failure
-from mqbridge.message import Batch, Message, Partition, Share, format_position, origin_prefix, parse_position
+from mqbridge.message import Batch, Message, Partition, Share, format_position, origin_prefix, parse_position, split_origin
 from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered, numbers
 
 EVENT_TIME = 1_700_000_123_456
@@ -174,6 +174,29 @@ async def test_resume_does_not_search_before_since(arena: Arena, cluster: Cluste
     await arena.send(outbound, 0, numbered(5, 9))
     await arena.send(outbound, 1, numbered(9, 11))
     assert await arena.within(outbound.resume(SOURCE, since)) == {0: (8,), 1: (10,)}
+
+
+async def test_resume_finds_only_the_messages_of_the_same_writer(arena: Arena, cluster: Cluster) -> None:
+    topic, group = await arena.topic(cluster), fresh_group()
+    for writer, last in ((None, 9), ("0123456789abcdef", 4), ("0000000000000007", 6)):
+        outbound = await arena.outbound(cluster, topic, writer=writer)
+        assert await arena.within(outbound.resume(SOURCE)) == {}
+        await arena.send(outbound, 0, numbered(0, last + 1))
+        await arena.within(arena.harness.settle())
+        assert await arena.within(outbound.resume(SOURCE)) == {0: (last,)}
+        await arena.within(outbound.close())
+    by_url = Partition("pulsar://a:6650,[::1]:6651/x/y", SOURCE.topic, SOURCE.name, 0)
+    outbound = await arena.outbound(cluster, topic, writer="0000000000000007")
+    assert not (await arena.within(outbound.send(0, Share(Batch.of(numbered(8, 9), by_url))))).failures
+    await arena.within(arena.harness.settle())
+    assert await arena.within(outbound.resume(by_url)) == {0: (8,)}
+    inbound = await arena.inbound(cluster, topic, group)
+    received, _ = await arena.take(await arena.lane(inbound), 23)
+    for source, stored, position in ((SOURCE, received[21], (6,)), (by_url, received[22], (8,))):
+        assert stored.origin == origin_prefix(source, "0000000000000007") + format_position(position)
+        assert split_origin(stored.origin) == (source.cluster, source.topic, source.name, position)
+        assert stored.hops == 1
+        assert not any(name.startswith("mqbridge.") for name, _ in stored.properties)
 
 
 async def test_a_sender_resumes_after_its_last_stored_message(arena: Arena, cluster: Cluster) -> None:

@@ -80,8 +80,9 @@ def test_a_cluster_given_by_url_is_recognized_by_its_identity() -> None:
     guard = LoopGuard("pulsar", ["orders"], 8, seen.append, identity="pulsar://here:6650")
     there = Message(b"there", origin=origin("pulsar://there:6650", "orders"), hops=1)
     here = Message(b"here", origin=origin("pulsar://here:6650", "orders"), hops=1)
-    assert guard.keep(share([there, here])).messages == [there]
-    assert seen == [1]
+    by_job = Message(b"job", origin=origin_prefix(Partition("pulsar", "orders", "0", 0), "0123456789abcdef") + "3", hops=1)
+    assert guard.keep(share([there, here, by_job])).messages == [there]
+    assert seen == [2]
 
 
 async def test_the_guard_of_a_route_knows_the_identity_of_its_target() -> None:

@@ -224,7 +224,7 @@ def test_a_cluster_of_a_configuration_file_is_read(log: Log, tmp_path: Path) -> 
         f"clusters:\n  here: {{system: log, path: {log.path}}}\n  there: {{system: log, path: {tmp_path}/other.db}}\n"
     )
     frame = log.spark.read.format("mqbridge").options(config=str(config), cluster="here", subscribe="orders").load()
-    assert [row.source for row in frame.collect()] == ["here|orders|0|0"]
+    assert [row.source for row in frame.collect()] == [f"here|orders|0|0|at=log://{log.path}"]
 
 
 def test_with_mode_ranges_each_row_is_a_range(log: Log) -> None:

@@ -45,6 +45,11 @@ class FilesConfig(ClusterModel):
         """Return the configuration for a URL such as `files:///var/topics`."""
         return cls(path=Path(url.removeprefix("files://")))
 
+    @property
+    def identity(self) -> str:
+        """The folder's absolute path, by which clusters are told apart whatever a configuration calls them."""
+        return f"files://{self.path.resolve()}"
+
 
 class NoOptions(BaseModel):
     """Options of a source or a target of a route: there are none."""
@@ -352,7 +357,8 @@ class FilesOutbound:
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the last position of `source` that each partition has stored, from the origins of the stored messages."""
-        return await last_stored(self._cluster, self._spec.topic, {n: str(n) for n in range(self.partitions)}, source, since)
+        partitions = {index: str(index) for index in range(self.partitions)}
+        return await last_stored(self._cluster, self._spec.topic, partitions, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Close the outbound. No send is in flight."""

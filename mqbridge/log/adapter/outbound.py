@@ -125,7 +125,7 @@ class LogOutbound:
         Other producers may append meanwhile: a log cannot fence them.
         """
         partitions = {index: str(index) for index in range(self.partitions)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
+        return await last_stored(self._cluster, self._spec.topic, partitions, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the sends in flight until the deadline (loop time; None: CLOSE_S from now), then fail the rest with FATAL."""

@@ -15,7 +15,7 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
 from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.memory.broker import Broker, StoredPartition
-from mqbridge.message import Message, Partition, Position, Share, format_position, next_origin, position_of
+from mqbridge.message import Message, Partition, Position, Share, format_position, next_origin, origin_prefix, position_of
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tasks import cancel, spawn
@@ -118,10 +118,11 @@ class MemoryOutbound:
         `since` has the position in each target partition, by index, from which its messages are searched; without one, all are.
         """
         last_positions: dict[int, Position] = {}
+        prefix = origin_prefix(source, self._spec.writer)
         for number, stored in enumerate(self._partitions):
             (begin,) = (since or {}).get(number, (stored.first,))
             messages = stored.messages[max(0, begin - stored.first) :]
-            positions = [position for m in messages if (position := position_of(m.origin, source)) is not None]
+            positions = [position for m in messages if (position := position_of(m.origin, prefix)) is not None]
             if positions:
                 last_positions[number] = positions[-1]
         return last_positions

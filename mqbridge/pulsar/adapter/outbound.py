@@ -218,7 +218,7 @@ class PulsarOutbound:
     ) -> dict[int, Position]:
         """Return the last stored source positions, found by reading the partitions backward."""
         names = {index: self._targets[index].name for index in partitions}
-        return await last_stored(self._cluster, self._spec.topic, names, source, since)
+        return await last_stored(self._cluster, self._spec.topic, names, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for entries in flight until `deadline` (loop time; None: CLOSE_S seconds from now), then close the producers."""

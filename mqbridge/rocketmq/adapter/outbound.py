@@ -170,7 +170,7 @@ class RocketMQOutbound:
         producers are not fenced, because RocketMQ cannot do it.
         """
         partitions = {index: partition_name(queue) for index, queue in enumerate(self._queues)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source, since)
+        return await last_stored(self._cluster, self._spec.topic, partitions, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for sends in flight until the deadline, then close; sends without a receipt then fail.

@@ -18,7 +18,7 @@ from mqbridge.message import NO_SOURCE, Batch, Message
 from mqbridge.spark.arrow import lists
 from mqbridge.spark.arrow.columns import MessageColumns
 from mqbridge.spark.arrow.native_columns import native_messages
-from mqbridge.spark.schema import parse_source
+from mqbridge.spark.schema import RowSource, parse_source
 
 Arrays = dict[str, pa.Array]
 """The message columns of a record batch by name, in their canonical types."""
@@ -31,11 +31,13 @@ class SourceRun:
     batch      the messages of these rows; its partition is NO_SOURCE if the rows have no source or no position
     first_row  index of the first of these rows in the record batch
     is_part    whether other tasks of the same Spark batch read further rows of this partition
+    cluster    identity of the partition's cluster, see `RowSource.cluster`
     """
 
     batch: Batch
     first_row: int
     is_part: bool
+    cluster: str
 
 
 class MessageDecoder:
@@ -121,18 +123,18 @@ def _split_at_sources(messages: Sequence[Message], arrays: Arrays) -> list[Sourc
     sizes = pc.binary_length(arrays["payload"])
     runs, begin = [], 0
     for source, end in _find_source_ends(arrays, len(messages)):
-        partition, is_part = (NO_SOURCE, False) if source is None else parse_source(source)
+        row_source = RowSource(NO_SOURCE) if source is None else parse_source(source)
         run = messages[begin:end]
         first, last = run[0].position, run[-1].position
         batch = Batch(
-            partition,
+            row_source.partition,
             run,
             count=len(run),
             size=pc.sum(sizes.slice(begin, end - begin)).as_py() or 0,
             first=first,
             next=(*last[:-1], last[-1] + 1) if last else (),
         )
-        runs.append(SourceRun(batch, begin, is_part))
+        runs.append(SourceRun(batch, begin, row_source.is_part, row_source.cluster))
         begin = end
     return runs
 

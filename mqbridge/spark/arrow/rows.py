@@ -26,16 +26,16 @@ MAX_BYTES = 8 << 20
 class RowBuilder:
     """Builds the rows of batches. Each task has its own builder, which caches the columns of the current partition.
 
-    With `binary_properties`, each row has its properties as one blob instead of a map. With `is_part`, the column `source` says
-    that the task reads only a part of the partition's range.
+    With `binary_properties`, each row has its properties as one blob instead of a map. `cluster` and `is_part` are those of
+    `format_source`: the identity of the cluster, and whether the task reads only a part of the partition's range.
 
     Every record batch has exactly the schema `schema`, because Spark rejects any other.
     """
 
-    def __init__(self, *, binary_properties: bool = False, is_part: bool = False) -> None:
+    def __init__(self, *, cluster: str | None = None, binary_properties: bool = False, is_part: bool = False) -> None:
         spark_schema = message_schema(binary_properties=binary_properties)
         self.schema: pa.Schema = to_arrow_schema(spark_schema, timezone="UTC")
-        self._binary_properties, self._is_part = binary_properties, is_part
+        self._cluster, self._binary_properties, self._is_part = cluster, binary_properties, is_part
         self._partition: Partition | None = None
         """The partition of the last batch; None before the first batch."""
         self._partition_columns: dict[str, pa.Array] = {}
@@ -92,7 +92,7 @@ class RowBuilder:
             values = {
                 "topic": partition.topic,
                 "partition": partition.index,
-                "source": format_source(partition, is_part=self._is_part),
+                "source": format_source(partition, self._cluster, is_part=self._is_part),
             }
             rows = max(count, MAX_ROWS)
             self._partition_columns = {

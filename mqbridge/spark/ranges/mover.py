@@ -58,7 +58,15 @@ class Pump:
 
         async def move_range(row: RangeRow) -> Counts:
             async with range_slots:
-                transfer = Transfer(self.spec, row.partition, self.job, find_cluster=find_cluster, replay=replay, budget=budget)
+                transfer = Transfer(
+                    self.spec,
+                    row.partition,
+                    self.job,
+                    cluster=self._source_cluster(row.partition.cluster).identity,
+                    find_cluster=find_cluster,
+                    replay=replay,
+                    budget=budget,
+                )
                 async with aclosing(self._read(row, find_cluster)) as batches:
                     return await transfer.run(batches)
 

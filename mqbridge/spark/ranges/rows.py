@@ -77,14 +77,14 @@ def parse_ranges(batch: pa.RecordBatch) -> list[RangeRow]:
     """Return the ranges of a record batch; its columns may have any order. Raises ValueError for an invalid `source`."""
     ranges: list[RangeRow] = []
     for row in batch.to_pylist():
-        partition, is_part = parse_source(row["source"])
+        source = parse_source(row["source"])
         begin, end = tuple(row["begin"]), tuple(row["end"])
         ranges.append(
             RangeRow(
-                partition,
+                source.partition,
                 begin,
                 end,
-                is_part=is_part,
+                is_part=source.is_part,
                 estimated_messages=row.get("estimated_messages") or 0,
                 estimated_bytes=row.get("estimated_bytes") or 0,
             )

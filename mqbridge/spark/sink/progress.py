@@ -66,6 +66,8 @@ class Progress:
     """Sums over all batches, by the field names of `Counts`."""
     query: str = ""
     """Spark's id of the query; empty if unknown."""
+    names_writers: bool = True
+    """Whether the origins of all messages of the batch that has begun name their writer. Earlier versions wrote none."""
 
     def of_query(self, query: str) -> "Progress":
         """Return this state for the query with this id (empty: unknown). The state of another query is emptied, except `runs`."""
@@ -86,7 +88,7 @@ class Progress:
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
         ends = find_ends() if self.committed < 0 else self.ends
-        return replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends), Stage.FRESH
+        return replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends, names_writers=True), Stage.FRESH
 
     def decide(self, batch_id: int, stage: Stage) -> Stage:
         """Return the stage for a task of this batch; `stage` is the stage that `begin` returned."""
@@ -125,6 +127,7 @@ class Progress:
                 "ends": ends,
                 "totals": dict(self.totals),
                 "query": self.query,
+                "names_writers": self.names_writers,
             },
             option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS,
         )
@@ -142,7 +145,15 @@ class Progress:
                 }
                 for topic in content["ends"]
             }
-            return cls(content["committed"], content["begun"], content["runs"], ends, content["totals"], content.get("query", ""))
+            return cls(
+                content["committed"],
+                content["begun"],
+                content["runs"],
+                ends,
+                content["totals"],
+                content.get("query", ""),
+                content.get("names_writers", False),
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is not a progress file of the sink: {error!r}") from error
 

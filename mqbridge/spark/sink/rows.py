@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from mqbridge.errors import ConfigError
 from mqbridge.message import NO_SOURCE, Batch, Partition, Position, format_position
 from mqbridge.spark.arrow.messages import MessageDecoder
+from mqbridge.spark.schema import format_source
 from mqbridge.spark.transfer.spec import PartitionMode
 from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 
@@ -20,12 +21,20 @@ MESSAGE_OVERHEAD_BYTES = 400
 class Stream(NamedTuple):
     """Identifies the rows of one source partition for one topic, which are written in order.
 
+    `cluster` is the identity of the source's cluster (`RowSource.cluster`): two clusters may have the same name.
+
     `topic` is None if the spec of the targets names the topic. It is empty if the column `topic` must name it, but is NULL:
     the transfer then refuses the rows.
     """
 
     source: Partition
     topic: str | None
+    cluster: str = ""
+
+    @property
+    def label(self) -> tuple[str, str | None]:
+        """The source partition as text, as in the column `source`, and the topic."""
+        return format_source(self.source, self.cluster or None), self.topic
 
 
 class RowReader:
@@ -57,7 +66,7 @@ class RowReader:
                         hint="Read without minPartitions and maxRecordsPerPartition, or write with deduplicate=false",
                     )
                 batch.held_bytes = group.slice(run.first_row, batch.count).nbytes + MESSAGE_OVERHEAD_BYTES * batch.count
-                stream = Stream(batch.partition, topic)
+                stream = Stream(batch.partition, topic, run.cluster)
                 if self._deduplicate and batch.partition is not NO_SOURCE:
                     self._check_order(stream, batch)
                 if self._partition_mode != "rule":

@@ -10,7 +10,6 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import NO_SOURCE, Batch
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
-from mqbridge.spark.schema import format_source
 from mqbridge.spark.sink.rows import Stream
 from mqbridge.spark.sink.settings import SinkSettings
 from mqbridge.spark.transfer.counts import Counts
@@ -181,10 +180,16 @@ class TaskWriter:
         spec = self._settings.spec if stream.topic is None else self._settings.spec.with_topic(stream.topic)
         await self._create_topics(spec.targets[0].topic)
         if stream.source is not NO_SOURCE:
-            self._result.streams.add((format_source(stream.source), stream.topic))
+            self._result.streams.add(stream.label)
         queue = _BatchQueue(self._queue_budget, self._gate)
         transfer = Transfer(
-            spec, stream.source, self._job, find_cluster=self._find_cluster, replay=self._replay, budget=self._send_budget
+            spec,
+            stream.source,
+            self._job,
+            cluster=stream.cluster,
+            find_cluster=self._find_cluster,
+            replay=self._replay,
+            budget=self._send_budget,
         )
         self._raise_first_error()
         task = spawn(self._run_transfer(transfer, queue), f"writing {stream.source} to {stream.topic}", log_errors=False)

@@ -67,7 +67,8 @@ class BatchWriter(DataSourceArrowWriter):
         task = TaskId.current()
         # By an earlier attempt at this task, or by an earlier run of a job with a name.
         may_be_stored = task.attempt > 0 or self._settings.job is not None
-        replay = Replay(self._initial_ends or {}) if may_be_stored else None
+        # An earlier version may have run a job of this name.
+        replay = Replay(self._initial_ends or {}, may_be_unnamed=self._settings.job is not None) if may_be_stored else None
         return TaskMessage(write_rows(self._settings, self._job, iterator, replay, fence=None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -134,8 +135,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             fence = background_loop().run(_make_fence(self._files, task.batch, task.partition, Attempt(progress.runs, task.id)))
         is_repeated = fence is not None and background_loop().run(fence.begin())
         may_be_stored = stage is Stage.REPLAY or task.attempt > 0 or is_repeated
-        replay = Replay(progress.ends_before(task.batch)) if may_be_stored else None
-        job = self._settings.job or task.query or ""  # the same in every attempt at the batch
+        replay = Replay(progress.ends_before(task.batch), may_be_unnamed=not progress.names_writers) if may_be_stored else None
+        job = self._settings.job or task.query  # the same in every attempt at the batch
+        assert job  # noqa: S101 - Spark gives every query an id; without one, all queries would be one writer
         return TaskMessage(write_rows(self._settings, job, iterator, replay, fence))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

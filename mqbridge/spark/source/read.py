@@ -39,7 +39,7 @@ def read_task(settings: SourceSettings, task: RangeTask) -> Iterator[pa.RecordBa
         yield build_ranges([range_row(settings, task)])
         return
     # is_part: other tasks of the batch read other ranges of the same partition
-    builder = RowBuilder(binary_properties=settings.binary_properties, is_part=task.is_part)
+    builder = RowBuilder(cluster=settings.cluster.identity, binary_properties=settings.binary_properties, is_part=task.is_part)
     for batch in background_loop().iterate(_task_batches(settings, task)):
         yield from builder.build_slices(batch)
 

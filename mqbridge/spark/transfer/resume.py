@@ -1,6 +1,8 @@
-"""Finds which messages of a range a target already stores, so that a repeated attempt does not send them again.
+"""Finds which messages of a range a writer has stored in a target, so that a repeated attempt does not send them again.
 
-In each target partition, an attempt stores the messages of a source in order. No message after the last stored position is
+Messages of other writers do not count (see `writer_id`): another job may have stored a copy of the same source message.
+
+In each target partition, a writer stores the messages of a source in order. No message after the last stored position is
 stored. A message before it is stored, unless it was refused: later messages were in flight when the refusal arrived, and the
 attempt may have crashed before it stored the dead letter. The positions before the last one are therefore looked up in the target
 and among the dead letters. A message in neither gets the partition index MISSED, which the outbound refuses. So the message
@@ -20,7 +22,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.message import Message, Partition, Position, Share, format_position, position_of
+from mqbridge.message import Message, Partition, Position, Share, format_position, origin_prefix, position_of
 from mqbridge.packed_positions import PackedPositions
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
@@ -75,9 +77,17 @@ async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
 
 
 async def find_stored(
-    cluster: Cluster, topic: str, outbound: Outbound, source: Partition, first: Position, since: Mapping[int, Position] | None
+    cluster: Cluster,
+    topic: str,
+    outbound: Outbound,
+    source: Partition,
+    first: Position,
+    writer: str,
+    since: Mapping[int, Position] | None,
 ) -> StoredPositions:
-    """Find the positions of a source, from `first` on, that a target stores.
+    """Find the positions of a source, from `first` on, that this writer has stored in a target.
+
+    `outbound` writes under the id `writer`, so its `resume` finds the same messages.
 
     `since` are the ends of the target partitions before the first attempt, by index. Each is searched from there, or from its
     first message if `since` is None or lacks it.
@@ -94,10 +104,10 @@ async def find_stored(
         raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} does not exist any more")
     names = {index: described.partitions[index] for index in reached}
     searched_from = since or {}
-    stored = await stored_from(cluster, topic, names, source, first, since)
+    stored = await stored_from(cluster, topic, names, source, first, since, writer)
     # A job that was started again under its old name, but without its checkpoint, may have stored messages before `since`.
     if incomplete := {index: names[index] for index in names if index in searched_from and stored[index].highest < last[index]}:
-        stored |= await stored_from(cluster, topic, incomplete, source, first)
+        stored |= await stored_from(cluster, topic, incomplete, source, first, writer=writer)
     bounds = await cluster.bounds(topic)
     complete_after: dict[int, Position] = {}
     for index, name in names.items():
@@ -114,20 +124,21 @@ async def find_stored(
 
 
 async def find_dead_letters(
-    cluster: Cluster, topic: str, source: Partition, first: Position, since: Mapping[int, Position] | None
+    cluster: Cluster, topic: str, source: Partition, first: Position, writer: str | None, since: Mapping[int, Position] | None
 ) -> dict[str, set[Position]]:
-    """Return the positions of a source, from `first` on, that have a dead letter, by the label of the refusing target.
+    """Return the positions of a source, from `first` on, that have a dead letter of this writer, by the refusing target's label.
 
     A label is `cluster/topic`. Dead letters are in no order, so each partition of the topic is read completely, from its position
     in `since`, or from its first message if it has none there. Raises ClusterError.
     """
     described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
+    prefix = origin_prefix(source, writer)
     positions_of: dict[str, set[Position]] = {}
     for index, name in enumerate(described.partitions if described else ()):
         begin = max(bounds[name].first, (since or {}).get(index, ()))
         async for batch in cluster.read(topic, name, begin, bounds[name].next):
             for letter in batch.messages:
-                position = position_of(letter.origin, source)
+                position = position_of(letter.origin, prefix)
                 if position is not None and position >= first:
                     positions_of.setdefault(_refusing_target(letter), set()).add(position)
     return positions_of

@@ -88,6 +88,9 @@ class Replay:
 
     In each target partition they are stored at or after its position in `since`, or anywhere if `since` has no position for the
     partition.
+
+    may_be_unnamed  an earlier version may have stored them, whose origins name no writer
     """
 
     since: TopicEnds = field(default_factory=dict)
+    may_be_unnamed: bool = False

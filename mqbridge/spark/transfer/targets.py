@@ -25,6 +25,8 @@ from mqbridge.spark.transfer.resume import ResumedTarget, StoredPositions, find_
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicKey
 from mqbridge.spark.transfer.tally import Tally
 from mqbridge.spark.transfer.target_partitions import CheckedOutbound, RefusingOutbound, RowPartitioner
+from mqbridge.spark.transfer.unnamed import warn_of_unnamed
+from mqbridge.spark.transfer.writer_id import DEAD_LETTERS, SourceJob
 
 log = logging.getLogger(__name__)
 
@@ -35,23 +37,26 @@ FindCluster = Callable[[ClusterRef], AbstractAsyncContextManager[Cluster]]
 """Returns a context that provides the connected cluster: `BackgroundLoop.cluster`, or its replacement in tests."""
 
 
-def sender_name(job: str, source: Partition) -> str:
-    """Return the sender (producer name) under which every attempt of a job sends the messages of a source partition."""
-    return quote(f"mqbridge|{job}|{origin_prefix(source)}", safe="|")
+def sender_name(job: str, source: Partition, writer: str) -> str:
+    """Return the sender (producer name) under which every attempt of a writer sends the messages of a source partition.
+
+    The writer's id makes it unique; people recognize the job and the source.
+    """
+    return quote(f"mqbridge|{job}|{origin_prefix(source, writer)}", safe="|")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
     """What the targets are opened for: the messages of one source, from `first` on.
 
-    job     the name of the job, the same in every attempt
+    job     the job and the cluster of the source, the same in every attempt
     first   position of the first message to send
     replay  where an earlier attempt may have stored messages from `first` on; None if none can be stored already
     """
 
     spec: TargetsSpec
     source: Partition
-    job: str
+    job: SourceJob
     first: Position
     replay: Replay | None
 
@@ -67,9 +72,14 @@ class OpenRequest:
         raise ConfigError(f"the source topics of route {self.spec.name!r} do not include {topic!r}")
 
     @property
-    def sender(self) -> str | None:
-        """The producer name. None without deduplication, and for messages without a source, which cannot be identified."""
-        return sender_name(self.job, self.source) if self.spec.deduplicate and self.source is not NO_SOURCE else None
+    def dead_letter_writer(self) -> str | None:
+        """The writer id in the origins of dead letters; None if stored ones are not found."""
+        return self.job.writer_id(DEAD_LETTERS) if self.finds_stored else None
+
+    @property
+    def finds_stored(self) -> bool:
+        """Whether stored messages are found and skipped. Not without deduplication or a source, which identifies messages."""
+        return self.spec.deduplicate and self.source is not NO_SOURCE
 
 
 class OpenTargets:
@@ -93,15 +103,19 @@ class OpenTargets:
             # With a producer name, the transfer finds stored dead letters in the topic after a failure. So the outbound must not
             # repeat sends without a response, which might store them twice.
             outbound = await self._open_outbound(
-                dead_letter.cluster, dead_letter.topic, options=None, sender=None, retries_unanswered=request.sender is None
+                dead_letter.cluster,
+                dead_letter.topic,
+                options=None,
+                writer=request.dead_letter_writer,
+                retries_unanswered=not request.finds_stored,
             )
             label = f"{dead_letter.cluster}/{dead_letter.topic}"
             self.dead_letters = BoundedDeadLetters(self._spec.name, outbound, label, self._spec.max_dead_letters)
-            if request.sender is not None:
+            if request.finds_stored:
                 dead_positions = await self._find_dead_letters(self._clusters[dead_letter.cluster], dead_letter.topic)
         selected_topic = request.selected_topic
-        for config in self._spec.targets:
-            self.targets.append(await self._open_target(config, selected_topic, dead_positions))
+        for number, config in enumerate(self._spec.targets):
+            self.targets.append(await self._open_target(number, config, selected_topic, dead_positions))
 
     async def close(self, deadline: float | None) -> None:
         """Close all open outbounds, by the deadline (loop time); None: the default of `close_by_deadline`."""
@@ -110,12 +124,14 @@ class OpenTargets:
         await close_by_deadline(deadline, f"closing the targets of {self._request.source}", *closing)
 
     async def _open_target(
-        self, config: TargetConfig, selected_topic: SelectedTopic, dead_positions: Mapping[str, set[Position]]
+        self, number: int, config: TargetConfig, selected_topic: SelectedTopic, dead_positions: Mapping[str, set[Position]]
     ) -> ResumedTarget:
+        """Open the target with this number in the spec, and find the messages that it stores."""
         cluster, request = self._clusters[config.cluster], self._request
         topic = config.topic if self._spec.topic_from_rows else render_target_topic(config.topic, selected_topic)
         label = f"{config.cluster}/{topic}"
-        if any(target.label == label for target in self.targets) and request.sender is not None:
+        writer = request.job.target_writer_id(number, topic) if request.finds_stored else None
+        if any(target.label == label for target in self.targets) and writer is not None:
             raise ConfigError(
                 f"two targets of route {self._spec.name!r} are {label}:"
                 " a repeated attempt could not tell which of them stored a message",
@@ -125,11 +141,14 @@ class OpenTargets:
         if self._spec.topic_from_rows and await cluster.describe(topic) is None:
             outbound = RefusingOutbound(f"the target topic {topic!r} does not exist")
         else:
+            sender = None if writer is None else sender_name(request.job.name, request.source, writer)
             # `sender` makes the outbound send in order, see `_open_outbound`.
-            outbound = CheckedOutbound(await self._open_outbound(config.cluster, topic, config.options, sender=request.sender))
+            outbound = CheckedOutbound(
+                await self._open_outbound(config.cluster, topic, config.options, writer=writer, sender=sender)
+            )
         stored_before = None
-        if request.sender is not None:
-            stored_before = await self._find_stored(cluster, topic, outbound)
+        if writer is not None:
+            stored_before = await self._find_stored(cluster, topic, outbound, writer)
             stored_before = stored_before.with_dead_letters(dead_positions.get(label, ()))
         return ResumedTarget(
             label,
@@ -141,30 +160,33 @@ class OpenTargets:
             stored_before=stored_before,
         )
 
-    async def _find_stored(self, cluster: Cluster, topic: str, outbound: Outbound) -> StoredPositions:
-        """Find the positions that the target stores. Always calls `resume`, because that fences other senders of the same name.
+    async def _find_stored(self, cluster: Cluster, topic: str, outbound: Outbound, writer: str) -> StoredPositions:
+        """Find the positions that this writer has stored in the target. Always calls `resume`: it fences other senders.
 
         Without a replay, no message should be stored yet, so the search starts at the current ends.
         """
         request = self._request
         if request.replay is not None:
             since = request.replay.since.get((cluster.name, topic))
-            return await find_stored(cluster, topic, outbound, request.source, request.first, since)
+            stored = await find_stored(cluster, topic, outbound, request.source, request.first, writer, since)
+            if request.replay.may_be_unnamed and not stored.last:
+                await warn_of_unnamed(cluster, topic, request.source, request.first, since)
+            return stored
         ends = self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
         last = await outbound.resume(request.source, ends)
-        # An earlier job with the same producer name is still in the system's deduplication state.
+        # An earlier run of this job is still in the system's deduplication state.
         if any(position >= request.first for position in last.values()):
             log.warning(
-                "%s: %s/%s already stores messages of this source up to position %s, sent under the producer name %r; these are "
+                "%s: %s/%s already stores messages of this source up to position %s, sent by this job (writer id %s); these are "
                 "skipped. If the source topic was deleted and created again, use a new checkpoint and another jobId",
                 request.source,
                 cluster.name,
                 topic,
                 format_position(max(last.values())),
-                request.sender,
+                writer,
             )
             # The earlier job may have stored them anywhere, so search the whole topic.
-            return await find_stored(cluster, topic, outbound, request.source, request.first, since=None)
+            return await find_stored(cluster, topic, outbound, request.source, request.first, writer, since=None)
         return StoredPositions(last)
 
     async def _find_dead_letters(self, cluster: Cluster, topic: str) -> dict[str, set[Position]]:
@@ -174,15 +196,23 @@ class OpenTargets:
             self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
             return {}
         since = request.replay.since.get((cluster.name, topic))
-        return await find_dead_letters(cluster, topic, request.source, request.first, since)
+        return await find_dead_letters(cluster, topic, request.source, request.first, request.dead_letter_writer, since)
 
     async def _open_outbound(
-        self, cluster: str, topic: str, options: BaseModel | None, sender: str | None, *, retries_unanswered: bool = True
+        self,
+        cluster: str,
+        topic: str,
+        options: BaseModel | None,
+        *,
+        writer: str | None,
+        sender: str | None = None,
+        retries_unanswered: bool = True,
     ) -> Outbound:
         spec = replace(
             outbound_spec(self._spec.delivery, topic, options),
             max_elapsed_s=RESEND_S,
             sender=sender,
+            writer=writer,
             retries_unanswered=retries_unanswered,
         )
         if sender is not None:  # no message may overtake another: the last stored position proves that earlier ones are stored
@@ -197,6 +227,7 @@ class RefusingTargets(OpenTargets):
 
     async def _open_target(
         self,
+        number: int,  # noqa: ARG002
         config: TargetConfig,
         selected_topic: SelectedTopic,  # noqa: ARG002
         dead_positions: Mapping[str, set[Position]],
@@ -205,7 +236,7 @@ class RefusingTargets(OpenTargets):
         label = f"{config.cluster}/"
         partitioner = RowPartitioner(config.partitions, outbound, partition_mode="rule")
         stored_before = None
-        if self._request.sender is not None:
+        if self._request.finds_stored:
             stored_before = StoredPositions({}).with_dead_letters(dead_positions.get(label, ()))
         return ResumedTarget(label, outbound, partitioner, self._tally, stored_before=stored_before)
 

@@ -33,6 +33,7 @@ from mqbridge.spark.transfer.lane import IteratorLane
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicEnds
 from mqbridge.spark.transfer.tally import Tally
 from mqbridge.spark.transfer.targets import FindCluster, OpenRequest, OpenTargets, open_targets
+from mqbridge.spark.transfer.writer_id import SourceJob
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class Transfer:
 
     spec    the targets, the filter and the delivery settings
     source  the source partition, or NO_SOURCE for messages that were not received from any source
-    job     the name of the job, the same in every attempt. Job and source form the producer name for deduplication
+    job     the name of the job, the same in every attempt. Job, source and target form the writer's id (see `writer_id`)
+    cluster identity of the source's cluster (`ClusterRef.identity`); "" if it is the name in `source`
     replay  where an earlier attempt may have stored some of the messages; None if this is the first attempt
     budget  limits the bytes in flight; the transfers of a task share one. None: the transfer makes its own
 
@@ -58,11 +60,13 @@ class Transfer:
         source: Partition,
         job: str,
         *,
+        cluster: str = "",
         find_cluster: FindCluster,
         replay: Replay | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._spec, self._source, self._job, self._find_cluster, self._replay = spec, source, job, find_cluster, replay
+        self._spec, self._source, self._find_cluster, self._replay = spec, source, find_cluster, replay
+        self._job = SourceJob(job, cluster or source.cluster)
         self._budget = Budget(spec.delivery.in_flight_bytes) if budget is None else budget
         self._tally = Tally()
         """Counts each batch once, even if it is sent in several rounds."""

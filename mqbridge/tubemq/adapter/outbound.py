@@ -22,10 +22,13 @@ from mqbridge.tubemq.mapping.share import encode_share
 REQUEST_OVERHEAD_BYTES = 450
 """Memory of a queued message in addition to its data. Measured with a million messages of 1 byte and of 20: 390 and 440 bytes."""
 
-LastStored = Callable[[str, Mapping[int, str], Partition, Mapping[int, Position] | None], Awaitable[Mapping[int, Position]]]
+LastStored = Callable[
+    [str, Mapping[int, str], Partition, Mapping[int, Position] | None, str | None], Awaitable[Mapping[int, Position]]
+]
 """Function that returns the last position of a source that each partition of a topic has stored, by partition index.
 
-The arguments are the topic, its partition names by index, the source, and optionally the positions from which to search."""
+The arguments are the topic, its partition names by index, the source, and optionally the positions from which to search and the
+writer whose messages to find."""
 
 
 class _PendingSend:
@@ -141,7 +144,7 @@ class TubeMQOutbound:
         `since` limits the search: each target partition is read backward down to its position there; None for no limit. Does not
         fence other producers: TubeMQ has no way to do this.
         """
-        return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since)
+        return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the receipts until `deadline` (event loop time; None: CLOSE_S (30 s) from now); sends still pending then fail.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mqbridge.message import Message
+from mqbridge.message import Message, split_origin
 from tests.kit.spark import run_available
 from tests.spark.sink.logs import Log
 
@@ -65,8 +65,7 @@ def test_a_repeated_batch_write_stores_each_row_once_in_order(spark_with_mqbridg
         assert log.payloads("copy") == expected_payloads()
     message = log.read("copy")[1][5]
     assert (message.key, message.msg_type, message.properties) == ("key 5", "a", (("n", "5"),))
-    assert message.origin is not None
-    assert message.origin.endswith("|orders|1|5")
+    assert split_origin(message.origin or "") == (log.url, "orders", "1", (5,))
 
 
 def test_rows_without_a_source_go_to_the_topic_of_their_column_by_key(spark_with_mqbridge: SparkSession, log: Log) -> None:

@@ -206,9 +206,31 @@ def test_the_attempts_of_one_batch_write_store_each_message_once(log: Log, monke
 
     for job in ({}, {"jobId": "named"}):
         pickled = pickle.dumps(make_writer(options | job, SCHEMA, overwrite=False))
-        assert counts(write(pickled, range(6), 0)) == ((6, 0) if not job else (0, 6))
-        assert counts(write(pickled, range(10), 1)) == ((4, 6) if not job else (0, 10))
+        assert counts(write(pickled, range(6), 0)) == (6, 0)
+        assert counts(write(pickled, range(10), 1)) == (4, 6)
+    pickled = pickle.dumps(make_writer(options | {"jobId": "named"}, SCHEMA, overwrite=False))
+    assert counts(write(pickled, range(10), 0)) == (0, 10), "the job is repeated under its name"
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
     assert counts(write(pickled, range(6), 0)) == (6, 0), "another job without a name stores them again"
     pickled = pickle.dumps(make_writer(options, SCHEMA, overwrite=False))
     assert counts(write(pickled, range(6), 1)) == (6, 0), "also if the first attempt stored nothing"
+
+
+@pytest.mark.parametrize("earlier_version", [True, False])
+def test_a_batch_that_an_earlier_version_began_is_stored_with_a_warning(
+    earlier_version: bool, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages that name no writer may be of another job, so they are not skipped; only earlier versions wrote none."""
+    spark = SparkCalls(log, tmp_path, monkeypatch)
+    spark.begin()
+    (file,) = (tmp_path / "mqbridge").glob("progress.*")
+    if earlier_version:
+        progress = json.loads(file.read_text())
+        del progress["names_writers"]
+        file.write_text(json.dumps(progress))
+    log.fill("copy", [[message(n, origin=f"there|orders|0|{n}") for n in range(4)], []])
+    again = spark.write(spark.begin(), 0, 0, range(6), attempt=1)
+    assert counts(again) == (6, 0)
+    assert any("origins name no writer" in record.message for record in caplog.records) is earlier_version
+    spark.commit(0, again)
+    assert counts(spark.write(spark.begin(), 1, 0, range(6, 9))) == (3, 0)

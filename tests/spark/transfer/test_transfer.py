@@ -19,7 +19,7 @@ from mqbridge.config.options.target import Target
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
 from mqbridge.memory.adapter.cluster import MemoryCluster
 from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Share
+from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer import transfer as transfer_module
@@ -66,8 +66,11 @@ async def move(
     batches: Sequence[Batch],
     replay: Replay | None = None,
     source: Partition = SOURCE,
+    job: str = "job",
+    source_cluster: str = "",
 ) -> Counts:
-    return await Transfer(spec, source, "job", find_cluster=cluster.find, replay=replay).run(iterate(batches))
+    transfer = Transfer(spec, source, job, cluster=source_cluster, find_cluster=cluster.find, replay=replay)
+    return await transfer.run(iterate(batches))
 
 
 async def move_or_crash(
@@ -93,10 +96,11 @@ def test_messages_are_stored_in_order_with_origins() -> None:
         cluster = await cluster_of()
         counts = await move(cluster, spec_of(), batches_of([message(n) for n in range(10)]))
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(10)]
-        assert cluster.stored("copy")[1][7].origin == "there|orders|1|7"
+        (writer,) = {spec.writer for spec in cluster.specs}
+        assert cluster.stored("copy")[1][7].origin == f"there|orders|1|{writer}|7"
         assert counts == Counts(received=10, bytes=1000, stored=10, by_target={"here/copy": 10})
         assert not any(outbound.is_open for outbound in cluster.opened)
-        assert [spec.sender for spec in cluster.specs] == ["mqbridge|job|there|orders|1|"]
+        assert [spec.sender for spec in cluster.specs] == [f"mqbridge|job|there|orders|1|{writer}|"]
 
     run_in_virtual_time(run)
 
@@ -195,7 +199,7 @@ def test_refused_messages_become_dead_letters_and_the_others_are_stored() -> Non
         counts = await move(cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of(messages))
         assert len(cluster.stored("copy")[1]) == 7
         dead = [letter for partition in cluster.stored("dead") for letter in partition]
-        assert sorted(letter.origin or "" for letter in dead) == ["there|orders|1|2", "there|orders|1|5"]
+        assert sorted(split_origin(letter.origin or "") for letter in dead) == [("there", "orders", "1", (n,)) for n in (2, 5)]
         assert dead[0].property("mqbridge.dead.reason") == "it is bad"
         assert dead[0].property("mqbridge.dead.route") == "job"
         assert dead[0].property("mqbridge.dead.target") == "here/copy"
@@ -466,6 +470,76 @@ def test_positions_that_a_sender_has_sent_before_are_skipped_with_a_warning(
     run_in_virtual_time(run)
 
 
+@pytest.mark.parametrize("other", [{"job": "other"}, {"source_cluster": "log:///other"}], ids=["job", "cluster"])
+def test_messages_and_dead_letters_of_another_writer_do_not_count_as_stored(other: dict[str, str]) -> None:
+    """Two jobs, or one job name with two clusters of one name: each stores its copy, and a repetition finds only its own."""
+
+    async def run() -> None:
+        cluster, spec = await cluster_of(), spec_of(delivery=WITH_DEAD_LETTERS)
+        batches = batches_of([message(n, BAD if n == 4 else None) for n in range(9)])
+        for writer in ({}, other):
+            counts = await move(cluster, spec, batches, Replay(), **writer)  # type: ignore[arg-type]
+            assert (counts.stored, counts.dead, counts.skipped) == (8, 1, 0)
+            counts = await move(cluster, spec, batches, Replay(), **writer)  # type: ignore[arg-type]
+            assert (counts.stored, counts.dead, counts.skipped) == (0, 0, 9)
+        assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(9) if n != 4] * 2
+        assert sum(map(len, cluster.stored("dead"))) == 2
+
+    run_in_virtual_time(run)
+
+
+def test_messages_of_a_source_that_another_writer_stored_are_not_missed() -> None:
+    """Two jobs divide a source. The one that is interrupted resumes, although the other has stored messages behind its own."""
+
+    async def run() -> None:
+        cluster, spec = await cluster_of(), spec_of()
+        even, odd = ([message(n) for n in range(40) if n % 2 == rest] for rest in range(2))
+        await move(cluster, spec, batches_of(even[:8]), job="even")
+        await move(cluster, spec, batches_of(odd), job="odd")
+        counts = await move(cluster, spec, batches_of(even), Replay(), job="even")
+        assert (counts.stored, counts.skipped) == (12, 8)
+        assert sorted(int(payload or b"") for payload in payloads(cluster.stored("copy")[1])) == list(range(40))
+
+    run_in_virtual_time(run)
+
+
+def test_two_targets_that_are_one_topic_under_two_names_get_two_copies() -> None:
+    async def run() -> None:
+        cluster = await cluster_of()
+        cluster.broker.topics["alias"] = cluster.broker.topics["copy"]
+        spec, batches = spec_of(*(Target(cluster="here", topic=topic) for topic in ("copy", "alias"))), batches_of([message(0)])
+        for _ in range(2):
+            await move(cluster, spec, batches, Replay())
+        assert payloads(cluster.stored("copy")[1]) == [b"0", b"0"]
+
+    run_in_virtual_time(run)
+
+
+@pytest.mark.parametrize("earlier_name", ["there", "log"], ids=["by name", "by URL"])
+def test_messages_that_name_no_writer_are_stored_again_with_a_warning(
+    earlier_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An earlier version stored them, or another one's job or a route of the gateway did: it is unknown which."""
+
+    async def run() -> None:
+        cluster, spec = await cluster_of(), spec_of()
+        earlier = await MemoryCluster.outbound(cluster, OutboundSpec("copy"))
+        await earlier.send(1, Share(batch([message(n) for n in range(5)], Partition(earlier_name, "orders", "1", 1))))
+        source = SOURCE if earlier_name == "there" else Partition("log:///there", "orders", "1", 1)
+        batches = [batch([message(n) for n in range(8)], source)]
+        counts = await move(cluster, spec, batches, Replay(may_be_unnamed=True), source)
+        assert (counts.stored, counts.skipped) == (8, 0)
+        assert [record.message.partition(" whose")[0] for record in caplog.records] == [
+            f"{source}: here/copy stores messages of this source up to position 4"
+        ]
+        caplog.clear()
+        counts = await move(cluster, spec, batches, Replay(may_be_unnamed=True), source)
+        assert (counts.stored, counts.skipped) == (0, 8)
+        assert not caplog.records
+
+    run_in_virtual_time(run)
+
+
 @pytest.mark.parametrize("arrives", [True, False])
 def test_messages_that_a_broker_has_accepted_and_not_stored_are_waited_for(
     arrives: bool, monkeypatch: pytest.MonkeyPatch
@@ -487,7 +561,7 @@ def test_messages_that_a_broker_has_accepted_and_not_stored_are_waited_for(
 
         monkeypatch.setattr(FlakyOutbound, "resume", resume)
         if arrives:
-            late = await MemoryCluster.outbound(cluster, OutboundSpec("copy"))
+            late = await MemoryCluster.outbound(cluster, OutboundSpec("copy", writer=cluster.specs[0].writer))
             loop.call_at(reports_stored_at - 5, lambda: late.send(1, Share(batch([message(n) for n in range(6, 10)]))))
         counts = await move(
             cluster, spec_of(delivery=WITH_DEAD_LETTERS), batches_of([message(n) for n in range(15)]), Replay(ends)
@@ -546,8 +620,8 @@ def test_a_crash_at_any_step_neither_loses_nor_duplicates_messages(monkeypatch: 
         cluster.restart()
         await move(cluster, spec, batches, Replay(ends))
         assert payloads(cluster.stored("copy")[1]) == [b"%d" % n for n in range(12) if n not in (3, 7)]
-        dead = [letter.origin for partition in cluster.stored("dead") for letter in partition]
-        assert sorted(dead, key=str) == ["there|orders|1|3", "there|orders|1|7"]
+        dead = [split_origin(letter.origin or "") for partition in cluster.stored("dead") for letter in partition]
+        assert sorted(dead) == [("there", "orders", "1", (number,)) for number in (3, 7)]
 
     for steps in range(STEPS):
         run_in_virtual_time(partial(run, steps))
