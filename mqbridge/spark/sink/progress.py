@@ -66,6 +66,8 @@ class Progress:
     """Sums over all batches, by the field names of `Counts`."""
     query: str = ""
     """Spark's id of the query; empty if unknown."""
+    selection: str = ""
+    """With which filter the batch began that has begun (`Selection.as_json`); empty if unknown."""
     names_writers: bool = True
     """Whether the origins of all messages of the batch that has begun name their writer. Earlier versions wrote none."""
 
@@ -80,15 +82,19 @@ class Progress:
         # Keep `runs`: files of the other query's attempts may remain, and a task stops if it finds an attempt of a later run.
         return Progress(runs=self.runs, query=query)
 
-    def begin(self, find_ends: Callable[[], TopicEnds]) -> "tuple[Progress, Stage]":
+    def begin(self, find_ends: Callable[[], TopicEnds], selection: str = "") -> "tuple[Progress, Stage]":
         """Begin the batch after the last committed one, and return the next state and the stage of the batch.
 
-        `find_ends` returns the current ends of the targets. It is called for the first batch of this state only.
+        `find_ends` returns the current ends of the targets. It is called for the first batch of this state only. `selection` is
+        the current filter. A batch that was begun before keeps the filter that it began with.
         """
         if self.begun > self.committed:
             return replace(self, runs=self.runs + 1), Stage.REPLAY
         ends = find_ends() if self.committed < 0 else self.ends
-        return replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends, names_writers=True), Stage.FRESH
+        return (
+            replace(self, runs=self.runs + 1, begun=self.committed + 1, ends=ends, selection=selection, names_writers=True),
+            Stage.FRESH,
+        )
 
     def decide(self, batch_id: int, stage: Stage) -> Stage:
         """Return the stage for a task of this batch; `stage` is the stage that `begin` returned."""
@@ -127,6 +133,7 @@ class Progress:
                 "ends": ends,
                 "totals": dict(self.totals),
                 "query": self.query,
+                "selection": self.selection,
                 "names_writers": self.names_writers,
             },
             option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS,
@@ -152,6 +159,7 @@ class Progress:
                 ends,
                 content["totals"],
                 content.get("query", ""),
+                content.get("selection", ""),
                 content.get("names_writers", False),
             )
         except (KeyError, TypeError, AttributeError) as error:

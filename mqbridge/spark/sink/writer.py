@@ -7,7 +7,7 @@ tells the first writer its batch.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ from mqbridge.spark.sink.task import TaskResult
 from mqbridge.spark.sink.task_attempt import CheckpointClaimFiles, TaskId
 from mqbridge.spark.sink.write_task import write_rows
 from mqbridge.spark.transfer.counts import Counts
+from mqbridge.spark.transfer.selection import Selection
 from mqbridge.spark.transfer.spec import Replay, TopicEnds
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         if files is None:
             return Progress(), Stage.REPLAY
-        progress, stage = _load(files).begin(lambda: _find_fixed_ends(self._settings))
+        selection = self._settings.spec.selection.as_json()
+        progress, stage = _load(files).begin(lambda: _find_fixed_ends(self._settings), selection)
         save_progress(files, progress)
         files.remove({name for name in files.names(CLAIM_PREFIX) if batch_of_claim(name) <= progress.committed})
         return progress, stage
@@ -138,7 +140,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         replay = Replay(progress.ends_before(task.batch), may_be_unnamed=not progress.names_writers) if may_be_stored else None
         job = self._settings.job or task.query  # the same in every attempt at the batch
         assert job  # noqa: S101 - Spark gives every query an id; without one, all queries would be one writer
-        return TaskMessage(write_rows(self._settings, job, iterator, replay, fence))
+        settings = self._settings
+        if progress.selection not in ("", settings.spec.selection.as_json()):
+            log.info("batch %d began with another filter: it stores the messages that pass this filter too", task.batch)
+            earlier = Selection.from_json(progress.selection)
+            settings = replace(settings, spec=replace(settings.spec, earlier_selection=earlier))
+        return TaskMessage(write_rows(settings, job, iterator, replay, fence))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Record that all tasks of the batch have finished. Raises ConfigError if several tasks wrote rows of one source."""

@@ -10,6 +10,7 @@ from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
 from mqbridge.message import Position
 from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.spark.transfer.selection import Selection
 
 WRITE_TIMEOUT_S = 120.0
 """Default of the option `writeTimeout`."""
@@ -45,6 +46,8 @@ class TargetsSpec:
     filter: FilterRules = field(default_factory=FilterRules)
     delivery: Delivery = field(default_factory=Delivery)
     partition_mode: PartitionMode = "rule"
+    earlier_selection: Selection | None = None
+    """The selection with which a repeated batch began, if it is another one: a message must pass both."""
     deduplicate: bool = True
     """Store each message only once and in the order of the positions, even after failures and repeated attempts. This needs a row
     with the columns `source` and `position`; other rows are stored at least once."""
@@ -74,6 +77,11 @@ class TargetsSpec:
         dead_letter = self.delivery.dead_letter
         names = dict.fromkeys(target.cluster for target in self.targets)
         return list(names if dead_letter is None else {**names, dead_letter.cluster: None})
+
+    @property
+    def selection(self) -> Selection:
+        """The messages to store, by type and filter."""
+        return Selection(self.msg_types, self.filter)
 
     def with_topic(self, topic: str) -> "TargetsSpec":
         """Return a copy for the rows whose column `topic` has this value, which becomes the topic of all targets."""

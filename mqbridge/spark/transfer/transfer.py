@@ -27,7 +27,6 @@ from mqbridge.message import Batch, Partition
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.routing.filters import make_filter
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.lane import IteratorLane
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicEnds
@@ -139,7 +138,7 @@ class Transfer:
         return LaneSettings(
             budget=self._budget,
             counters=self._counters,
-            filter=make_filter(self._spec.msg_types, self._spec.filter, self._tally.count_filtered),
+            filter=self._spec.selection.make_filter(self._tally.count_filtered, self._spec.earlier_selection),
             dead_letters=opened.dead_letters,
         )
 

@@ -234,3 +234,36 @@ def test_a_batch_that_an_earlier_version_began_is_stored_with_a_warning(
     assert any("origins name no writer" in record.message for record in caplog.records) is earlier_version
     spark.commit(0, again)
     assert counts(spark.write(spark.begin(), 1, 0, range(6, 9))) == (3, 0)
+
+
+def test_a_wider_filter_has_no_effect_on_a_batch_that_is_repeated(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt stores no message of type b. With the new filter alone they would count as refused."""
+    config = tmp_path / "config.yaml"
+
+    def set_filter(text: str) -> None:
+        config.write_text(f"""
+clusters: {{there: {{system: log, path: {tmp_path / "source.db"}}}, disk: {{system: log, path: {log.url.removeprefix("log://")}}}}}
+routes: [{{name: r, from: {{cluster: there, topic: orders, group: g{text}}}, to: {{cluster: disk, topic: copy}}}}]
+""")
+
+    spark = SparkCalls(log, tmp_path / "checkpoint", monkeypatch)
+    spark._options = {"config": str(config), "route": "r", "checkpointlocation": str(tmp_path / "checkpoint")}
+
+    def write(batch_id: int, numbers: range) -> WriterCommitMessage:
+        task = TaskId(0, 0, numbers[-1], batch_id, "query")
+        monkeypatch.setattr(TaskId, "current", classmethod(lambda _: task))
+        messages = [message(n, msg_type="ab"[n % 2]) for n in numbers]
+        return pickle.loads(spark.begin()).write(iter([rows_of(batch(messages, SOURCES[0]))]))  # type: ignore[no-any-return]
+
+    set_filter(", msg_types: [a]")
+    assert counts(write(0, range(6))) == (3, 0)
+    set_filter("")
+    repeated = write(0, range(8))
+    assert counts(repeated) == (1, 3)
+    spark.commit(0, repeated)
+    assert counts(write(1, range(8, 12))) == (4, 0)
+    set_filter(", msg_types: [b]")
+    assert counts(write(1, range(8, 16))) == (2, 2), "a narrower filter has an effect at once"
+    assert numbers_of(log) == [[0, 2, 4, 6, 8, 9, 10, 11, 13, 15], []]
