@@ -27,8 +27,9 @@ QUIET_S = 6.0
 POLL_S = 0.5
 MAX_IDLE_CPU = 0.5
 """Maximum CPU use of an idle instance, as a share of one core."""
-READ_TRIES = 5
-"""How often a source is read until as many messages have come as it has."""
+READER_IDLE_S = (8, 16, 32, 60)
+"""A reader ends after this time without a message. A read is repeated with the next value if messages are missing in it: on a
+busy machine a client may need longer to start, or to get its partitions."""
 MAX_JUDGES = 3
 """Maximum number of Java programs that read targets concurrently."""
 
@@ -43,6 +44,8 @@ class Ending:
         self._world, self._start = world, time.monotonic()
         self._stopped = False
         """True if a partition has stopped, so that its messages will not arrive."""
+        self._reads = dict.fromkeys(world.directions, 0)
+        """Index in READER_IDLE_S of the next read, by direction."""
         self._judges = asyncio.Semaphore(MAX_JUDGES)
         self._stored, self._stored_at = -1, 0.0
         """Number of stored messages at the last poll, and the time of its last change."""
@@ -91,16 +94,17 @@ class Ending:
         direction = self._world.directions[name]
         async with self._judges:
             held = await self._held(direction) if direction.source.name in self._world.lossy else None
-            stored = await asyncio.to_thread(list, direction.target.read(direction.copy))
+            stored = await asyncio.to_thread(list, direction.target.read(direction.copy, READER_IDLE_S[self._reads[name]]))
+        self._reads[name] = min(self._reads[name] + 1, len(READER_IDLE_S) - 1)
         return judge(direction.flow.sent, stored, held)
 
     async def _held(self, direction: Direction) -> list[set[int]]:
         """Return the numbers that a source still has whose broker was killed.
 
-        On a busy machine a reader may not get all partitions in time, so it must have read as many messages as the source has.
+        The reader must have read as many messages as the source has: a number that it missed would count as lost.
         """
-        for _ in range(READ_TRIES):
-            stored = await asyncio.to_thread(list, direction.source.read(direction.topic))
+        for idle_s in READER_IDLE_S:
+            stored = await asyncio.to_thread(list, direction.source.read(direction.topic, idle_s))
             count = await asyncio.to_thread(direction.source.message_count, direction.topic)
             if len(stored) >= count:
                 return numbers_by_partition(direction.flow.sent, stored)

@@ -75,7 +75,7 @@ KINDS = (
     Kind("no_directory", 3, "directory", (8, 30)),
     Kind("kill_directory", 1, "directory", (1, 10)),
     Kind("freeze_broker", 2, "system", (2, 15), allows_stale=True),
-    Kind("kill_broker", 3, "system", (0, 3)),
+    Kind("kill_broker", 3, "system", (0, 3), (0, 6)),
     Kind("restart_broker", 4, "system", (0, 5)),
     Kind("restart_during_pause", 4, "pause", (0, 5), (1, 20), allows_stale=True),
     Kind("end_without_broker", 3, "end", (0, 5)),

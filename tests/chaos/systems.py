@@ -32,8 +32,6 @@ from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 
 REFRESH = "2s"
-IDLE_S = 8
-"""A reader counts as finished after this time without a message. TubeMQ needs seconds to assign partitions."""
 TUBEMQ_INDEX_BYTES = 28
 """Amount by which one message increases a TubeMQ offset."""
 RESET_STEP_MS = 2000
@@ -121,8 +119,8 @@ class System(Started):
         """Let the system store nothing, if no network fault can do this."""
         yield
 
-    def read(self, topic: str) -> Iterator[Stored]:
-        """Yield all messages of a topic, read with the official client. This blocks."""
+    def read(self, topic: str, idle_s: int) -> Iterator[Stored]:
+        """Yield all messages of a topic, read with the official client until none comes for `idle_s` seconds. This blocks."""
         raise NotImplementedError
 
 
@@ -148,9 +146,9 @@ class TubeMQSystem(System):
     def wait_stored(self, topic: str) -> None:
         self._tubemq.wait_stored(topic)
 
-    def read(self, topic: str) -> Iterator[Stored]:
+    def read(self, topic: str, idle_s: int) -> Iterator[Stored]:
         master = self.settings["masters"]
-        for line in java.run("TubeConsume", master=master, topic=topic, group=_new_group(), idle=IDLE_S)[:-1]:
+        for line in java.run("TubeConsume", master=master, topic=topic, group=_new_group(), idle=idle_s)[:-1]:
             partition = int(line["partition"].rpartition(":")[2])
             yield Stored(partition, _writer(line["attributes"] or ""), base64.b64decode(line["body"]))
 
@@ -211,9 +209,9 @@ class PulsarSystem(System):
     def unload(self, topic: str) -> None:
         self._pulsar.admin("PUT", f"{_path(topic)}/unload")
 
-    def read(self, topic: str) -> Iterator[Stored]:
+    def read(self, topic: str, idle_s: int) -> Iterator[Stored]:
         url = self._pulsar.service_url
-        for line in java.run("PulsarConsume", url=url, topic=topic, subscription=_new_group(), idle=IDLE_S)[:-1]:
+        for line in java.run("PulsarConsume", url=url, topic=topic, subscription=_new_group(), idle=idle_s)[:-1]:
             origin = line["properties"].get("mqbridge.origin", "")
             yield Stored(line["id"]["partition"], _writer(f"mqbridge.origin={origin}"), base64.b64decode(line["body"]))
 
@@ -244,9 +242,9 @@ class RocketMQSystem(System):
         finally:
             await client.close()
 
-    def read(self, topic: str) -> Iterator[Stored]:
+    def read(self, topic: str, idle_s: int) -> Iterator[Stored]:
         name_servers = ";".join(self._rocketmq.name_servers)
-        for line in java.run("RocketPull", name_servers=name_servers, topic=topic, group=_new_group(), mode="pull", idle=IDLE_S)[
+        for line in java.run("RocketPull", name_servers=name_servers, topic=topic, group=_new_group(), mode="pull", idle=idle_s)[
             :-1
         ]:
             origin = line["properties"].get("mqbridge.origin", "")
@@ -286,7 +284,7 @@ class LogSystem(System):
             finally:
                 self._is_blocked = False
 
-    def read(self, topic: str) -> Iterator[Stored]:
+    def read(self, topic: str, idle_s: int) -> Iterator[Stored]:
         yield from asyncio.run(self._read(topic))
 
     async def _read(self, topic: str) -> list[Stored]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from tests.chaos.flow import Flow
 from tests.chaos.schedule import Event, ends
@@ -49,20 +49,26 @@ async def kill_directory(world: World, event: Event) -> None:
 
 
 async def kill_broker(world: World, event: Event) -> None:
-    """Kill the broker, and start it again after a while. A source may lose what is only in memory, a target may not."""
+    """Kill the broker, and start it again after a while.
+
+    A source that loses what is only in memory becomes reachable for the producers before it does for the instances, so new
+    messages get the lost positions first. A target does not lose anything: it is killed when all copies are in files.
+    """
     system = world.systems[event.where[0]]
     copies = [each.copy for each in world.directions.values() if each.target is system]
-    async with world.server_locks[system.name], _paused_flows(world.flows(system.name)):
-        if system.loses_memory and copies:
-            async with _unreachable(world, system):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(world.server_locks[system.name])
+        async with _paused_flows(world.flows(system.name)):
+            if system.loses_memory:
+                stack.enter_context(_unreachable(world, system))
                 for copy in copies:
                     await asyncio.to_thread(system.wait_stored, copy)
-                await asyncio.to_thread(system.broker.kill)
-        else:
+                world.lossy |= set() if copies else {system.name}
             await asyncio.to_thread(system.broker.kill)
-            world.lossy |= {system.name} if system.loses_memory else set()
-        await asyncio.sleep(event.lasts)
-        await asyncio.to_thread(system.broker.start)
+            await asyncio.sleep(event.lasts)
+            await asyncio.to_thread(system.broker.start)
+        if system.loses_memory:
+            await asyncio.sleep(event.amount)
 
 
 async def freeze_broker(world: World, event: Event) -> None:
@@ -76,8 +82,8 @@ async def freeze_broker(world: World, event: Event) -> None:
             system.broker.thaw()
 
 
-@asynccontextmanager
-async def _unreachable(world: World, system: System) -> AsyncIterator[None]:
+@contextmanager
+def _unreachable(world: World, system: System) -> Iterator[None]:
     """Make the brokers of a system unreachable for all instances, so that they acknowledge no message."""
     links = world.links(system.name)
     for link in links:
