@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.errors import ServerRefused
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -237,7 +238,10 @@ class RocketMQSystem(System):
             time_ms = int(time.time() * 1000)
             while [at for queue, at in zip(queues, committed, strict=True) if await client.positions.at(queue, time_ms) > at]:
                 time_ms -= RESET_STEP_MS
-            after = await client.groups.reset(group, topic, time_ms)
+            try:
+                after = await client.groups.reset(group, topic, time_ms)
+            except ServerRefused:  # no instance has joined the group yet
+                return False
             return any(after.get(queue, at) < at for queue, at in zip(queues, committed, strict=True))
         finally:
             await client.close()

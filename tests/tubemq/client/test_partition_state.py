@@ -347,13 +347,17 @@ class PartitionMachine(RuleBasedStateMachine):
         first = max(self.first_read, self.broker.deleted.get(("demo", 0), 0) // STEP)
         if luck or first > self.end:
             return
-        kept = data.draw(st.integers(first, self.end))
+        kept = data.draw(st.integers(first, max(first, min(self.low, self.end))))
+        self.lose_from(kept, data.draw(st.booleans()))
+
+    def lose_from(self, kept: int, sends: bool) -> None:
+        """Lose the entries from `kept` on. With `sends`, their offsets have new messages before a consumer reaches the Broker."""
         lost = self.end - kept
         self.broker.lose("demo", 0, kept)
         self.broker.forget()
         self.low, self.pack_end = min(self.low, kept), min(self.pack_end, kept)
         self.may_be_moved = True
-        self.send(data.draw(st.sampled_from([0, lost, lost + 5])))  # before a consumer reaches the Broker again
+        self.send(lost + 5 if sends else 0)
 
     @precondition(lambda self: self.may_restart)
     @rule(in_order=st.booleans(), luck=LUCK)
@@ -640,6 +644,22 @@ def test_no_message_is_skipped_whatever_request_is_lost(machine: type[PartitionM
     monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
     monkeypatch.setattr(read_history, "SPACING_S", 0.0)  # every pack is remembered: runs take no time
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
+
+
+@pytest.mark.parametrize("kept", [3, 7, 12, 15])
+def test_messages_at_offsets_that_a_killed_broker_had_lost_are_read(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's position is on disk, and lies behind them."""
+    shorten_pauses(monkeypatch, 0.0)
+    monkeypatch.setattr(read_history, "SPACING_S", 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    for _ in range(3):
+        while machine.pack is None:
+            machine.answer()
+        machine.settle(is_confirmed=True)
+    machine.answer()
+    machine.lose_from(kept, sends=True)
+    machine.teardown()  # fetch_done compares each pack with what the Broker has
 
 
 def test_a_late_get_is_refused_by_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
