@@ -13,9 +13,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from functools import partial
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure, ProtocolError
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.tubemq.client.broker_heartbeats import BrokerHeartbeats
 from mqbridge.tubemq.client.counters import total
@@ -25,7 +26,6 @@ from mqbridge.tubemq.client.partition_commits import COMMIT_AFTER_S
 from mqbridge.tubemq.client.partition_release import Unsettled
 from mqbridge.tubemq.client.read_budget import ReadBudget
 from mqbridge.tubemq.client.server_connection import ServerConnection
-from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ RESTORE_PAUSE_S = 0.5
 """Pause after a failed attempt to set a group back."""
 RESTORE_S = 120.0
 """How long a group that was not set back yet is tried; afterwards only the next registration does it."""
+SET_BACK_WAIT_S = 5.0
+"""How long the Master is not told that revoked partitions are free, while their groups have to be set back."""
 RESTORE_RELEASE_S = 3.0
 """How long the release of a partition that was only set back may take."""
 LEAVE_S = 1.0
@@ -141,7 +143,8 @@ class HeldPartitions:
         """One lock per partition, held while the partition is being acquired."""
         self._acquire_tasks: set[asyncio.Task[HeldPartition]] = set()
         """The calls of `_acquire` that are in progress, for `close` to cancel."""
-        self._closed = False
+        self._closed = self._finished = False
+        """Set by `close`, when it begins and when it ends."""
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
 
@@ -160,6 +163,17 @@ class HeldPartitions:
         await asyncio.gather(*(partition.release(self.close_deadline) for partition in list(self.held.values())))
         if self._restorations:
             await self._finish_restorations()
+        self._finished = True
+
+    def _release_deadline(self) -> float:
+        """Return the deadline (loop time) for the release of a partition that was only set back."""
+        deadline = self._loop.time() + RESTORE_RELEASE_S
+        return deadline if self.close_deadline is None else min(deadline, self.close_deadline - LEAVE_S)
+
+    async def wait_set_back(self) -> None:
+        """Wait a moment until groups are set back in the partitions that were released last, before others get them."""
+        if self._restorations:
+            await asyncio.wait(self._restorations.values(), timeout=SET_BACK_WAIT_S)
 
     async def _finish_restorations(self) -> None:
         """Wait until all groups are set back, or until LEAVE_S before `close_deadline`."""
@@ -200,8 +214,9 @@ class HeldPartitions:
                 raise _closed_error(ref) from None  # `close` has cancelled the acquiring task
 
     async def _acquire(self, ref: PartitionRef, offset: int | None) -> HeldPartition:
-        await cancel(self._restorations.pop(ref.key, None))  # the registration sets the group back itself
-        is_alone = self._is_alone is not None and self._is_alone(ref)
+        setting_back = self._restorations.pop(ref.key, None)
+        await cancel(setting_back)  # the registration sets the group back itself
+        is_alone = bool if self._is_alone is None else partial(self._is_alone, ref)
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id, is_alone=is_alone)
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
         # A new partition is read from its first message. One that was held before is not started at its end again, because this
@@ -218,7 +233,10 @@ class HeldPartitions:
         except BaseException:
             if partition.has_abandoned_requests:  # the Broker may have carried out the registration
                 self._needs_fresh_id.add(ref.key)
+            if partition.has_abandoned_requests or partition.state.is_registered:
                 await partition.release(self.close_deadline)
+            if setting_back is not None and (unsettled := self._positions.unsettled(ref)) is not None:
+                self._set_back(ref, unsettled)
             raise
         self._ever_held.add(ref.key)
         self.held[ref.key] = partition
@@ -272,11 +290,17 @@ class HeldPartitions:
 
     def _settle(self, partition: HeldPartition) -> None:
         """Forget the position of a released partition, or have its group set back if the Broker did not confirm the release."""
+        if self._finished:  # a later consumer may hold the partition, and own its position
+            return
         ref, unsettled = partition.ref, partition.unsettled
         if unsettled is None:
             self._positions.released(ref)
             return
         self._positions.record(ref, unsettled)
+        self._set_back(ref, unsettled)
+
+    def _set_back(self, ref: PartitionRef, unsettled: Unsettled) -> None:
+        """Start a task that sets the group back in a partition that is not held any more."""
         task = spawn(self._restore(ref, unsettled), f"tubemq setting back {ref}")
         self._restorations[ref.key] = task
         task.add_done_callback(lambda task: self._restorations.get(ref.key) is task and self._restorations.pop(ref.key))
@@ -284,7 +308,8 @@ class HeldPartitions:
     async def _restore(self, ref: PartitionRef, unsettled: Unsettled) -> None:
         """Set the group back in a partition that is not held any more, as soon as its Broker responds.
 
-        Gives up if another member holds the partition, or after RESTORE_S: the next registration of this member then does it.
+        Gives up after RESTORE_S, for example if another member holds the partition: the next registration of this member then
+        does it.
         """
         deadline = self._loop.time() + RESTORE_S
         while True:
@@ -293,9 +318,8 @@ class HeldPartitions:
                 position = (await partition.register(StartOffset.EARLIEST)).currOffset
                 if unsettled.is_needed_at(position):
                     await partition.start_at(StartOffset.EARLIEST, unsettled.offset)
-            except ClusterError as error:
-                is_occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
-                if is_occupied or self._loop.time() > deadline:
+            except (ClusterError, ProtocolError) as error:
+                if self._loop.time() > deadline:
                     log.warning(
                         "%s: the Broker may count messages after offset %d as consumed, although nobody has confirmed them; the"
                         " group goes back when this member gets the partition again: %s",
@@ -310,7 +334,7 @@ class HeldPartitions:
                 log.info("%s: the group continues at offset %d", partition, unsettled.offset)
                 return
             finally:
-                await partition.release(self._loop.time() + RESTORE_RELEASE_S)
+                await partition.release(self._release_deadline())
 
     def _share_budget(self) -> None:
         self.budget.share_among({partition.ref.broker for partition in self.held.values()})

@@ -168,6 +168,7 @@ class PackConsumer(GroupConsumer):
         refs = [parse_subscription(text, self.membership.masters.broker_port) for text in event.subscribeInfo]
         if event.opType in DISCONNECT_OPS:
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
+            await self.held_partitions.wait_set_back()
         elif event.opType in CONNECT_OPS:
             # The offsets that this member listed apply in the first round only: after it, another member may have read further.
             bound = self.membership.bound if event.rebalanceId == self.membership.first_round_id else None

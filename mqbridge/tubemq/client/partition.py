@@ -36,12 +36,12 @@ from mqbridge.tubemq.client.counters import ReadCounters
 from mqbridge.tubemq.client.partition_calls import PartitionCalls
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_pacing import PartitionPacing
-from mqbridge.tubemq.client.partition_reader import Pack, PartitionReader
+from mqbridge.tubemq.client.partition_reader import ANSWER_S, Pack, PartitionReader
 from mqbridge.tubemq.client.partition_registration import REGISTER_PAUSE_S, PartitionRegistration, RegistrationContext
 from mqbridge.tubemq.client.partition_release import PartitionRelease, Unsettled
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, UNKNOWN, AbandonedRequests
+from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, REJECTED, UNKNOWN, AbandonedRequests
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes
@@ -71,11 +71,13 @@ class HeldPartition:
     """A partition that this consumer holds, from its assignment until `fetch` raises LaneRevoked.
 
     The first registration uses the member's own client id, or with `fresh_id` a new one. `fresh_id` must be True if earlier
-    requests with the member's own id were abandoned. `is_alone` says that the partition's store has no other partition, as far as
-    the caller knows.
+    requests with the member's own id were abandoned. `is_alone` returns True if the partition's store has no other partition, as
+    far as the caller knows.
     """
 
-    def __init__(self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False, is_alone: bool = False) -> None:
+    def __init__(
+        self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False, is_alone: Callable[[], bool] = bool
+    ) -> None:
         self.ref = ref
         self.counters = ReadCounters()
         self._context = context
@@ -84,7 +86,7 @@ class HeldPartition:
             self._calls.client_id = context.membership.fresh_client_id()
         member = context.membership
         is_filtered = bool(member.filter_types(ref.topic))
-        self.state = PartitionState(str(self._calls), is_alone=is_alone and not is_filtered)
+        self.state = PartitionState(str(self._calls), bool if is_filtered else is_alone)
         self._signals = PartitionSignals(self.state)
         self.revoked = self._signals.revoked
         """Set as soon as the partition is revoked or released."""
@@ -138,7 +140,8 @@ class HeldPartition:
     @property
     def caught_up(self) -> bool:
         """True if all data was read that the store had a moment ago; see `PartitionReader.caught_up`."""
-        return self._reader.caught_up
+        is_overdue = self._loop.time() > self._pacing.next_get_at + ANSWER_S and not self._request_lock.locked()
+        return self._reader.caught_up and not is_overdue
 
     @property
     def found_no_data(self) -> bool:
@@ -295,9 +298,12 @@ class HeldPartition:
     async def _commit_detached(self, *, consumed: bool) -> int:
         """Commit a pack of an earlier registration: the Broker learns its end by a registration there, if the end is known."""
         end = self.state.pack_end
+        if self.state.is_over:
+            self.state.raise_if_stopped()
         if consumed and end is not None:
-            self.confirm()
-            return await self._registration.start_at(read_status=0, offset=end, exact=False)
+            start = await self._registration.start_at(read_status=0, offset=end)  # it settles the pack
+            self._reader.drop_pack()
+            return start
         offset = self.state.safe_offset
         self.reject()
         if consumed:
@@ -376,7 +382,7 @@ class HeldPartition:
         else:
             self._reader.on_outage()
             self.state.on_registration_forgotten(generation)
-            if self.state.pack_state is DELIVERED and not self.state.is_over and generation == self.state.generation:
+            if self.state.pack_state in (DELIVERED, REJECTED) and self.state.lease is FORGOTTEN:
                 self._start_registering()
 
     def _start_registering(self) -> None:
@@ -384,16 +390,18 @@ class HeldPartition:
             self._register_task = spawn(self._register_beneath_pack(), f"tubemq registering {self}")
 
     async def _register_beneath_pack(self) -> None:
-        """Register again while the delivered pack is not settled, with retries; see `PartitionRegistration`.
+        """Register again while the last pack is not confirmed, with retries; see `PartitionRegistration`.
 
         Nothing else would do it as long as the reader waits for its targets.
         """
         state = self.state
         with contextlib.suppress(LaneRevoked):
-            while state.lease is FORGOTTEN and state.pack_state is DELIVERED:
+            while state.lease is FORGOTTEN and state.pack_state in (DELIVERED, REJECTED):
                 try:
                     async with self._request_lock:
                         await self._registration.register_beneath_pack()
+                except ServerRefused as error:
+                    self._on_refusal(error)  # the partition is lost if another consumer holds it
                 except (ClusterError, ProtocolError) as error:
                     log.log(
                         retry_log_level(error, logging.INFO),
@@ -402,6 +410,7 @@ class HeldPartition:
                         REGISTER_PAUSE_S,
                         error,
                     )
+                if state.lease is FORGOTTEN:
                     await self._signals.sleep_unless_revoked(REGISTER_PAUSE_S)
 
     # --- losing and releasing ---------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Unregistered(Enum):
     DONE       carried out, or refused because another consumer has the partition
     FORGOTTEN  the Broker did not know the registration: it has restarted, or the lease has expired
     UNKNOWN    no valid response: the request may still reach the Broker
-    NOT_SENT   the Broker was unreachable, or refused every request
+    NOT_SENT   the Broker was unreachable, or refused the request: the registration stays until its lease expires
     """
 
     DONE = "done"
@@ -84,26 +84,29 @@ class PartitionCalls:
             raise codes.refusal_error(f"registering {self}", response.errCode, response.errMsg)
         return response
 
-    async def unregister(self, *, consumed: bool) -> bool:
-        """Unregister; with `consumed` this also confirms the last pack. Return False if the Broker did not know the registration.
-
-        Other error codes of the Broker are not checked.
-        """
+    async def unregister(self, *, consumed: bool) -> int:
+        """Unregister; with `consumed` this also confirms the last pack. Return the Broker's code: a refusal raises nothing."""
         request = self._registration_request(rpc.OP_UNREGISTER, 0 if consumed else 1)
         response = await self._connection.call(rpc.READ, rpc.PARTITION_REGISTER, request, RegisterResponseB2C)
-        if not response.success and response.errCode == codes.UNAVAILABLE:
-            raise codes.refusal_error(f"unregistering {self}", response.errCode, response.errMsg)
-        return response.success or response.errCode != codes.NO_NODE
+        return codes.SUCCESS if response.success else response.errCode
 
     async def try_unregister(self, *, consumed: bool) -> Unregistered:
         """Like `unregister`, but log errors instead of raising them: a lease that is not renewed expires anyway."""
         try:
-            is_known = await self.unregister(consumed=consumed)
+            code = await self.unregister(consumed=consumed)
         except (ClusterError, ProtocolError) as error:
             message = "unregistering %s failed; its lease at the Broker will expire: %s"
             log.log(retry_log_level(error, logging.INFO), message, self, error)
             return Unregistered.NOT_SENT if isinstance(error, (ServerRefused, Unreachable)) else Unregistered.UNKNOWN
-        return Unregistered.DONE if is_known else Unregistered.FORGOTTEN
+        if code in (codes.SUCCESS, codes.DUPLICATE_PARTITION):
+            return Unregistered.DONE
+        log.log(
+            logging.INFO if code == codes.NO_NODE else logging.WARNING,
+            "unregistering %s was refused with code %d; its lease at the Broker has ended or will expire",
+            self,
+            code,
+        )
+        return Unregistered.FORGOTTEN if code == codes.NO_NODE else Unregistered.NOT_SENT
 
     async def get(self, *, consumed: bool) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage], int]:
         """Send a get; `consumed` confirms the previous pack. Return the response, its messages and its size in bytes."""

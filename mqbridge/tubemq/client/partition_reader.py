@@ -173,7 +173,9 @@ class PartitionReader:
         if pack.offset < state.safe_offset:  # the Broker reads again what was confirmed, because its data ended before that
             warn_offset_set_back(self._calls, state.safe_offset, pack.offset)
         count = len(pack.messages)
-        if not state.on_data(pack.offset, pack.max_offset, messages=count, is_recent=is_recent):
+        # The deleted part of a store may be that of other partitions, but not if it had a pack that we have seen.
+        is_pack_gone = state.is_redelivery and not (count and self.history.is_last(messages[0].messageId))
+        if not state.on_data(pack.offset, pack.max_offset, messages=count, is_recent=is_recent, is_pack_gone=is_pack_gone):
             return None
         report_possible_gap(self._calls, state, counters)
         counters.bytes += size

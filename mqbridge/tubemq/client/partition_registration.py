@@ -10,7 +10,7 @@ or shut down in order, is not known. So `_find_offset` compares the Broker's pos
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from mqbridge.tubemq.client.partition_calls import PartitionCalls, Unregistered
 from mqbridge.tubemq.client.partition_commits import PartitionCommits
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, RELEASED, AbandonedRequests
+from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, REJECTED, RELEASED
 from mqbridge.tubemq.client.read_history import ReadHistory, ReadPack
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
@@ -58,6 +58,39 @@ class Comparison(Enum):
     DELETED = "deleted"
 
 
+class MessageIds:
+    """Ids of the messages that the Broker has from the group's position on, read by gets.
+
+    `read` sends a get, which with `consumed` confirms the previous one, and returns its ids; None without data.
+    """
+
+    def __init__(self, read: "Callable[..., Awaitable[list[int] | None]]") -> None:
+        self._read = read
+        self._ids: list[int] = []
+        """Ids that were read and not returned yet, the next one last."""
+        self._last: int | None = None
+        self._gets = 0
+
+    async def next(self) -> int | None:
+        """Return the next id; None if there is none in MAX_COMPARED_GETS gets, some of which may have no message of ours."""
+        while not self._ids and self._gets < MAX_COMPARED_GETS:
+            ids = await self._read(consumed=self._gets > 0)
+            self._gets += 1
+            if ids is None:
+                self._last = None
+                return None
+            self._ids = ids[::-1]
+        self._last = self._ids.pop() if self._ids else None
+        return self._last
+
+    async def skip_to(self, wanted: int) -> bool:
+        """Skip messages until one has this id, or the one returned last has; return False if none has."""
+        found: int | None = self._last
+        while found is not None and found != wanted:
+            found = await self.next()
+        return found is not None
+
+
 class RegistrationContext(Protocol):
     """The part of a consumer that registrations need."""
 
@@ -88,6 +121,8 @@ class PartitionRegistration:
     ) -> None:
         self._context, self._calls, self._state, self._signals = context, calls, state, signals
         self._counters, self._commits, self._history, self._on_registered = counters, commits, history, on_registered
+        self._found_position = 0
+        """The group's position when `_find_offset` began."""
         self._was_forgotten = False
         """True if the Broker answered a fencing request that it does not know the registration."""
         self._loop = asyncio.get_running_loop()
@@ -163,43 +198,57 @@ class PartitionRegistration:
 
         While a pack is out, only a Broker that shut down in order moves the group behind it: it has lost nothing. In all other
         cases the Broker may have been killed, and may have given the offsets of lost messages to new ones. It has lost nothing
-        before `offset` if it still has the pack that was read last. If not, reading goes back to the newest remembered pack that
-        the Broker has: without one, to its own position.
+        before `offset` if it still has the pack that was read last, and nothing new between that pack and `offset`. If not,
+        reading goes back to the newest remembered pack that the Broker has: without one, to its own position.
+
+        Comparing moves the group. So only the position that the first of several attempts found is used.
         """
-        is_out = self._state.pack_state is DELIVERED
-        self._state.is_locating = True
-        position = (await self._send_registration(0, None)).currOffset
+        state = self._state
+        is_out = state.pack_state is DELIVERED
+        response = await self._send_registration(0, None)
+        if not state.is_locating:
+            state.is_locating, self._found_position = True, response.currOffset
+        position = self._found_position
         if offset is None:
             offset = position
         elif is_out and position > offset:
             return offset, position
         remembered = self._history.newest_first(offset)
         for pack in remembered:
-            match await self._compare(pack):
-                case Comparison.DELETED:
+            match await self._compare(pack, offset if pack is remembered[0] else None):
+                case Comparison.DELETED | Comparison.SAME if pack is remembered[0]:
                     return offset, None
-                case Comparison.SAME if pack is remembered[0]:
-                    return offset, None
-                case Comparison.SAME | Comparison.SAME_START:
+                case Comparison.SAME | Comparison.SAME_START | Comparison.DELETED:
                     return pack.offset, None
         return min([offset, position, *(pack.offset for pack in remembered)]), None
 
-    async def _compare(self, pack: ReadPack) -> "Comparison":
-        """Compare a pack that was read with what the Broker has at its offset. Moves the group there. Raises ClusterError."""
+    async def _compare(self, pack: ReadPack, offset: int | None) -> "Comparison":
+        """Compare a pack that was read with what the Broker has at its offset. Moves the group. Raises ClusterError, LaneRevoked.
+
+        With `offset`, the messages after the pack have to begin at `offset` or later, too.
+        """
         start = (await self._send_registration(0, pack.offset)).currOffset
         if start != pack.offset:
             return Comparison.DELETED if start > pack.offset else Comparison.DIFFERENT
-        ids = await self._read_ids(consumed=False)
-        if not ids or ids[0] != pack.first_id:
+        read = MessageIds(self._read_ids)
+        if await read.next() != pack.first_id:
             return Comparison.DIFFERENT
-        for _ in range(MAX_COMPARED_GETS):  # a Broker may divide the same data into smaller packs
-            if pack.last_id in ids:
-                return Comparison.SAME
-            ids = await self._read_ids(consumed=True)
-        return Comparison.SAME_START
+        if not await read.skip_to(pack.last_id):
+            return Comparison.SAME_START
+        if offset is None or offset == pack.offset or (following := await read.next()) is None:
+            return Comparison.SAME
+        # Offsets of messages inside a pack are unknown: the message after the pack is the first one at `offset`, or it is before.
+        start = (await self._send_registration(0, offset)).currOffset
+        is_after = start >= offset and await MessageIds(self._read_ids).next() == following
+        return Comparison.SAME if is_after else Comparison.SAME_START
 
-    async def _read_ids(self, *, consumed: bool) -> list[int]:
-        """Return the ids of the messages of a get, which with `consumed` confirms the previous one. Raises ClusterError."""
+    async def _read_ids(self, *, consumed: bool) -> list[int] | None:
+        """Return the ids of the messages of a get, which with `consumed` confirms the previous one; None if it found no data.
+
+        Raises ClusterError, and LaneRevoked if the partition is over.
+        """
+        if self._state.is_over:
+            self._state.raise_if_stopped()
         try:
             response, messages, _ = await self._calls.get(consumed=consumed)
         except (ServerRefused, Unreachable):
@@ -209,16 +258,16 @@ class PartitionRegistration:
             raise
         if response.errCode not in (codes.SUCCESS, codes.NOT_FOUND):
             raise codes.refusal_error(f"reading {self._calls}", response.errCode, response.errMsg)
-        return [message.messageId for message in messages]
+        return [message.messageId for message in messages] if response.errCode == codes.SUCCESS else None
 
     async def register_beneath_pack(self) -> None:
-        """Register again at once after the Broker lost the registration, while the pack that was delivered is not settled.
+        """Register again at once after the Broker lost the registration, while the last pack is not confirmed.
 
         Otherwise a Broker that shut down in order keeps the pack as confirmed, and whatever ends this consumer ends its claim.
         Raises ClusterError.
         """
         state = self._state
-        if state.lease is FORGOTTEN and state.pack_state is DELIVERED and state.abandoned is AbandonedRequests.NONE:
+        if state.lease is FORGOTTEN and state.pack_state in (DELIVERED, REJECTED):
             await self.renew()
 
     async def _fence(self) -> None:
@@ -240,7 +289,7 @@ class PartitionRegistration:
                     self._calls,
                     error,
                 )
-        self._was_forgotten |= not await self._calls.unregister(consumed=False)
+        self._was_forgotten |= await self._calls.unregister(consumed=False) == codes.NO_NODE
         self._calls.client_id = self._context.membership.fresh_client_id()
 
     async def _register_with_retries(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, LaneRevoked, ProtocolError
+from mqbridge.errors import ClusterError, LaneRevoked, ProtocolError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.partition_calls import PartitionCalls, Unregistered
@@ -124,6 +124,8 @@ class PartitionRelease:
         try:
             await self._calls.register(read_status=0, offset=offset)
         except (ClusterError, ProtocolError) as error:
+            if not isinstance(error, (ServerRefused, Unreachable)):
+                self._state.on_registration_abandoned()
             log.log(
                 retry_log_level(error, logging.INFO),
                 "%s: the group's position could not be set to %d, so messages will be delivered again: %s",

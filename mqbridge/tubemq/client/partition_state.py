@@ -18,6 +18,8 @@ Premises, all seen on real Brokers:
   offsets, and gives lost ones to new messages. Both forget our registration.
 """
 
+from collections.abc import Callable
+
 from mqbridge.errors import GapError, LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.tubemq.client.partition_transitions import (
     CONFIRMED,
@@ -41,6 +43,8 @@ INDEX_ENTRY_BYTES = 28
 """Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
 MAX_PACK_ENTRIES = 40_500
 """Most index entries that a Broker reads for one get: 13,500, or three times as many with a filter."""
+NO_LIMIT = 1 << 62
+"""Beyond every offset."""
 DELETED_MESSAGES = 5
 """If deleted data must have contained this many messages of the partition, judging by its share of the data read last, it did."""
 
@@ -53,11 +57,12 @@ class PartitionState:
     has_moved        False: the next pack begins exactly at `expected_offset`, unless the Broker has deleted data. True: the
                      Broker may have moved the position on, past entries of other partitions
     max_offset       end of the store's index, from the Broker's last response
-    is_alone         True if every entry of the store's index is a message that this reader has to get: the store has no other
-                     partition, and no filter applies
+
+    `is_alone` returns True if every entry of the store's index is a message that this reader has to get: the store has no other
+    partition, as far as the caller knows now, and no filter applies.
     """
 
-    def __init__(self, name: str, *, is_alone: bool = False) -> None:
+    def __init__(self, name: str, is_alone: Callable[[], bool] = bool) -> None:
         self.lease, self.pack_state = NEW, NONE
         """The states of the lease (only READING allows gets) and of the last pack; `partition_transitions` explains all."""
         self.abandoned = AbandonedRequests.NONE
@@ -67,7 +72,7 @@ class PartitionState:
         self.safe_offset = self.max_offset = 0
         self.expected_offset: int | None = None
         self.has_moved = False
-        self.is_alone = is_alone
+        self._is_alone = is_alone
         self.possible_gap: tuple[int, int] | None = None
         """First offset and end of deleted data of which nobody knows whether it had messages of this partition.
 
@@ -140,12 +145,16 @@ class PartitionState:
         """
         if self.is_position_unset:
             return self.expected_offset
+        if self.is_locating:
+            return self.safe_offset if self.expected_offset is None else self.expected_offset
         is_settled = self.abandoned is AbandonedRequests.NONE and self.pack_state in (NONE, CONFIRMED)
         return None if is_settled or not self.generation else self.safe_offset
 
     @property
     def end_of_unsettled(self) -> int:
-        """Largest offset at which the pack that is out, or may be out, can end; `safe_offset` if none is."""
+        """Largest offset to which a Broker may have moved the group by itself; `safe_offset` if no pack is or may be out."""
+        if self.is_locating:
+            return NO_LIMIT  # our own requests have moved it, too
         if self.pack_state in (NONE, CONFIRMED) and self.abandoned is AbandonedRequests.NONE:
             return self.safe_offset
         most = self.safe_offset + MAX_PACK_ENTRIES * INDEX_ENTRY_BYTES
@@ -208,7 +217,8 @@ class PartitionState:
         """
         self._transition("registered", "registered again")
         self.is_detached, self.pack_end = True, pack_end
-        self._start_generation(start, max_offset, requested)
+        # Data of the pack itself may be gone: the reader has it.
+        self._start_generation(start, max_offset, None if requested is None or pack_end is None else pack_end)
 
     def _start_generation(self, start: int, max_offset: int, requested: int | None) -> None:
         self.generation += 1
@@ -250,25 +260,31 @@ class PartitionState:
             self.is_detached, self.pack_end = False, None
         return before is CONFIRMED
 
-    def on_data(self, offset: int, max_offset: int, *, messages: int, is_recent: bool = True) -> bool:
+    @property
+    def is_redelivery(self) -> bool:
+        """True if the get in flight has the Broker send the previous pack again."""
+        return self.pack_state is FETCHING and self._pack_before_get in (DELIVERED, REJECTED)
+
+    def on_data(self, offset: int, max_offset: int, *, messages: int, is_recent: bool = True, is_pack_gone: bool = False) -> bool:
         """Record that the get returned data read from `offset`; return False if it has to be read again.
 
         With 0 `messages`, no message in the data is ours: there is no pack to confirm, since the Broker confirms the data by
         itself. `is_recent` means that the Broker responded a moment ago, too: it cannot have deleted data that was new then.
         Without that, a Broker that has moved the position on may also have deleted data. So the partition is registered at
-        `expected_offset`: if the Broker starts later, the data there is gone. Raises GapError if messages were lost, see
-        `_on_deleted`, and LaneRevoked if the partition was revoked meanwhile.
+        `expected_offset`: if the Broker starts later, the data there is gone. `is_pack_gone` means that a pack that was to come
+        again (`is_redelivery`) did not. Raises GapError if messages were lost, see `_on_deleted`, and LaneRevoked if the partition
+        was revoked meanwhile.
         """
         if self.is_over:  # the partition's next owner will read this pack
             self._transition(pack_event="no pack received")
             self.raise_if_stopped()
         expected = self.expected_offset
-        if expected is not None and offset > expected and not (self.has_moved and is_recent):
+        # In a store without other partitions nothing but a deletion moves the position.
+        if expected is not None and offset > expected and (not self.has_moved or not is_recent or self._is_alone()):
             if self.has_moved:
                 self._transition("forgotten", "no pack received")
-                self.safe_offset = expected
                 return False
-            self._on_deleted(expected, offset)
+            self._on_deleted(expected, offset, is_certain=is_pack_gone)
             if self.stop_reason is not None:
                 self._transition(pack_event="no pack received")
                 self.raise_if_stopped()
@@ -289,7 +305,7 @@ class PartitionState:
         if not is_recent and self.expected_offset is not None and not self.has_moved and self.lease is READING:
             self._transition("forgotten")
             return
-        self.has_moved, self._share = not self.is_alone, 0.0
+        self.has_moved, self._share = True, 0.0
 
     def on_get_refused(self) -> None:
         """Record that the Broker refused the get before it read anything."""
@@ -328,10 +344,11 @@ class PartitionState:
             self._share = self._pack_messages * INDEX_ENTRY_BYTES / (offset - self._pack_offset)
         expected = self.expected_offset if self.pack_state is NONE else None
         self._transition(pack_event="committed")
+        if expected is not None and offset > expected and self.lease is READING and self._is_alone():
+            self._transition("forgotten")  # as in `on_data`: registering at `expected_offset` shows whether data was deleted
+            return
         self.safe_offset = self.expected_offset = offset
         self.has_moved = False
-        if self.is_alone and self.lease is READING and expected is not None and offset > expected:
-            self._on_deleted(expected, offset)  # nothing else moves the position of a partition that is alone
 
     def on_commit_failed(self, *, is_abandoned: bool) -> None:
         """Record that a commit failed: the Broker may or may not confirm the pack, now or later.
@@ -360,8 +377,9 @@ class PartitionState:
 
     def release(self, reason: LaneRevoked) -> bool:
         """Enter the final state RELEASED; return True if the unregister request has to confirm the last pack."""
-        is_confirmed = self.pack_state is CONFIRMED
+        is_confirmed = self.pack_state is CONFIRMED and not self.is_locating
         self._transition("released", "released")
+        self.is_detached, self.pack_end = False, None
         if not isinstance(self.stop_reason, LaneRevoked):  # an earlier revocation stays the reason
             self.stop_reason = reason
         return is_confirmed
@@ -374,14 +392,14 @@ class PartitionState:
     def _is_loss(self, begin: int, end: int) -> bool:
         """Return True if the deleted data from `begin` to `end` contained messages that this partition had not confirmed."""
         entries = (end - begin) / INDEX_ENTRY_BYTES
-        return self.is_alone or entries * self._share >= DELETED_MESSAGES
+        return self._is_alone() or entries * self._share >= DELETED_MESSAGES
 
-    def _on_deleted(self, begin: int, end: int) -> None:
+    def _on_deleted(self, begin: int, end: int, *, is_certain: bool = False) -> None:
         """Handle that unread data of the store was deleted: stop if it had messages of this partition, else note a possible gap.
 
         The data may have been that of other partitions only, as behind an idle partition.
         """
-        if not self._is_loss(begin, end):
+        if not (is_certain or self._is_loss(begin, end)):
             self.possible_gap = (begin, end)
             return
         problem = (

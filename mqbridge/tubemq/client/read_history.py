@@ -39,6 +39,10 @@ class ReadHistory:
             self._earlier_at = now
         self._last = pack
 
+    def is_last(self, first_id: int) -> bool:
+        """Return True if the pack that was received last begins with this message."""
+        return self._last is not None and self._last.first_id == first_id
+
     def newest_first(self, before: int) -> list[ReadPack]:
         """Return the remembered packs that begin at or before the offset `before`, the newest first."""
         packs = [] if self._last is None else [self._last]

@@ -24,7 +24,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def registered_partition(script: Script, *, offset: int = 0, is_alone: bool = False) -> HeldPartition:
-    partition = HeldPartition(Context(script), REF, is_alone=is_alone)
+    partition = HeldPartition(Context(script), REF, is_alone=lambda: is_alone)
     script.responses.appendleft(registered(offset))
     await partition.register(0)
     return partition
@@ -150,13 +150,13 @@ async def test_flow_control_starts_when_its_rules_arrive() -> None:
 
 async def test_after_a_confirmation_a_forgotten_partition_continues_at_the_groups_offset() -> None:
     """The Broker still has the pack that was read last, so it has lost nothing."""
-    script = Script(pack(0), registered(56), registered(0), pack(0), registered(56), pack(56))
+    script = Script(pack(0), registered(56), registered(0), pack(0), refused(404), registered(56), pack(56))
     partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
     partition.on_heartbeat_failure(411, partition.state.generation)  # as a heartbeat reports it, before the next get
     assert (await partition.fetch()).offset == 56
-    query, compare, _, again = script.requests[2:6]
+    query, compare, _, _, again = script.requests[2:7]
     assert not query.HasField("currOffset")
     assert (query.readStatus, compare.currOffset, again.currOffset) == (0, 0, 56)
 
@@ -189,7 +189,9 @@ async def test_a_forgotten_partition_is_registered_again_while_its_pack_is_out(c
     assert script.requests[3].currOffset == 28
     assert partition.pack is found
     (partition.confirm if confirm else partition.reject)()
-    script.respond_with(*([registered(84), registered(28), pack(28), registered(84)] if confirm else []), pack(resumed))
+    script.respond_with(
+        *([registered(84), registered(28), pack(28), refused(404), registered(84)] if confirm else []), pack(resumed)
+    )
     assert (await partition.fetch()).offset == resumed
     assert confirmations(script)[-1] is False
 
@@ -367,16 +369,18 @@ async def test_a_move_past_other_partitions_is_no_gap(caplog: pytest.LogCaptureF
     assert not caplog.text
 
 
-async def test_nothing_but_a_deletion_moves_a_partition_that_is_alone_in_its_store() -> None:
+async def test_nothing_but_a_deletion_moves_a_partition_that_is_alone_in_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_registration.PartitionRegistration, "_find_offset", _same_offset)
     partition = await partition_without_data(Script(), is_alone=True)
-    partition._context.script.respond_with(pack(280))  # type: ignore[attr-defined]
+    partition._context.script.respond_with(pack(280), registered(280))  # type: ignore[attr-defined]
     with pytest.raises(GapError, match="offset 56 was expected, but the Broker continued at offset 280"):
         await partition.fetch()
 
 
-async def test_a_queried_position_shows_what_a_get_without_data_has_skipped() -> None:
+async def test_a_queried_position_shows_what_a_get_without_data_has_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_registration.PartitionRegistration, "_find_offset", _same_offset)
     partition = await partition_without_data(Script(), is_alone=True)
-    partition._context.script.respond_with(committed(280))  # type: ignore[attr-defined]
+    partition._context.script.respond_with(committed(280), registered(280))  # type: ignore[attr-defined]
     await partition.commit_late(asyncio.get_running_loop().time())
     with pytest.raises(GapError, match="offset 56 was expected, but the Broker continued at offset 280"):
         await partition.fetch()

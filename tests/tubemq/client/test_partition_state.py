@@ -181,7 +181,7 @@ class PartitionMachine(RuleBasedStateMachine):
         """The Master assigns the partition, for the first time or again."""
 
         async def take() -> HeldPartition:
-            return HeldPartition(self.context, REF, fresh_id=self.strayed, is_alone=not self.has_siblings)
+            return HeldPartition(self.context, REF, fresh_id=self.strayed, is_alone=lambda: not self.has_siblings)
 
         self.partition = self.run(take())
         self.lane = TubeMQLane(self.partition, Partition("c", "demo", REF.name, 0), UTC)
@@ -811,7 +811,7 @@ def test_a_refused_get_keeps_the_confirmation_of_the_previous_pack(settle: str |
 
 
 def test_a_gap_ends_only_with_a_seek_or_the_partition() -> None:
-    state = PartitionState("demo 1:0", is_alone=True)
+    state = PartitionState("demo 1:0", lambda: True)
     state.on_registered(280, 1000, 28)
     assert (state.lease, state.is_registered) == (STOPPED, True)
     with pytest.raises(GapError, match="offset 28 was expected, but the Broker continued at offset 280"):

@@ -1,110 +1,38 @@
 """Packs that were out when a Broker shut down in order: the group goes back to them, whoever gave them up, and when."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 
-from mqbridge.errors import ConnectionLost
 from mqbridge.tubemq.client import held_partitions
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.held_partitions import HeldPartitions, MemoryPositions, PositionStore, StartOffset
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.held_partitions import MemoryPositions
 from mqbridge.tubemq.wire import rpc
-from mqbridge.tubemq.wire.pb import broker_pb2 as b
-from mqbridge.tubemq.wire.string_formats import PartitionRef
 from tests.kit.conversation import until
-from tests.tubemq.client.model import BROKER, STEP, Model
-from tests.tubemq.client.quick import shorten_pauses
-
-REF = PartitionRef(BROKER, "demo", 0)
-KEY = ("g", "demo", 0)
-ADDRESS = (BROKER.host, BROKER.port)
-MESSAGES = 8
-"""More than a pack of the model has."""
+from tests.tubemq.client.members import (
+    KEY,
+    MESSAGES,
+    REF,
+    come_back,
+    filled_model,
+    first_offset,
+    member,
+    read_on,
+    send,
+    shorten_all_pauses,
+    shut_down,
+)
+from tests.tubemq.client.model import STEP, Model
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten_pauses(monkeypatch)
-    monkeypatch.setattr(held_partitions, "RESTORE_PAUSE_S", 0.001)
+    shorten_all_pauses(monkeypatch)
 
 
 @pytest.fixture
 def model() -> Model:
-    model = Model({"demo": 1})
-    send(model, MESSAGES)
-    return model
-
-
-def send(model: Model, count: int) -> None:
-    for _ in range(count):
-        model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=b"x", flag=0))
-
-
-class Member:
-    """A member without a Master; its Broker heartbeats come every 3 ms."""
-
-    def __init__(self, model: Model, positions: PositionStore | None = None) -> None:
-        identity = MemberIdentity(model.masters(), "g", ["demo"], {})
-        identity.client_id = f"c{id(self)}"
-        self.held = HeldPartitions(
-            identity,
-            start=StartOffset.EARLIEST,
-            heartbeat_s=0.003,
-            budget=ReadBudget(GET_BYTES),
-            offsets=None,
-            positions=positions,
-        )
-        self.held.master_seen_at = asyncio.get_running_loop().time() + 1e6
-        self.held.start_tasks()
-
-    async def take(self) -> HeldPartition:
-        return await self.held.acquire(REF)
-
-    async def take_pack(self) -> HeldPartition:
-        """Acquire the partition, and fetch a pack that is not confirmed."""
-        partition = await self.take()
-        await partition.fetch()
-        return partition
-
-    async def close(self, timeout: float = 5.0) -> None:
-        self.held.close_deadline = asyncio.get_running_loop().time() + timeout
-        await self.held.close()
-
-    async def kill(self) -> None:
-        """End without another request."""
-        await held_partitions.cancel(*self.held._tasks, *self.held._restorations.values())
-
-
-def shut_down(model: Model) -> None:
-    """The Broker shuts down in order: it counts packs that are out as consumed, and cannot be reached."""
-    model.broker.restart_cleanly()
-    model.unreachable.add(ADDRESS)
-    for connection in model.connections.values():
-        connection.cut(ConnectionLost("the Broker is down"))
-
-
-def come_back(model: Model) -> None:
-    model.unreachable.discard(ADDRESS)
-
-
-@asynccontextmanager
-async def member(model: Model, positions: PositionStore | None = None) -> AsyncIterator[Member]:
-    one = Member(model, positions)
-    try:
-        yield one
-    finally:
-        await one.kill()
-
-
-async def first_offset(model: Model, positions: PositionStore | None = None) -> int:
-    """Return the offset of the first pack that the next member gets."""
-    model.broker.forget()  # the lease of a killed member has expired
-    async with member(model, positions) as next_member:
-        return (await (await next_member.take()).fetch()).offset
+    return filled_model()
 
 
 async def test_a_release_after_a_restart_sets_the_group_back(model: Model) -> None:
@@ -217,12 +145,6 @@ async def test_an_idle_partition_queries_its_position(model: Model) -> None:
         assert partition.caught_up
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-
-
-async def read_on(partition: HeldPartition) -> None:
-    while True:
-        await partition.fetch()
-        partition.confirm()
 
 
 async def test_a_reader_is_not_caught_up_while_its_broker_is_away(model: Model) -> None:
