@@ -272,7 +272,7 @@ class PartitionState:
         itself. `is_recent` means that the Broker responded a moment ago, too: it cannot have deleted data that was new then.
         Without that, a Broker that has moved the position on may also have deleted data. So the partition is registered at
         `expected_offset`: if the Broker starts later, the data there is gone. `is_pack_gone` means that a pack that was to come
-        again (`is_redelivery`) did not. Raises GapError if messages were lost, see `_on_deleted`, and LaneRevoked if the partition
+        again (`is_redelivery`) did not. Raises GapError if messages were lost (`_on_deleted`), and LaneRevoked if the partition
         was revoked meanwhile.
         """
         if self.is_over:  # the partition's next owner will read this pack
