@@ -16,7 +16,7 @@ from tests.spark.sink.logs import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 FORMAT = "mqbridge"
 MESSAGES = 200
