@@ -95,5 +95,5 @@ async def test_the_sink_finds_the_topics_that_lose_what_it_wrote(caplog: pytest.
 
     GROUPS["kept"] = "billing"
     assert await unprotected() == ["dead", "t"]
-    assert "cannot find out whether log/away keeps unread messages: no answer" in caplog.text
+    assert "cannot find out whether log:///nowhere/away keeps unread messages: no answer" in caplog.text
     assert await unprotected(unread="may_be_deleted") == []

@@ -55,7 +55,7 @@ async def test_max_bytes_limits_all_lanes_together(
     broker = FullBroker()
     masters.connections = SimpleNamespace(connection_to=lambda *_: broker)  # type: ignore[assignment]
     cluster = TubeMQ("c", TubeMQCluster(masters=("10.0.0.1",)))
-    cluster._routes = SimpleNamespace(masters=masters)  # type: ignore[assignment]
+    cluster._routes = SimpleNamespace(masters=masters, is_alone=lambda _: False)  # type: ignore[assignment]
     member = cluster._consumer(InboundSpec(("demo",), "g", max_bytes=max_bytes))
     member.membership.client_id = "c1"
     held = member.held_partitions
