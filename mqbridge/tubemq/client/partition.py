@@ -72,7 +72,7 @@ class HeldPartition:
 
     The first registration uses the member's own client id, or with `fresh_id` a new one. `fresh_id` must be True if earlier
     requests with the member's own id were abandoned. `is_alone` returns True if the partition's store has no other partition, as
-    far as the caller knows.
+    far as the caller knows; by default it returns False.
     """
 
     def __init__(

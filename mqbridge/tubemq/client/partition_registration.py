@@ -46,8 +46,8 @@ MASTER_SILENT_PAUSE_S = 1.0
 class Comparison(Enum):
     """Result of comparing a pack that was read with what the Broker now has at its offset.
 
-    SAME        the Broker has its first and its last message
-    SAME_START  the Broker has its first message, but the last one was not found
+    SAME        the Broker has its first and its last message, and nothing new between the pack and the confirmed offset
+    SAME_START  the Broker has its first message, but the last one was not found, or there is something new after it
     DIFFERENT   the Broker has other messages there, or none
     DELETED     the Broker has deleted the data there
     """

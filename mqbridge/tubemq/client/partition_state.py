@@ -59,7 +59,7 @@ class PartitionState:
     max_offset       end of the store's index, from the Broker's last response
 
     `is_alone` returns True if every entry of the store's index is a message that this reader has to get: the store has no other
-    partition, as far as the caller knows now, and no filter applies.
+    partition, as far as the caller knows now, and no filter applies. By default it returns False.
     """
 
     def __init__(self, name: str, is_alone: Callable[[], bool] = bool) -> None:
