@@ -41,7 +41,15 @@ from mqbridge.tubemq.client.partition_registration import REGISTER_PAUSE_S, Part
 from mqbridge.tubemq.client.partition_release import PartitionRelease, Unsettled
 from mqbridge.tubemq.client.partition_signals import PartitionSignals
 from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, REJECTED, UNKNOWN, AbandonedRequests
+from mqbridge.tubemq.client.partition_transitions import (
+    CONFIRMED,
+    DELIVERED,
+    FORGOTTEN,
+    READING,
+    REJECTED,
+    UNKNOWN,
+    AbandonedRequests,
+)
 from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.server_connection import ServerConnection
 from mqbridge.tubemq.wire import codes
@@ -111,6 +119,8 @@ class HeldPartition:
         self._release = PartitionRelease(self._calls, self.state, self._signals, self._on_end)
         self.on_progress: Callable[[HeldPartition], None] | None = None
         """Called when `safe_offset` or `max_offset` of the state may have changed: after each pack and each commit."""
+        self._is_commit_waiting = False
+        """True while `commit_late` waits for the request in flight, or for its own response."""
         self._register_task: asyncio.Task[None] | None = None
         """The task of `_register_beneath_pack`; None if it never ran."""
 
@@ -320,19 +330,29 @@ class HeldPartition:
                 await self._commits.commit(consumed=True)
 
     def needs_late_commit(self, now: float) -> bool:
-        """Return True if a commit should be sent now (loop time), and no request is in flight.
+        """Return True if a commit should be sent now (loop time), and none waits to be sent.
 
         It reports a pack confirmed COMMIT_AFTER_S before, or queries the position of an idle partition.
         """
-        is_due = self._commits.needs_commit(now) or (self.state.may_query_position and self._reader.needs_position(now))
-        return is_due and not self._request_lock.locked()
+        if self._is_commit_waiting:
+            return False
+        # An idle partition may have a get in flight whenever this is called, so the position is queried after that get.
+        return self._commits.needs_commit(now) or (self.state.lease is READING and self._reader.needs_position(now))
+
+    def _is_commit_due(self, now: float) -> bool:
+        """Like `needs_late_commit`, when no request is in flight."""
+        return self._commits.needs_commit(now) or (self.state.may_query_position and self._reader.needs_position(now))
 
     async def commit_late(self, now: float) -> None:
-        """Send a commit if `needs_late_commit`; an error is only logged."""
+        """Send a commit if `needs_late_commit`, after the request in flight; an error is only logged."""
         if not self.needs_late_commit(now):
             return
+        self._is_commit_waiting = True
         try:
-            await self.commit(consumed=True)
+            async with self._request_lock:
+                # The request in flight may have reported the pack, or have returned another one.
+                if self._is_commit_due(now):
+                    await self._commits.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.INFO),
@@ -340,6 +360,8 @@ class HeldPartition:
                 self,
                 error,
             )
+        finally:
+            self._is_commit_waiting = False
 
     # --- registering ------------------------------------------------------------------------------------------------
 
