@@ -17,7 +17,7 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.held_positions import RoutePositions
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import ClusterError, MqbridgeError
+from mqbridge.errors import ClusterError, MqbridgeError, RequestTimeout
 from mqbridge.gateway.closing import cancel_by_deadline, close_by_deadline
 from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.gap_check import GapCheck
@@ -262,24 +262,32 @@ class Route(RouteState):
 
         The next membership does not read the partitions that are written there.
         """
+        has_failed = False
         while True:
             known = self._endpoints.unprotected
             await asyncio.sleep(UNPROTECTED_CHECK_S if known else PROTECTION_CHECK_S)
             try:
                 await self._endpoints.check_unprotected()
+                has_failed = False
             except MqbridgeError as error:
+                # A single failure is harmless, since the next check follows soon. Servers often fail one after an outage.
+                level = self._log_level(error) if has_failed else logging.INFO
                 text = "route %s: checking whether its targets keep messages failed, so the last result counts: %s"
-                log.log(self._log_level(error), text, self.name, error)
+                log.log(level, text, self.name, error)
+                has_failed = True
             if new := {label: reason for label, reason in self._endpoints.unprotected.items() if label not in known}:
                 raise unprotected_error(self.name, new)
 
     def _log_level(self, error: Exception) -> int:
-        """Return DEBUG for a connection error during an outage of a cluster, which the cluster has logged; otherwise WARNING."""
+        """Return DEBUG for a connection error or timeout during an outage, which the cluster has logged; otherwise WARNING."""
         has_outage = any(
             isinstance(cluster, ReportsConnectivity) and cluster.connectivity.unreachable_s is not None
             for cluster in self._clusters.values()
         )
-        return retry_log_level(error, logging.WARNING) if has_outage else logging.WARNING
+        if not has_outage:
+            return logging.WARNING
+        # A server that is starting accepts connections, and does not respond yet.
+        return logging.DEBUG if isinstance(error, RequestTimeout) else retry_log_level(error, logging.WARNING)
 
     def _on_membership_failure(self, error: Exception) -> None:
         """Stop the route if the failure is not transient. The first transient failure becomes `retry_reason`."""

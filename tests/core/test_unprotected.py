@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from mqbridge.config.load import from_dict
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.metrics.collector import make_registry
 from mqbridge.gateway.plan import Planner
@@ -46,7 +47,7 @@ def subscriptions(monkeypatch: pytest.MonkeyPatch) -> Subscriptions:
         async def why_unprotected(self, topic: str, planned: Collection[str] = ()) -> str | None:
             subscriptions.checks.append(topic)
             if subscriptions.failure is not None:
-                raise ClusterError("no answer", subscriptions.failure)
+                raise RequestTimeout("no answer", subscriptions.failure)
             groups = await self.groups(topic) if topic in self._cluster.broker.topics else ()
             return None if planned or groups or subscriptions.of.get(topic) else f"{topic} has no group; create one"
 
@@ -227,6 +228,32 @@ async def test_a_route_waits_while_its_targets_cannot_be_checked(world: World, s
         subscriptions.failure = Failure.RETRY  # while it runs, the last result counts
         seen = len(subscriptions.checks)
         await until(lambda: len(subscriptions.checks) > seen + 2)
+        put(world.a, "t", 0, b"10")
+        await until(lambda: committed(world.a, "g-r") == 11)
+
+
+@pytest.mark.parametrize(("is_outage", "warnings_expected"), [(False, True), (True, False)])
+async def test_only_repeated_failures_without_an_outage_are_warnings(
+    world: World, subscriptions: Subscriptions, caplog: pytest.LogCaptureFixture, is_outage: bool, warnings_expected: bool
+) -> None:
+    caplog.set_level(logging.DEBUG, "mqbridge.gateway.route")
+    fill(world.a, "t", 1, 10)
+    subscriptions.of["t"] = {"billing"}
+
+    def failures() -> list[int]:
+        return [record.levelno for record in caplog.records if "targets keep messages failed" in record.getMessage()]
+
+    async with running(world.config(route("r", "a/t", "b/t"))):
+        await until(lambda: committed(world.a, "g-r") == 10)
+        if is_outage:
+            world.b.disconnect()
+        subscriptions.failure = Failure.RETRY
+        await until(lambda: len(failures()) >= 3)
+        assert failures()[0] == logging.INFO  # the next check follows soon
+        assert (logging.WARNING in failures()) is warnings_expected
+        subscriptions.failure = None
+        if is_outage:
+            world.b.reconnect()
         put(world.a, "t", 0, b"10")
         await until(lambda: committed(world.a, "g-r") == 11)
 
