@@ -73,12 +73,12 @@ check: $(VENV)/.dev ## run ruff, mypy and import rules, check that generated fil
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python proto/generate.py --check
-	$(BIN)/python -m mqbridge.config.reference --check
-	$(BIN)/python -m mqbridge.gateway.metrics.page --check
-	$(BIN)/python -m mqbridge.cli.mapping_page --check
-	$(BIN)/python -m mqbridge.cli.command_page --check
-	$(BIN)/python -m mqbridge.spark.options_page --check
-	$(BIN)/python docs/explanation/architecture.py --check
+	$(BIN)/python -m tools.configuration_page --check
+	$(BIN)/python -m tools.metrics_page --check
+	$(BIN)/python -m tools.mapping_page --check
+	$(BIN)/python -m tools.command_page --check
+	$(BIN)/python -m tools.spark_options_page --check
+	$(BIN)/python -m tools.architecture_page --check
 	$(BIN)/python -m tests.fuzz.seeds --check
 	$(BIN)/python -m pytest -q tests/test_imports.py
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
@@ -158,12 +158,12 @@ wheels: $(VENV)/.packages ## build wheels of the compiled module in dist/ for th
 
 generate: $(VENV)/.dev ## generate the protobuf modules and the reference pages
 	@$(BIN)/python proto/generate.py
-	@$(BIN)/python -m mqbridge.config.reference --write
-	@$(BIN)/python -m mqbridge.gateway.metrics.page --write
-	@$(BIN)/python -m mqbridge.cli.mapping_page --write
-	@$(BIN)/python -m mqbridge.cli.command_page --write
-	@$(BIN)/python -m mqbridge.spark.options_page --write
-	@$(BIN)/python docs/explanation/architecture.py --write
+	@$(BIN)/python -m tools.configuration_page --write
+	@$(BIN)/python -m tools.metrics_page --write
+	@$(BIN)/python -m tools.mapping_page --write
+	@$(BIN)/python -m tools.command_page --write
+	@$(BIN)/python -m tools.spark_options_page --write
+	@$(BIN)/python -m tools.architecture_page --write
 	@$(BIN)/python -m tests.fuzz.seeds --write
 
 lock: $(VENV)/.dev ## update the versions in requirements.lock

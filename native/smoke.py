@@ -11,7 +11,7 @@ from typing import Any
 from mqbridge import native
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import request as pulsar
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping import request as rocketmq
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls

@@ -11,7 +11,7 @@ SYSTEMS = sorted(path.parent.name for path in ROOT.glob("*/adapter"))
 """Every folder with an adapter."""
 MODEL = {"errors", "message", "native"}
 CONTRACT = MODEL | {"adapter"}
-CORE = CONTRACT | {"net", "routing", "delivery"}
+CORE = CONTRACT | {"adapter.tools", "net", "routing", "delivery", "routes"}
 COMMAND_LINE = CORE | {"config", "gateway", "mapping", "spark"}
 
 # layer -> what of mqbridge it may import, besides itself
@@ -19,41 +19,47 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "native": set(),
     "message": {"native"},
-    "secret_sources": set(),
-    "secret": {"errors", "secret_sources"},
     "wire": {"errors"},
-    "net": {"errors", "secret", "wire"},
+    "net": {"errors", "wire"},
     "adapter": MODEL | {"mapping"},
-    "receipts": CONTRACT,
-    "packed_positions": {"message"},
-    "read_ranges": CONTRACT,
-    "stored_positions": CONTRACT | {"packed_positions"},
-    "retention": CONTRACT,
+    "adapter.tools": CONTRACT,
     "mapping": {"errors", "message", "native", "wire"},
     "library": MODEL | {"net"},
     "routing": CONTRACT | {"config"},
-    "delivery": CONTRACT | {"net", "routing"},
-    "config": CONTRACT | {"net", "secret"},
+    "delivery": CONTRACT | {"adapter.tools", "net", "routing"},
+    "config": CONTRACT | {"net"},
+    "routes": CONTRACT | {"adapter.tools", "config", "delivery", "net", "routing"},
     "gateway": CORE | {"config"},
-    "spark": CORE | {"config", "gateway", "mapping", "packed_positions", "stored_positions", "wire"},
+    "spark": CORE | {"config", "mapping", "wire"},
+    "testing": CONTRACT | {"adapter.tools", "mapping", "net"},
     "cli": COMMAND_LINE | {"cli.commands", "cli.shared"},
     "cli.commands": COMMAND_LINE | {"cli", "cli.shared"},
     "cli.shared": COMMAND_LINE,
     "__main__": {"cli"},
     "__init__": {f"{system}.library" for system in SYSTEMS},
 }
+ROOMS = ("connection", "admin", "producer", "consumer")
+"""The folders of every client. The files beside them open what is in the rooms, so no room imports them."""
+ROOM_IMPORTS: dict[str, dict[str, set[str]]] = {
+    "pulsar": {"admin": {"connection"}, "producer": {"connection"}, "consumer": {"connection"}},
+    "rocketmq": {"admin": {"connection"}, "producer": {"connection", "admin"}, "consumer": {"connection", "admin"}},
+    "tubemq": {"consumer": {"connection"}, "producer": {"connection", "consumer"}},
+}
 for system in SYSTEMS:
     inner = {layer: f"{system}.{layer}" for layer in ("wire", "mapping", "client", "library", "store", "adapter")}
+    rooms = {room: f"{system}.client.{room}" for room in ROOMS}
+    client = {inner["client"], *rooms.values()}
+    below = {"errors", "native", "wire", "net", inner["wire"]}
+    ALLOWED |= {rooms[room]: below | {rooms[used] for used in ROOM_IMPORTS.get(system, {}).get(room, ())} for room in ROOMS}
     ALLOWED |= {
         inner["wire"]: {"errors", "wire"} | ({"message"} if system == "log" else set()),
-        inner["client"]: {"errors", "native", "secret", "wire", "net", inner["wire"]},
-        inner["library"]: CONTRACT
-        | {"library", "mapping", "net", "stored_positions", "secret", "wire"}
-        | {inner[layer] for layer in ("wire", "mapping", "client")},
-        inner["store"]: CONTRACT | {"config", "net", inner["wire"]},
+        inner["client"]: below | client,
+        inner["library"]: CONTRACT | {"library", "mapping", "net", "wire", inner["wire"], inner["mapping"]} | client,
+        inner["store"]: CONTRACT | {"adapter.tools", "config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
         inner["adapter"]: CONTRACT
-        | {"config", "mapping", "net", "stored_positions", "receipts", "retention", "secret", "wire", system}
+        | {"adapter.tools", "config", "mapping", "net", "wire", system}
+        | client
         | (set(inner.values()) - {inner["library"]}),
         system: CONTRACT | {"net"},
     }
@@ -65,12 +71,19 @@ def modules() -> list[Path]:
 
 
 def layer_of(parts: tuple[str, ...]) -> str:
-    """Return the layer of a module: its folder; in a system the subfolder; in cli `commands`, or `shared` for the others."""
+    """Return the layer of a module: its folder, to the depth at which folders are layers.
+
+    In a system this is the subfolder, and in a client its room; in cli it is `commands`, or `shared` for the other subfolders.
+    """
     if not parts:
         return "__init__"
-    if parts[0] in SYSTEMS and len(parts) > 1 and (ROOT / parts[0] / parts[1]).is_dir():
-        return f"{parts[0]}.{parts[1]}"
-    if parts[0] == "cli" and len(parts) > 1 and (ROOT / "cli" / parts[1]).is_dir():
+    folders = [depth for depth in range(1, len(parts) + 1) if ROOT.joinpath(*parts[:depth]).is_dir()]
+    depth = max(folders, default=0)
+    if parts[0] in SYSTEMS and depth > 1:
+        return ".".join(parts[: min(depth, 3 if parts[1] == "client" else 2)])
+    if parts[:2] == ("adapter", "tools"):
+        return "adapter.tools"
+    if parts[0] == "cli" and depth > 1:
         return "cli.commands" if parts[1] == "commands" else "cli.shared"
     return parts[0]
 
@@ -99,6 +112,11 @@ def test_imports_go_one_way(path: Path) -> None:
         if name.startswith("mqbridge.") and name.split(".")[1] != "__version__":
             used = layer_of(tuple(name.split(".")[1:]))
             assert used == own or used in ALLOWED[own], f"{path.relative_to(ROOT)} ({own}) must not import {name} ({used})"
+
+
+@pytest.mark.parametrize("client", sorted(ROOT.glob("*/client")), ids=lambda path: path.parent.name)
+def test_every_client_has_the_same_rooms(client: Path) -> None:
+    assert {path.name for path in client.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ROOMS)
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 import mqbridge
 from mqbridge.adapter.registry import load_adapters
-from mqbridge.cli import mapping_page
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, map_fields
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping import table as pulsar
@@ -15,6 +14,7 @@ from mqbridge.rocketmq.mapping import table as rocketmq
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.tubemq.mapping import table as tubemq
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, TransferedMessage
+from tools import mapping_page
 
 ADAPTERS = load_adapters()
 SYSTEMS = sorted(ADAPTERS)

@@ -1,7 +1,7 @@
 """Warnings about messages that are deleted by their age."""
 
+from mqbridge.adapter.tools.retention import group_warnings, target_warnings
 from mqbridge.adapter.topics import Bounds
-from mqbridge.retention import group_warnings, target_warnings
 
 BOUNDS = {name: Bounds((100,), (300,)) for name in ("0", "1", "2", "3")}
 LATE = dict.fromkeys(BOUNDS, (200,))

@@ -13,7 +13,7 @@ import sqlite3
 
 from mqbridge import TubeMQClient
 from mqbridge.errors import ClusterError, LaneRevoked
-from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 TABLES = """

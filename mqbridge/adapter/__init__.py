@@ -14,9 +14,10 @@ Every method may raise these errors, besides those in its docstring:
 
 `Failure.REFUSED` concerns single messages and occurs only in receipts. Any other exception is a bug.
 
-Deadlines are event loop times in seconds; None means `deadlines.CLOSE_S` from now. An adapter obeys the deadline of its caller,
-and chooses none of its own.
+Deadlines are event loop times in seconds; None means `tools.deadlines.CLOSE_S` from now. An adapter obeys the deadline of its
+caller, and chooses none of its own.
 
 Read `cluster` first: it refers to all the other modules. `inbound`, `outbound` and `receipt` are the path of the messages.
 `registry` is where a new adapter starts. `operations` is optional: administrative requests of the command line.
+`tools` has helpers that are not part of the contract.
 """

@@ -19,7 +19,7 @@ from mqbridge.config.load import load
 from mqbridge.config.problems import nearest
 from mqbridge.config.profiles import profiles_file
 from mqbridge.errors import ConfigError, RequestTimeout
-from mqbridge.secret import IS_SHOWN, Secret
+from mqbridge.net.secret import IS_SHOWN, Secret
 
 CONNECT_TIMEOUT_S = 30.0
 """Time limit for connecting, because a user waits for the result. It is a safeguard: the adapters' own timeouts are shorter."""

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from mqbridge.config.document import Document, KeyPath
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
-from mqbridge.secret import SECRET_FORMAT
+from mqbridge.net.secret import SECRET_FORMAT
 
 Schema = Mapping[str, Any]
 

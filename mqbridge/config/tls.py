@@ -6,9 +6,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from mqbridge.config.base import Options
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.settings import MinimumVersion, TlsSettings, Verify
 from mqbridge.net.tls.tls import Tls
-from mqbridge.secret import Secret
 
 
 class TlsOptions(Options):

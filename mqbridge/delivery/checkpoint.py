@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mqbridge.adapter.deadlines import resolve_deadline, seconds_until
+from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.message import Partition, Position, format_position, parse_position

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ unreachable, a target has sends in flight and no receipt for STUCK_S, or a targe
 from collections.abc import Mapping
 
 from mqbridge.adapter.cluster import Cluster, Connectivity, ReportsConnectivity
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 STUCK_S = 60.0
 """Seconds without a receipt after which a target counts as stuck; a target that is only slow still sends receipts."""

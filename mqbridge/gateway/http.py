@@ -27,8 +27,8 @@ from mqbridge.errors import ConfigError
 from mqbridge.gateway.health import connectivity_of, outage_of, route_failures, stuck_targets, unreachable_clusters
 from mqbridge.gateway.metrics.collector import make_registry
 from mqbridge.gateway.metrics.family import MeteredGateway
-from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import spawn
+from mqbridge.routes.route import Route
 
 LISTEN_BACKLOG = 64
 """Maximum number of connections that wait to be accepted."""

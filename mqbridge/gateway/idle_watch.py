@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from mqbridge.gateway.route import Route
 from mqbridge.gateway.unread import SourceState, find_source_state
+from mqbridge.routes.route import Route
 
 IDLE_CHECK_S = 0.1
 """Pause between two checks whether all routes are idle; these checks send no requests."""

@@ -15,8 +15,8 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.operations import Operations, backlog_from_offsets
 from mqbridge.errors import ClusterError, Failure, MqbridgeError, RequestTimeout
-from mqbridge.gateway.route import Route
 from mqbridge.message import Position
+from mqbridge.routes.route import Route
 
 log = logging.getLogger(__name__)
 

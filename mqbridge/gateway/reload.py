@@ -19,8 +19,8 @@ from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.change import Change, restart_warnings
-from mqbridge.gateway.plan import is_transient
 from mqbridge.net.backoff import Backoff
+from mqbridge.routes.plan import is_transient
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.gateway.health import stuck_targets, unreachable_clusters
 from mqbridge.gateway.lag import LagWatch
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 log = logging.getLogger(__name__)
 

@@ -25,21 +25,21 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.errors import ClusterError, MqbridgeError
-from mqbridge.gateway.assignment import log_unassigned_routes
 from mqbridge.gateway.change import Change, compare
-from mqbridge.gateway.closing import GRACE_S, wait_by_deadline
 from mqbridge.gateway.clusters import InitialConnections, close_clusters, connect_clusters, make_clusters
 from mqbridge.gateway.health import outage_of
 from mqbridge.gateway.http import StatusServer
 from mqbridge.gateway.idle_watch import IdleWatch
 from mqbridge.gateway.lag import LagWatch
-from mqbridge.gateway.plan import Plan, Planner, is_transient, raise_problems
 from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.report import report
-from mqbridge.gateway.route import Route
 from mqbridge.gateway.run_result import RunResult, route_result
-from mqbridge.gateway.unprotected import add_unprotected_problems
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.routes.assignment import log_unassigned_routes
+from mqbridge.routes.closing import GRACE_S, wait_by_deadline
+from mqbridge.routes.plan import Plan, Planner, is_transient, raise_problems
+from mqbridge.routes.route import Route
+from mqbridge.routes.unprotected import add_unprotected_problems
 
 log = logging.getLogger(__name__)
 

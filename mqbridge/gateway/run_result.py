@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqbridge.delivery.counters import Counters
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 
 @dataclass(slots=True)

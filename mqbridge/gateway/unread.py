@@ -12,8 +12,8 @@ from mqbridge.adapter.inbound import ConfirmsEnd, InboundLane
 from mqbridge.config.patterns import is_pattern
 from mqbridge.errors import LaneRevoked, MqbridgeError
 from mqbridge.gateway.health import outage_of
-from mqbridge.gateway.route import Route
-from mqbridge.gateway.topic_selection import select_source_topics
+from mqbridge.routes.route import Route
+from mqbridge.routes.topic_selection import select_source_topics
 
 CONFIRM_TIMEOUT_S = 30.0
 """Timeout of the requests for one partition or topic. A RocketMQ broker may hold a pull for 20 s, which `ConfirmsEnd` awaits."""

@@ -21,23 +21,23 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.service_url import parse_service_url
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.mapping.request import Limits, encode
 from mqbridge.pulsar.mapping.stored import decode_plain
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.name_server_address import parse_name_servers
-from mqbridge.rocketmq.client.pull_consumer import join
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection.name_server_address import parse_name_servers
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import join
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.producer import Producer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.send_result import SendResult
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.messages import decode_all
 

@@ -14,14 +14,14 @@ from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, SendEncoder, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping import request as rocketmq_request
 from mqbridge.rocketmq.mapping import stored as rocketmq_stored
 from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
-from mqbridge.tubemq.client.get_response import parse_get_response
+from mqbridge.tubemq.client.consumer.get_response import parse_get_response
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
 from mqbridge.tubemq.mapping.share import encode_share

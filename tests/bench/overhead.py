@@ -36,8 +36,8 @@ from mqbridge.pulsar.adapter import outbound as pulsar_outbound
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client import handshake as pulsar_handshake
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.connection import handshake as pulsar_handshake
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.mapping.request import EncodedEntry
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import encode_entry_prefix
@@ -47,13 +47,13 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.rocketmq.adapter import outbound as rocketmq_outbound
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
-from mqbridge.rocketmq.client import connection as rocketmq_connections
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
-from mqbridge.rocketmq.client.brokers import Brokers
-from mqbridge.rocketmq.client.budget import Budget as PullBudget
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_request import Puller
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection import connection as rocketmq_connections
+from mqbridge.rocketmq.client.connection.brokers import Brokers
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.budget import Budget as PullBudget
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_request import Puller
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from mqbridge.routing.loops import LoopGuard
@@ -61,10 +61,10 @@ from mqbridge.routing.partitions import Partitioner
 from mqbridge.tubemq.adapter import outbound as tubemq_outbound
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.client import server_connection as tubemq_connection
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_sender import PartitionSender
-from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.client.connection import server_connection as tubemq_connection
+from mqbridge.tubemq.client.connection.server_connection import ServerConnection
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
 from mqbridge.tubemq.wire import frame as tube_frame
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, GetMessageRequestC2B, SendMessageResponseB2P

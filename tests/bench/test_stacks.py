@@ -28,7 +28,7 @@ RAW = f"""{ROOT}data_received (mqbridge/net/endpoint.py:7);feed (mqbridge/wire/c
 {ROOT}decode (mqbridge/pulsar/mapping/stored.py:5);decode (mqbridge_native.abi3.so) 10
 {ROOT}uv__io_poll (linux.c:90) 10
 {ROOT}uv__io_poll (linux.c:90);epoll_pwait (libc.so.6) 700
-{ROOT}fetch (mqbridge/rocketmq/client/pull_loop.py:3);loads (json/__init__.py:3) 10
+{ROOT}fetch (mqbridge/rocketmq/client/consumer/pull_loop.py:3);loads (json/__init__.py:3) 10
 _start (python3.11);collect (gcmodule.c:3) 10
 """
 
@@ -54,11 +54,11 @@ def test_library_frames_count_as_their_caller() -> None:
     ("frame", "group"),
     [
         ("Batch.release_messages (mqbridge/message.py:80)", MAPPING),
-        ("route (mqbridge/gateway/route.py:80)", DELIVERY),
+        ("route (mqbridge/routes/route.py:80)", DELIVERY),
         ("get_running_loop (_asynciomodule.c:2)", NET),
         ("run (mqbridge/cli/commands/run.py:80)", None),
         ("memcpy (libc.so.6)", None),
-        ("page (mqbridge/secret.py:3)", OTHER),
+        ("page (mqbridge/net/secret.py:3)", OTHER),
     ],
 )
 def test_the_group_of_a_frame_follows_from_its_file(frame: str, group: str | None) -> None:

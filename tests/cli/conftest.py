@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mqbridge.cli.app import app
 from mqbridge.cli.process.logs import HANDLER_NAME
-from mqbridge.memory.broker import delete_broker
+from mqbridge.testing.memory.broker import delete_broker
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ SYSTEMS = ("tubemq", "pulsar", "rocketmq")
 def test_the_port_of_another_system_is_recognized(
     invoke: Invoke, client: str, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.connection.master.REGISTER_PAUSE_S", 0.0)
     ports = {"tubemq": tubemq.masters, "pulsar": pulsar.service_url.removeprefix("pulsar://"), "rocketmq": rocketmq.name_server}
     pages = {"tubemq": tubemq.admin_url, "pulsar": pulsar.admin_url}
     others = [port for system, port in ports.items() if system != client]

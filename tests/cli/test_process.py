@@ -324,7 +324,7 @@ def test_debug_logs_nothing_of_the_http_library() -> None:
         "import asyncio, logging\n"
         "from mqbridge.cli.process import logs\n"
         "from mqbridge.errors import ClusterError\n"
-        "from mqbridge.pulsar.client.admin import Admin\n"
+        "from mqbridge.pulsar.client.admin.admin import Admin\n"
         "logs.configure('debug')\n"
         "logging.getLogger('mqbridge').debug('ours')\n"
         "async def main():\n"

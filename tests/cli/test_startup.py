@@ -15,7 +15,7 @@ from tests.patience import SERVER_PATIENCE_S
 
 SERVERS = ("starlette", "uvicorn", "prometheus_client")
 LIBRARIES = (*SERVERS, "httpx", "cryptography", "pyarrow", "pyspark")
-CLIENTS = ("mqbridge.pulsar", "mqbridge.rocketmq", "mqbridge.tubemq", "mqbridge.log", "mqbridge.memory")
+CLIENTS = ("mqbridge.pulsar", "mqbridge.rocketmq", "mqbridge.tubemq", "mqbridge.log", "mqbridge.testing.memory")
 UNUSED_BY_HELP = (
     *LIBRARIES,
     *CLIENTS,

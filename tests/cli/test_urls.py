@@ -132,7 +132,7 @@ def test_another_server_at_the_port_is_reported(
     system: str, response: bytes, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Responses of web servers, TLS servers, and servers that only close the connection, to a client of another protocol."""
-    monkeypatch.setattr("mqbridge.tubemq.client.master.REGISTER_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.connection.master.REGISTER_PAUSE_S", 0.0)
     (port,) = free_ports(1)
 
     def serve(loop: asyncio.AbstractEventLoop) -> None:

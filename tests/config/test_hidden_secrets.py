@@ -11,7 +11,7 @@ from mqbridge.config.base import Options
 from mqbridge.config.load import parse
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.tls import TlsChoice
-from mqbridge.secret import Secret
+from mqbridge.net.secret import Secret
 from tests.config.fakes import ADAPTERS
 
 CANARY = "canary-b0b1"

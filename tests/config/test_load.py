@@ -7,7 +7,6 @@ import pytest
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.adapter.registry import load_adapters
-from mqbridge.config import reference
 from mqbridge.config.base import ONE_OR_MORE
 from mqbridge.config.load import from_dict, load, parse, wants_json_log
 from mqbridge.config.options.config import Config
@@ -15,6 +14,7 @@ from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.schema import json_schema
 from mqbridge.errors import ConfigError
 from tests.config.fakes import ADAPTERS, FakeCluster, FakeInbound, FakeOutbound
+from tools import configuration_page as reference
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
 
@@ -249,7 +249,7 @@ def test_the_reference_has_a_section_for_every_group_of_options() -> None:
 
 
 def test_the_reference_is_current() -> None:
-    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m mqbridge.config.reference --write"
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m tools.configuration_page --write"
     assert reference.main(["--check"]) == 0
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mqbridge.errors import ConnectionLost
-from mqbridge.memory.broker import Broker
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.testing.memory.broker import Broker
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
 import itertools
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.unit_ranges import count_units, position_after, split_evenly
+from mqbridge.adapter.tools.unit_ranges import count_units, position_after, split_evenly
 from mqbridge.message import Position
 from tests.conformance.arena import Arena, numbers
 from tests.conformance.test_reading import messages_of, read, topic_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.broker import get_broker
+from mqbridge.testing.memory.broker import get_broker
 
 
 def resident_mb() -> float:

@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
-from mqbridge.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter import ADAPTER
 from tests.core.world import World, everything, fill, route, running, until
 
 TOLD = "route r is a member of group g-r and has waited"
@@ -11,8 +11,8 @@ TOLD = "route r is a member of group g-r and has waited"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.assignment.CHECK_INTERVAL_S", 0.001)
-    monkeypatch.setattr("mqbridge.gateway.assignment.LOG_AFTER_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.assignment.CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr("mqbridge.routes.assignment.LOG_AFTER_S", 0.01)
 
 
 async def test_a_route_without_a_partition_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -154,7 +154,7 @@ def test_the_process_that_holds_a_state_file_is_named(tmp_path: Path) -> None:
 async def test_closing_without_a_deadline_uses_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 0.2)
+    monkeypatch.setattr("mqbridge.adapter.tools.deadlines.CLOSE_S", 0.2)
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
     checkpoints.record("r", "g", PARTITION, (7,))

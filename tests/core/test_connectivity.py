@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mqbridge.errors import ConnectionLost, PeerSilent, Unreachable
-from mqbridge.gateway import clusters, route
+from mqbridge.gateway import clusters
 from mqbridge.net import connectivity as module
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.pulsar.client import lookup
-from mqbridge.rocketmq.client import pull_loop, send_outage
-from mqbridge.tubemq.client import broker_reconnector
+from mqbridge.pulsar.client.connection import lookup
+from mqbridge.rocketmq.client.consumer import pull_loop
+from mqbridge.rocketmq.client.producer import send_outage
+from mqbridge.routes import route
+from mqbridge.tubemq.client.producer import broker_reconnector
 from tests.core.world import until
 
 A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)

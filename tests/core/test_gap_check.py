@@ -12,10 +12,10 @@ import pytest
 from mqbridge.adapter.topics import Bounds
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, Failure, GapError
-from mqbridge.gateway.gap_check import GapCheck
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Partition, Position
+from mqbridge.routes.gap_check import GapCheck
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.inbound import MemoryLane
 from tests.core.world import ADAPTERS, World, committed, everything, fill, named, put, route, run, running, until
 from tests.patience import PATIENCE_S
 

@@ -15,9 +15,9 @@ from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.broker import Broker, delete_broker, get_broker
 from mqbridge.message import Message, split_origin
+from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.broker import Broker, delete_broker, get_broker
 from tests.patience import PATIENCE_S
 
 ADAPTERS = {"memory": ADAPTER}
@@ -451,7 +451,7 @@ async def test_a_cluster_that_cannot_be_reached_leaves_nothing_behind(source: Br
 async def test_a_route_that_gets_no_partition_ends_when_idle(
     source: Broker, target: Broker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route_state.ASSIGNMENT_PATIENCE_S", 0.2)
+    monkeypatch.setattr("mqbridge.routes.route_state.ASSIGNMENT_PATIENCE_S", 0.2)
     source.create("other", 1)
     cluster = ADAPTER.make_cluster("a", ADAPTER.cluster_model(broker=name + "-source"))  # type: ignore[call-arg]
     first = await cluster.inbound(InboundSpec(("other",), "g"))

@@ -12,11 +12,11 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
-from mqbridge.gateway.endpoints import RouteEndpoints
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.adapter.inbound import MemoryInbound, MemoryLane
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
+from mqbridge.routes.endpoints import RouteEndpoints
+from mqbridge.testing.memory.adapter.inbound import MemoryInbound, MemoryLane
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, set_capabilities, stored, until
 
 SOON = {"refresh": "100ms"}
@@ -101,7 +101,7 @@ async def test_a_waiting_partition_that_is_reassigned_is_shown_correctly(world: 
         lanes.append(self)
 
     monkeypatch.setattr(MemoryLane, "__init__", noted)
-    monkeypatch.setattr("mqbridge.gateway.membership.GROWTH_CHECK_S", 0.0)  # checks in every loop iteration
+    monkeypatch.setattr("mqbridge.routes.membership.GROWTH_CHECK_S", 0.0)  # checks in every loop iteration
 
     grown = asyncio.Event()
 
@@ -205,7 +205,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_unchanged(world: 
 
 
 async def test_a_group_that_cannot_be_joined_again_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.route.MIN_REJOIN_PAUSE_S", 0.01)
     fill(world.a, "t1", 2, 100)
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)

@@ -16,8 +16,6 @@ from mqbridge.delivery.lane import LEG_BYTES, LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, DeliveryError, Failure
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.inbound import MemoryLane
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import spawn
@@ -25,6 +23,8 @@ from mqbridge.routing.edits import Edit
 from mqbridge.routing.filters import Filter
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import Partitioner
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.inbound import MemoryLane
 from tests.core.test_partition_rules import rule
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, until
 from tests.patience import PATIENCE_S
@@ -487,7 +487,7 @@ async def test_messages_are_acknowledged_individually(world: World, monkeypatch:
 
 
 async def test_a_membership_that_fails_transiently_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.route.MIN_REJOIN_PAUSE_S", 0.01)
     fill(world.a, "t", 2, 50)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 50)
@@ -501,7 +501,7 @@ async def test_a_membership_that_fails_transiently_is_retried(world: World, monk
 
 
 async def test_the_reason_for_joining_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 30.0)
+    monkeypatch.setattr("mqbridge.routes.route.MIN_REJOIN_PAUSE_S", 30.0)
     fill(world.a, "t", 2, 50)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 50)

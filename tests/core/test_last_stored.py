@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.operations import MemoryOperations
-from mqbridge.memory.broker import delete_broker
+from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.message import Message, Partition, Position, origin_prefix
-from mqbridge.stored_positions import last_stored
+from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.operations import MemoryOperations
+from mqbridge.testing.memory.broker import delete_broker
 from tests.patience import PATIENCE_S
 
 SOURCE = Partition("s", "t", "0", 0)

@@ -11,11 +11,11 @@ import pytest
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Unreachable
-from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.outbound import MemoryOutbound
+from mqbridge.routes.route import Route
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
 from tests.core.world import ADAPTERS, World, end, everything, fill, named, route, until
 from tests.kit.process import free_ports
 from tests.patience import PATIENCE_S
@@ -25,7 +25,7 @@ from tests.patience import PATIENCE_S
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 0.01)
     monkeypatch.setattr("mqbridge.gateway.clusters.MAX_CONNECT_PAUSE_S", 0.05)
-    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.route.MIN_REJOIN_PAUSE_S", 0.01)
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +98,7 @@ async def test_a_gateway_is_not_ready_while_it_waits_for_a_cluster(world: World)
 async def test_a_page_is_served_while_the_first_attempt_lasts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A liveness probe must not kill a gateway that waits for an unresponsive cluster."""
     hangs = asyncio.Event()
-    monkeypatch.setattr("mqbridge.memory.adapter.cluster.MemoryCluster.connect", lambda _: hangs.wait())
+    monkeypatch.setattr("mqbridge.testing.memory.adapter.cluster.MemoryCluster.connect", lambda _: hangs.wait())
     (port,) = free_ports(1)
     config = world.config(route("r", "a/t", "b/t")) | {"http": {"listen": f"127.0.0.1:{port}"}}
     async with started(config) as (gateway, task), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
@@ -168,7 +168,7 @@ async def test_a_route_waits_for_a_cluster_that_cannot_describe_topics_yet(world
         return await describe(self, topic)
 
     monkeypatch.setattr(MemoryCluster, "describe", fail_while_starting)
-    monkeypatch.setattr("mqbridge.gateway.route.Route.run", hold(run := asyncio.Event(), Route.run))
+    monkeypatch.setattr("mqbridge.routes.route.Route.run", hold(run := asyncio.Event(), Route.run))
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
         await until(lambda: gateway.ready)
         assert str(named(gateway, "r").retry_reason) == "no leader yet"  # before it has begun to run

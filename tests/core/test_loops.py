@@ -6,11 +6,11 @@ import pytest
 
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.delivery import Delivery
-from mqbridge.gateway.endpoints import loop_guard
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
+from mqbridge.routes.endpoints import loop_guard
 from mqbridge.routing.loops import LoopGuard
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.config import MemoryConfig
 from tests.core.world import World, committed, end, everything, fill, named, put, route, run, running, until
 
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from mqbridge.delivery.counters import BUCKETS_S, Histogram
-from mqbridge.gateway.metrics import page
 from mqbridge.gateway.metrics.collector import families
+from tools import metrics_page as page
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -98,7 +98,7 @@ def test_the_dashboard_has_variables_that_its_panels_use() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run python -m mqbridge.gateway.metrics.page --write"
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run python -m tools.metrics_page --write"
 
 
 def test_every_metric_is_described() -> None:

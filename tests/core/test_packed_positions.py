@@ -5,8 +5,8 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.tools.packed_positions import PackedPositions
 from mqbridge.message import Position
-from mqbridge.packed_positions import PackedPositions
 
 numbers = st.integers(0, 6)
 a_position = st.one_of(st.tuples(numbers), st.tuples(numbers, numbers), st.tuples(numbers, numbers, numbers))

@@ -7,7 +7,7 @@ import pytest
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.clusters import connected_clusters
-from mqbridge.gateway.plan import Plan, Planner
+from mqbridge.routes.plan import Plan, Planner
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, set_capabilities
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from mqbridge.gateway.reload import ReloadResult
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.broker import delete_broker, get_broker
+from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.core.world import World, committed, end, everything, fill, named, put, route, running, stored, until
 from tests.patience import PATIENCE_S
 

@@ -9,12 +9,12 @@ import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.gateway import retention_warnings
 from mqbridge.gateway.clusters import connected_clusters
-from mqbridge.gateway.plan import Planner
-from mqbridge.gateway.retention_warnings import warnings_about
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.operations import MemoryOperations
+from mqbridge.routes import retention_warnings
+from mqbridge.routes.plan import Planner
+from mqbridge.routes.retention_warnings import warnings_about
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.operations import MemoryOperations
 from tests.core.world import ADAPTERS, World, end, everything, fill, route, run, running, until
 from tests.kit.process import free_ports
 

@@ -10,9 +10,9 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.errors import DeliveryError, Failure
-from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.message import Partition
 from mqbridge.net.tasks import spawn
+from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
 from tests.core.test_lanes import FakeLane, FakeOutbound, finished, keyed_batch, make_delivery
 from tests.core.world import World, committed, everything, fill, named, put, route, running, until
 

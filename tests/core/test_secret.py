@@ -15,7 +15,7 @@ import uvloop
 from pydantic import BaseModel, ValidationError
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.secret import Secret
+from mqbridge.net.secret import Secret
 from tests.patience import PATIENCE_S
 
 CANARY = "canary-5f1e"
@@ -58,7 +58,7 @@ async def test_a_command_is_run_again_when_a_fresh_one_is_needed(tmp_path: Path,
     assert await secret.read() == "one"
     file.write_text("two")
     assert await secret.read() == "one"
-    monkeypatch.setattr("mqbridge.secret.MIN_COMMAND_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.net.secret.MIN_COMMAND_PAUSE_S", 0.0)
     assert await secret.read(fresh=True) == "two"
 
 
@@ -112,7 +112,7 @@ async def test_an_unreadable_source_is_reported_without_the_secret(
 
 
 async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mqbridge.secret_sources.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("mqbridge.net.secret_sources.COMMAND_TIMEOUT_S", 0.2)
     pid_file = tmp_path / "pid"
     with pytest.raises(ClusterError, match="did not end within"):
         await Secret(command=["sh", "-c", f"echo $$ > {pid_file}; exec sleep 1000"]).read()
@@ -126,7 +126,7 @@ def test_a_program_that_a_command_started_does_not_keep_us_waiting(
     is_waiting: bool, factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The child keeps the command's output open. It is killed with the command, unless the command detached it on purpose."""
-    monkeypatch.setattr("mqbridge.secret_sources.COMMAND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("mqbridge.net.secret_sources.COMMAND_TIMEOUT_S", 0.5)
     pid_file = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {pid_file}" + ("; wait" if is_waiting else "")
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.inbound import MemoryInbound, MemoryLane
-from mqbridge.memory.adapter.outbound import MemoryOutbound
 from mqbridge.net.tasks import spawn
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.inbound import MemoryInbound, MemoryLane
+from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
 from tests.core.world import ADAPTERS, PATIENCE_S, World, committed, everything, fill, named, put, route, running, until
 
 SOON = {"refresh": "100ms"}
@@ -28,9 +28,9 @@ async def hang(*_: Any) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every other deadline longer than this test."""
-    monkeypatch.setattr("mqbridge.adapter.deadlines.CLOSE_S", 3600.0)
+    monkeypatch.setattr("mqbridge.adapter.tools.deadlines.CLOSE_S", 3600.0)
     monkeypatch.setattr("mqbridge.delivery.lane.DRAIN_S", 3600.0)
-    monkeypatch.setattr("mqbridge.gateway.route.MIN_REJOIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.route.MIN_REJOIN_PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize("what", [MemoryOutbound, MemoryInbound, MemoryCluster, MemoryLane])
@@ -178,8 +178,8 @@ async def test_a_join_that_hangs_is_retried(
         return await real(self, spec)
 
     monkeypatch.setattr(MemoryCluster, "inbound", once)
-    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("mqbridge.gateway.membership.JOIN_TIMEOUT_PER_PARTITION_S", 0.1)
+    monkeypatch.setattr("mqbridge.routes.membership.JOIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("mqbridge.routes.membership.JOIN_TIMEOUT_PER_PARTITION_S", 0.1)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
         assert named(gateway, "r").memberships == 2

@@ -25,11 +25,11 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.explain import is_permanent
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.adapter import ADAPTER as ROCKETMQ
-from mqbridge.secret import Secret
 from mqbridge.tubemq.adapter import ADAPTER as TUBEMQ
 from tests.kit.authority import Authority, Identity
 from tests.patience import PATIENCE_S

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.tools.unit_ranges import count_units, position_after, split_evenly, unit_ranges_from_offsets
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import count_units, position_after, split_evenly, unit_ranges_from_offsets
 from mqbridge.message import Position
 
 counts = st.lists(st.integers(1, 50), max_size=8)

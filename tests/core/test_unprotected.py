@@ -14,11 +14,11 @@ from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.metrics.collector import make_registry
-from mqbridge.gateway.plan import Planner
 from mqbridge.gateway.run import Gateway
-from mqbridge.gateway.unprotected import add_unprotected_problems
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.operations import MemoryOperations
+from mqbridge.routes.plan import Planner
+from mqbridge.routes.unprotected import add_unprotected_problems
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.operations import MemoryOperations
 from tests.core.world import ADAPTERS, World, committed, end, everything, fill, named, put, route, run, running, until
 from tests.kit.process import free_ports
 
@@ -52,9 +52,9 @@ def subscriptions(monkeypatch: pytest.MonkeyPatch) -> Subscriptions:
             return None if planned or groups or subscriptions.of.get(topic) else f"{topic} has no group; create one"
 
     monkeypatch.setattr(MemoryCluster, "operations", property(DeletingOperations))
-    monkeypatch.setattr("mqbridge.gateway.route.PROTECTION_CHECK_S", 0.01)
-    monkeypatch.setattr("mqbridge.gateway.route.UNPROTECTED_CHECK_S", 0.01)
-    monkeypatch.setattr("mqbridge.gateway.membership.GROWTH_CHECK_S", 0.001)
+    monkeypatch.setattr("mqbridge.routes.route.PROTECTION_CHECK_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.route.UNPROTECTED_CHECK_S", 0.01)
+    monkeypatch.setattr("mqbridge.routes.membership.GROWTH_CHECK_S", 0.001)
     return subscriptions
 
 
@@ -192,7 +192,7 @@ async def test_groups_of_other_routes_count(world: World, subscriptions: Subscri
     subscriptions.of["end"] = {"billing"}
     chain = [route("first", "a/t", "b/middle"), route("second", "b/middle", "c/end")]
     assert await check(world, *chain) == [[], []]
-    monkeypatch.setattr("mqbridge.gateway.route.UNPROTECTED_CHECK_S", 0.5)  # longer than the gateway is idle at its end
+    monkeypatch.setattr("mqbridge.routes.route.UNPROTECTED_CHECK_S", 0.5)  # longer than the gateway is idle at its end
     assert (await run(world.config(*chain))).clean
     assert everything(world.c, "end") == list(range(10))
 
@@ -236,7 +236,7 @@ async def test_a_route_waits_while_its_targets_cannot_be_checked(world: World, s
 async def test_only_repeated_failures_without_an_outage_are_warnings(
     world: World, subscriptions: Subscriptions, caplog: pytest.LogCaptureFixture, is_outage: bool, warnings_expected: bool
 ) -> None:
-    caplog.set_level(logging.DEBUG, "mqbridge.gateway.route")
+    caplog.set_level(logging.DEBUG, "mqbridge.routes.route")
     fill(world.a, "t", 1, 10)
     subscriptions.of["t"] = {"billing"}
 

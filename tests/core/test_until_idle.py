@@ -8,11 +8,12 @@ import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Unreachable
-from mqbridge.gateway import idle_watch, route_state, unread
+from mqbridge.gateway import idle_watch, unread
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.inbound import MemoryLane
+from mqbridge.routes import route_state
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.inbound import MemoryLane
 from tests.core.world import ADAPTERS, World, committed, everything, fill, put, route, until
 from tests.patience import PATIENCE_S
 

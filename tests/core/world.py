@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from mqbridge.config.load import from_dict
-from mqbridge.gateway.route import Route
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.broker import Broker, delete_broker, get_broker
 from mqbridge.message import Message
+from mqbridge.routes.route import Route
+from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.broker import Broker, delete_broker, get_broker
 from tests.kit import conversation
 from tests.patience import PATIENCE_S
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import get_args, get_type_hints
 
 from mqbridge.errors import ClusterError
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.route import read_route
+from mqbridge.rocketmq.client.connection.route import read_route
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.library.pop_receipts import make_receipts
 from mqbridge.rocketmq.mapping import stored as stored_module
 from mqbridge.rocketmq.mapping.limits import Limits

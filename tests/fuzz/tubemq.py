@@ -5,7 +5,7 @@ import contextlib
 from google.protobuf.message import Message as Protobuf
 
 from mqbridge.errors import ProtocolError
-from mqbridge.tubemq.client.flow_control import parse_rules
+from mqbridge.tubemq.client.consumer.flow_control import parse_rules
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire import rpc, string_formats, tdmsg
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame

@@ -10,11 +10,11 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
 from mqbridge.mapping.field_preview import preview_fields
-from mqbridge.memory.adapter import ADAPTER
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.outbound import MemoryOutbound
-from mqbridge.memory.broker import Broker, delete_broker
 from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
+from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
+from mqbridge.testing.memory.broker import Broker, delete_broker
 from tests.conformance.arena import numbered, numbers
 
 

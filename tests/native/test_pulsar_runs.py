@@ -16,7 +16,7 @@ from mqbridge.pulsar.adapter.batches import (
     keep_messages,
     masks_by_entry,
 )
-from mqbridge.pulsar.client.entry_runs import EntryRun, group_runs
+from mqbridge.pulsar.client.connection.entry_runs import EntryRun, group_runs
 from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch

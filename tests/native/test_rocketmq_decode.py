@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client import pulled_records
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer import pulled_records
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.limits import BROKER_BYTES, MAX_PROPERTIES_BYTES, Limits
 from mqbridge.rocketmq.mapping.request import IDS_PER_RESERVATION, EncodedRequest, ReserveIds, encode, encode_plain
 from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls

@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from mqbridge import native
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.service_url import parse_service_url
-from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.subscription import Subscription
 from tests.kit.pulsar import KEEPER, Pulsar
 from tests.patience import SERVER_PATIENCE_S
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.entry_producer import EntryProducer
-from mqbridge.pulsar.client.pending_entry import SendReceipt
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata

@@ -12,14 +12,14 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
-from mqbridge.memory.adapter import ADAPTER as MEMORY
-from mqbridge.memory.broker import delete_broker, get_broker
 from mqbridge.message import Batch, Message, Share
 from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.cluster import Pulsar
-from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.admin_http import path_of
+from mqbridge.pulsar.client.admin.admin import Admin
+from mqbridge.pulsar.client.admin.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
+from mqbridge.testing.memory.adapter import ADAPTER as MEMORY
+from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.core.world import everything
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S

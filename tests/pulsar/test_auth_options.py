@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from mqbridge.net.secret import Secret
 from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter import auth as auths
 from mqbridge.pulsar.adapter.auth import ENTRY_POINT_GROUP, AuthOptions
 from mqbridge.pulsar.adapter.config import PulsarCluster
-from mqbridge.pulsar.client.auth import Auth, BasicAuth, TlsAuth, TokenAuth
-from mqbridge.secret import Secret
+from mqbridge.pulsar.client.connection.auth import Auth, BasicAuth, TlsAuth, TokenAuth
 
 URL = "pulsar+ssl://broker"
 CANARY = "canary-4711"

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from mqbridge.pulsar.adapter.deduplication import DeduplicationWarnings
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.names import TopicName
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.tools.unit_ranges import count_units, position_after
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import count_units, position_after
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter import ADAPTER

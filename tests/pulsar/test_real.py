@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Types
+from mqbridge.pulsar.client.consumer.subscription import Types
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.wire import schemas
 from mqbridge.pulsar.wire.names import parse_topic

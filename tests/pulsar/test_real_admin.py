@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.process import free_ports

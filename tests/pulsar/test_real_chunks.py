@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ConnectionLost
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Types
+from mqbridge.pulsar.client.consumer.subscription import Types
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import Failure, ServerRefused
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.connection.connection import Connection
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, MessageMetadata
 from tests.kit.gateway import GatewayProcess

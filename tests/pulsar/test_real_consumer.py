@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mqbridge.errors import ServerRefused
-from mqbridge.pulsar.client.subscription import Types
+from mqbridge.pulsar.client.consumer.subscription import Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.patience import SERVER_PATIENCE_S

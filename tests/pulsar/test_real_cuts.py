@@ -13,9 +13,9 @@ import pytest
 
 from mqbridge.errors import ClusterError
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.topic_consumer import open_pattern_consumer
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb

@@ -13,15 +13,15 @@ import pytest
 
 from mqbridge.cli.process.exit_codes import OK
 from mqbridge.errors import ConnectionLost
+from mqbridge.net.secret import Secret
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.auth import TlsAuth, TokenAuth
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.service_url import parse_service_url
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.connection.auth import TlsAuth, TokenAuth
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
-from mqbridge.secret import Secret
 from tests.kit.authority import Authority
 from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar_locked import APP, LockedPulsar, exchange, write_atomically

@@ -14,7 +14,7 @@ import pytest_asyncio
 from mqbridge.errors import GapError
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter.cluster import Pulsar
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.names import parse_topic
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S

@@ -15,8 +15,8 @@ from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share
 from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.cluster import Pulsar
-from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.admin_http import path_of
+from mqbridge.pulsar.client.admin.admin import Admin
+from mqbridge.pulsar.client.admin.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S

@@ -16,7 +16,7 @@ from mqbridge.cli.process.exit_codes import CLUSTER, OK
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter import ADAPTER
-from mqbridge.pulsar.client.authorization import AccessDenied
+from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from tests.e2e.support import opened
 from tests.kit.authority import Authority
 from tests.kit.gateway import GatewayProcess

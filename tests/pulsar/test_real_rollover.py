@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.names import parse_topic
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S

@@ -15,7 +15,7 @@ from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter import outbound as outbounds
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from tests.kit.pulsar import Pulsar
 from tests.patience import SERVER_PATIENCE_S
 

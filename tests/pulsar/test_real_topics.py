@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ClusterError, Unreachable
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import open_pattern_consumer, open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer

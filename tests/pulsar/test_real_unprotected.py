@@ -82,8 +82,8 @@ def subscribe(pulsar: Pulsar, topic: str) -> None:
 async def test_the_route_waits_for_a_subscription_and_pauses_without_it(
     pulsar: Pulsar, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqbridge.gateway.route.PROTECTION_CHECK_S", 0.2)
-    monkeypatch.setattr("mqbridge.gateway.route.UNPROTECTED_CHECK_S", 0.2)
+    monkeypatch.setattr("mqbridge.routes.route.PROTECTION_CHECK_S", 0.2)
+    monkeypatch.setattr("mqbridge.routes.route.UNPROTECTED_CHECK_S", 0.2)
     topic = f"persistent://{namespace}/t"
     await asyncio.to_thread(fill, tmp_path, 100)
     gateway = Gateway(from_dict(configuration(pulsar, tmp_path, {"topic": topic})))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client import pulled_records
+from mqbridge.rocketmq.client.consumer import pulled_records
 from mqbridge.rocketmq.mapping import request as request_module
 from mqbridge.rocketmq.mapping import stored
 

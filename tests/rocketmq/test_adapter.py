@@ -20,11 +20,11 @@ from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOpt
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel
-from mqbridge.rocketmq.client.pull_consumer import join
-from mqbridge.rocketmq.client.route import TopicRoute
-from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection.route import TopicRoute
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel
+from mqbridge.rocketmq.client.consumer.pull_consumer import join
+from mqbridge.rocketmq.client.consumer.sendback import SendBack
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record
 from tests.kit.rocketmq import RocketMQ

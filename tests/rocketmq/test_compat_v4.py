@@ -17,10 +17,10 @@ from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
-from mqbridge.rocketmq.client import connection
+from mqbridge.rocketmq.client.admin.compat_v4 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.compat_v4 import LEVELS, delay_levels
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection import connection
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import encode

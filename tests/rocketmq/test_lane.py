@@ -11,7 +11,7 @@ from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import range_reader
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.range_reader import read_range
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record

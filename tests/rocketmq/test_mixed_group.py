@@ -2,11 +2,11 @@
 
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.clusters import connected_clusters
-from mqbridge.gateway.route import Route
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.routes.route import Route
 from tests.rocketmq.client.broker import A, cluster, responds_with, until
 from tests.rocketmq.client.groups import Scene, scene
 from tests.rocketmq.client.test_subscription_consistency import join_foreign_member

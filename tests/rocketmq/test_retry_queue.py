@@ -9,7 +9,7 @@ from mqbridge.errors import ClusterError, LaneRevoked, MqbridgeError, ServerRefu
 from mqbridge.rocketmq.adapter import retry_queue
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status

@@ -14,10 +14,10 @@ from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import lane as lane_module
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
-from mqbridge.rocketmq.client import queue_state
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.queue_state import QueueState
-from mqbridge.rocketmq.client.unpacked_size import max_unpacked_record_bytes
+from mqbridge.rocketmq.client.consumer import queue_state
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.queue_state import QueueState
+from mqbridge.rocketmq.client.consumer.unpacked_size import max_unpacked_record_bytes
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.queue import Queue

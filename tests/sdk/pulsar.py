@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import TopicProducer, open_topic_producer

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.entry_producer import EntryProducer
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
+from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.mapping.stored import decode_plain

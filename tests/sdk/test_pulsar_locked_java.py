@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.auth import Auth, TlsAuth, TokenAuth
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.service_url import parse_service_url
-from mqbridge.secret import Secret
+from mqbridge.pulsar.client.connection.auth import Auth, TlsAuth, TokenAuth
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from tests.kit.java import JavaError
 from tests.kit.pulsar_locked import APP, CONSUMER, LockedPulsar, write_atomically
 from tests.sdk.pulsar import group

@@ -15,8 +15,8 @@ import pytest
 
 from mqbridge.errors import ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition_sender import PartitionSender
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.messages import decode_all
 from mqbridge.tubemq.library.pack_puller import PackPuller

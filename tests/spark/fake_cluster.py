@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.cluster import Capabilities
+from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Partition, Position

@@ -11,9 +11,6 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, GapError
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.memory.broker import delete_broker
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import targets
@@ -21,6 +18,9 @@ from mqbridge.spark.mirror.targets import NewTargetCreator, prepare_targets
 from mqbridge.spark.ranges.mover import Pump
 from mqbridge.spark.ranges.rows import RangeRow
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.config import MemoryConfig
+from mqbridge.testing.memory.broker import delete_broker
 
 ROUTE: dict[str, Any] = {
     "name": "orders",

@@ -9,16 +9,16 @@ import pytest
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.memory.adapter.operations import MemoryOperations
-from mqbridge.memory.broker import delete_broker
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror.targets import prepare_targets
 from mqbridge.spark.options import Usage, parse_options
 from mqbridge.spark.schema import message_schema
 from mqbridge.spark.sink.driver import find_unprotected
 from mqbridge.spark.sink.settings import sink_settings
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.config import MemoryConfig
+from mqbridge.testing.memory.adapter.operations import MemoryOperations
+from mqbridge.testing.memory.broker import delete_broker
 
 GROUPS: dict[str, str] = {}
 """A group of each topic that has one."""

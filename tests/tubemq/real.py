@@ -10,14 +10,14 @@ from uuid import uuid4
 from mqbridge.errors import LaneRevoked
 from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.master_port import DEFAULT_PORT
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.partition_sender import PartitionSender, open_partition_sender
-from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.connection.master_port import DEFAULT_PORT
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
+from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire.payload import checksum
 from tests.kit import conversation
 from tests.kit.tubemq import TubeMQ

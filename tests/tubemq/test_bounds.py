@@ -12,8 +12,8 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeou
 from mqbridge.tubemq.adapter import temporary_group_reader
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.connection.master import Masters
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.string_formats import PartitionRef

@@ -13,7 +13,7 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.config import TubeMQCluster
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client.read_budget import GET_BYTES
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
 from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef

@@ -4,7 +4,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.client.topic_probe import PROBE_GROUP_PREFIX
+from mqbridge.tubemq.client.consumer.topic_probe import PROBE_GROUP_PREFIX
 from tests.tubemq.client.model import Model
 
 

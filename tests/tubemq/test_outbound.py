@@ -11,7 +11,7 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.client import broker_reconnector
+from mqbridge.tubemq.client.producer import broker_reconnector
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.test_partition_sender import FakeBroker, sender_to
 

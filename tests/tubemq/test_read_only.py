@@ -11,7 +11,7 @@ from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until

@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.message import Position
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.client import stable_range_reader
+from mqbridge.tubemq.client.consumer import stable_range_reader
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.patience import PATIENCE_S
 from tests.tubemq.client import model as models

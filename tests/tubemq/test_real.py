@@ -10,19 +10,19 @@ import pytest
 
 from mqbridge.errors import Failure, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.admin import Admin
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
-from mqbridge.tubemq.client.master import MAX_TOPICS
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_calls import PartitionCalls
-from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.partition_sender import PartitionSender, open_partition_sender
-from mqbridge.tubemq.client.range_reader import read_range, store_range
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
-from mqbridge.tubemq.client.routes import TopicRoute
-from mqbridge.tubemq.client.send_result import SendResult
+from mqbridge.tubemq.client.admin.admin import Admin
+from mqbridge.tubemq.client.connection.master import MAX_TOPICS
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, StartOffset
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.range_reader import read_range, store_range
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
+from mqbridge.tubemq.client.producer.routes import TopicRoute
+from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.payload import join_payload, split_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C

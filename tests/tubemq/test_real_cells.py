@@ -9,10 +9,10 @@ import pytest_asyncio
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.unit_ranges import split_evenly
+from mqbridge.adapter.tools.unit_ranges import split_evenly
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.tubemq.adapter import ADAPTER
-from mqbridge.tubemq.client import stable_range_reader
+from mqbridge.tubemq.client.consumer import stable_range_reader
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
 from tests.patience import SERVER_PATIENCE_S

@@ -8,11 +8,11 @@ import pytest
 
 from mqbridge.errors import LaneRevoked, ServerRefused
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.bound_subscription import BoundSubscription
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_reader import Pack
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
 from mqbridge.tubemq.library.pack_puller import PackPuller, push
 from mqbridge.tubemq.wire.payload import join_payload, split_payload

@@ -18,10 +18,10 @@ import yaml
 
 from mqbridge.errors import ServerRefused
 from mqbridge.net.dial import split_address
+from mqbridge.net.secret import Secret
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.secret import Secret
 from mqbridge.tubemq.adapter import ADAPTER
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.messages import decode_all

@@ -9,14 +9,14 @@ import pytest
 from mqbridge.errors import ClusterError, ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
-from mqbridge.tubemq.client.send_result import SendResult
-from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.connection.server_connection import ServerConnection
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, StartOffset
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.library.load_balancing_sender import open_load_balancing_sender
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.frame import measure, split_frame

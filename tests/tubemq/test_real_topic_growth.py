@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.tubemq.client.admin import Admin
+from mqbridge.tubemq.client.admin.admin import Admin
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker
 from tests.kit.tubemq_settings import TOKEN

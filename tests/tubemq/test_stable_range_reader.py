@@ -10,10 +10,10 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.tubemq.client import stable_range_reader
-from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.range_reader import INDEX_ENTRY_BYTES, MessagePosition, PackSlice
-from mqbridge.tubemq.client.stable_range_reader import read_stable_range
+from mqbridge.tubemq.client.consumer import stable_range_reader
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.range_reader import INDEX_ENTRY_BYTES, MessagePosition, PackSlice
+from mqbridge.tubemq.client.consumer.stable_range_reader import read_stable_range
 
 CELL_ENTRIES = 8
 Found = list[tuple[int, MessagePosition]]

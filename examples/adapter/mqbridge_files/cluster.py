@@ -15,14 +15,14 @@ from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.registry import Adapter, ClusterModel
+from mqbridge.adapter.tools.receipts import closed_outbound_future
+from mqbridge.adapter.tools.stored_positions import last_stored
+from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, MappingError
 from mqbridge.message import Batch, Partition, Position, Share
 from mqbridge.net.budget import Budget
 from mqbridge.net.read_ahead import ReadAheadAccount
-from mqbridge.receipts import closed_outbound_future
-from mqbridge.stored_positions import last_stored
 from mqbridge_files.records import TABLE, decode, encode, preview
 from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder
 

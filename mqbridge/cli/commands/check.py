@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.config.options.config import Config
     from mqbridge.config.options.route import Route
-    from mqbridge.gateway.plan import Plan
+    from mqbridge.routes.plan import Plan
 
 
 @command
@@ -93,8 +93,8 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
     """Connect to every cluster and plan every route; return the fields of each cluster and of each route, for JSON."""
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
-    from mqbridge.gateway.plan import Planner
-    from mqbridge.gateway.unprotected import add_unprotected_problems
+    from mqbridge.routes.plan import Planner
+    from mqbridge.routes.unprotected import add_unprotected_problems
 
     adapters = load_adapters()
     async with contextlib.AsyncExitStack() as stack:
@@ -139,7 +139,7 @@ def _plan_fields(plan: "Plan") -> dict[str, Any]:
 
 async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:
     """Return the retention warnings about the route's topics in the reachable clusters."""
-    from mqbridge.gateway.retention_warnings import warnings_about
+    from mqbridge.routes.retention_warnings import warnings_about
 
     return await warnings_about([use for use in plan.topic_uses if use.cluster in clusters], clusters)
 

@@ -7,7 +7,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.delivery.counters import Histogram
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.reload import Reloader
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 
 class MeteredGateway(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from mqbridge.delivery.counters import Counters, Total, declared_totals
 from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples, of_routes
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 _WHEN_TO_LOOK = {
     "received": "Does anything arrive?",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples
-from mqbridge.gateway.route import Route
+from mqbridge.routes.route import Route
 
 MAX_PARTITION_SERIES = 100
 """Maximum number of partition series per route: those with the greatest lag. The route's total includes all partitions."""

@@ -10,8 +10,8 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.store import groups

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_from_offsets
+from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.adapter.topics import Bounds
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
@@ -13,7 +14,6 @@ from mqbridge.log.store.database import Store, clock_ms, now_ms
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Position
-from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 
 
 class LogQueries(Protocol):

@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from crc32c import crc32c
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.receipts import closed_outbound_future
+from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import Failure, LocalProtocolError, MappingError
 from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.log.wire.records import encode_record, encode_row
 from mqbridge.message import Message, Partition, Position, Share, format_position
-from mqbridge.receipts import closed_outbound_future
-from mqbridge.stored_positions import last_stored
 
 MAX_ROW_BYTES = 512 << 10
 MAX_ROW_MESSAGES = 1000

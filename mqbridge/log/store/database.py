@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
-from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, LocalProtocolError
 from mqbridge.log.store import retention, topics
 from mqbridge.log.store.read import Row

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mqbridge.secret import Secret
+from mqbridge.net.secret import Secret
 
 Verify = Literal["full", "authority", "none"]
 MinimumVersion = Literal["1.2", "1.3"]

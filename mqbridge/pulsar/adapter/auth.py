@@ -13,8 +13,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_serializer, model_validator
 
 from mqbridge.config.problems import nearest
-from mqbridge.pulsar.client.auth import NO_AUTH, Auth, BasicAuth, TlsAuth, TokenAuth
-from mqbridge.secret import HIDDEN, Secret
+from mqbridge.net.secret import HIDDEN, Secret
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth, BasicAuth, TlsAuth, TokenAuth
 
 ENTRY_POINT_GROUP = "mqbridge.pulsar_auth"
 """Group of Python entry points in which plugins register themselves."""

@@ -7,10 +7,10 @@ from contextlib import aclosing, suppress
 from weakref import WeakSet
 
 from mqbridge.adapter.cluster import Capabilities
-from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.inbound import Inbound, InboundSpec
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
@@ -26,10 +26,10 @@ from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds, with_batch_index
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
-from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.authorization import AccessDenied
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.service_url import parse_service_url
+from mqbridge.pulsar.client.connection.authorization import AccessDenied
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.auth import AuthOptions
-from mqbridge.pulsar.client.admin_addresses import SCHEMES, parse_admin_url
-from mqbridge.pulsar.client.service_url import SCHEME, TLS_SCHEME, parse_service_url
+from mqbridge.pulsar.client.admin.admin_addresses import SCHEMES, parse_admin_url
+from mqbridge.pulsar.client.connection.service_url import SCHEME, TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.compression import CodecName
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 

@@ -3,7 +3,7 @@
 import logging
 
 from mqbridge.errors import ClusterError, ServerRefused
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.names import TopicName
 
 log = logging.getLogger(__name__)

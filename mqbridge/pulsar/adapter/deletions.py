@@ -15,7 +15,7 @@ import logging
 from mqbridge.message import Position, format_position
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.adapter.retention_warnings import effective_policies
-from mqbridge.pulsar.client.admin import Admin
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import TopicName
 

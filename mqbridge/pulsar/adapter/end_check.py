@@ -7,7 +7,7 @@ from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 
-from mqbridge.adapter.deadlines import CLOSE_S
 from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.tools.deadlines import CLOSE_S
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
 from mqbridge.net.connectivity import retry_log_level
@@ -22,9 +22,9 @@ from mqbridge.pulsar.adapter.config import PulsarInboundOptions
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.flow_permits import ReceiveBudget
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire.codes import is_topic_missing
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, deliverable_mask, keep_messages, make_batch, masks_by_entry
 from mqbridge.pulsar.adapter.end_check import EndCheck
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.codes import is_topic_missing
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, full_mask

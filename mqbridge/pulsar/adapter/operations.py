@@ -22,10 +22,10 @@ from mqbridge.pulsar.adapter.retention_warnings import (
     why_unprotected,
 )
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
-from mqbridge.pulsar.client.admin import Admin, TopicStats
-from mqbridge.pulsar.client.admin_http import HTTP_CONFLICT
-from mqbridge.pulsar.client.authorization import AccessDenied
-from mqbridge.pulsar.client.subscription import is_reader
+from mqbridge.pulsar.client.admin.admin import Admin, TopicStats
+from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT
+from mqbridge.pulsar.client.connection.authorization import AccessDenied
+from mqbridge.pulsar.client.consumer.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
 

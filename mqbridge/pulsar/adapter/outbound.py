@@ -8,9 +8,11 @@ from functools import partial
 
 from mqbridge import native
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.deadlines import CLOSE_S
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.deadlines import CLOSE_S
+from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
+from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Message, Partition, Position, Share
@@ -19,17 +21,15 @@ from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.sender_sequence import MessagePositions, SenderSequence
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.pending_entry import SendReceipt
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
+from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, unreadable_failure
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.receipts import ReceiptAggregator, closed_outbound_future
-from mqbridge.stored_positions import last_stored
 
 SequenceIds = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; both are None if the producer assigns them."""

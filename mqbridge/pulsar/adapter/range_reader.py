@@ -9,7 +9,7 @@ from mqbridge.message import Batch, Partition, Position, format_position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, keep_messages, make_batch
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EARLIEST
 

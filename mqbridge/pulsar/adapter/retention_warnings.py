@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from mqbridge.errors import ServerRefused
-from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.subscription import is_reader
+from mqbridge.pulsar.client.admin.admin import Admin
+from mqbridge.pulsar.client.consumer.subscription import is_reader
 from mqbridge.pulsar.wire.names import TopicName
 
 EVICTION = "consumer_backlog_eviction"

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client import schema_registry
-from mqbridge.pulsar.client.auth import NO_AUTH, Auth
-from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
-from mqbridge.pulsar.client.connection_pool import ConnectionPool
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.flow_permits import ReceiveBudget
-from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S, Lookup, retry
+from mqbridge.pulsar.client.connection import schema_registry
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
+from mqbridge.pulsar.client.connection.connection_pool import ConnectionPool
+from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S, Lookup, retry
+from mqbridge.pulsar.client.connection.schema_registry import RegisteredSchema
+from mqbridge.pulsar.client.connection.service_url import Address
+from mqbridge.pulsar.client.connection.topic_watch import TopicWatch
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.consumer.subscription import Subscription, reader
 from mqbridge.pulsar.client.permission_checks import check_consume_permission, check_produce_permission
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.schema_registry import RegisteredSchema
-from mqbridge.pulsar.client.service_url import Address
-from mqbridge.pulsar.client.subscription import Subscription, reader
-from mqbridge.pulsar.client.topic_watch import TopicWatch
+from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema

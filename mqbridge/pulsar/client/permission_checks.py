@@ -1,9 +1,9 @@
 """Checks of this client's permissions to produce and to consume. They leave nothing behind in the cluster."""
 
 from mqbridge.errors import ServerRefused
-from mqbridge.pulsar.client.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
-from mqbridge.pulsar.client.lookup import Lookup
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.connection.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
+from mqbridge.pulsar.client.connection.lookup import Lookup
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import commands
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand

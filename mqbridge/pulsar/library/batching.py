@@ -14,8 +14,8 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqbridge.pulsar.client.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.pending_entry import SendReceipt
+from mqbridge.pulsar.client.producer.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
+from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.pulsar.wire.single_metadata import PLAIN_PREFIXES, encode_prefix
 

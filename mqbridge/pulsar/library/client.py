@@ -21,9 +21,9 @@ from mqbridge.library.contract import Start
 from mqbridge.library.opening import Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.pulsar.client.base_client import REFRESH_S
-from mqbridge.pulsar.client.entry_producer import EntryProducer
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import DEFAULT_CHUNK_LIMITS, DEFAULT_MAX_BYTES, Subscription
+from mqbridge.pulsar.client.consumer.subscription import DEFAULT_CHUNK_LIMITS, DEFAULT_MAX_BYTES, Subscription
+from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.cluster_client import ClusterClient
 from mqbridge.pulsar.library.consumer import Consumer
@@ -47,11 +47,12 @@ class PulsarClient(ClusterClient):
     """A client that connects on its first request. Closing it also closes its producers, consumers and readers.
 
     `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the CA certificates of the
-    system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of `mqbridge.pulsar.client.auth` (default:
-    none). `admin_url` is the address of the REST interface (`http://host:8080`), which only `admin` needs. `request_timeout_s` is
-    the timeout of one request, `operation_timeout_s` the timeout of an operation with all its retries, such as opening a
-    consumer, and `connect_timeout_s` the timeout of a connection with its handshake. `keep_alive_s` is the interval between
-    pings; a connection on which nothing arrives between two pings is closed. Raises ConfigError for an invalid URL.
+    system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of
+    `mqbridge.pulsar.client.connection.auth` (default: none). `admin_url` is the address of the REST interface
+    (`http://host:8080`), which only `admin` needs. `request_timeout_s` is the timeout of one request, `operation_timeout_s` the
+    timeout of an operation with all its retries, such as opening a consumer, and `connect_timeout_s` the timeout of a connection
+    with its handshake. `keep_alive_s` is the interval between pings; a connection on which nothing arrives between two pings is
+    closed. Raises ConfigError for an invalid URL.
     """
 
     def producer(

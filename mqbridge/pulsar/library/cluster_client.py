@@ -8,14 +8,14 @@ from mqbridge.library.cluster_url import parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
-from mqbridge.pulsar.client.entry_producer import OPEN_TIMEOUT_S
-from mqbridge.pulsar.client.lookup import REQUEST_TIMEOUT_S
-from mqbridge.pulsar.client.schema_registry import RegisteredSchema
-from mqbridge.pulsar.client.service_url import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
+from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S
+from mqbridge.pulsar.client.connection.schema_registry import RegisteredSchema
+from mqbridge.pulsar.client.connection.service_url import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
+from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S
 from mqbridge.pulsar.library.topic_names import full_name
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
 from mqbridge.pulsar.wire.schemas import Schema

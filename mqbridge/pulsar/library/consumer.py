@@ -16,9 +16,9 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Position
-from mqbridge.pulsar.client.consumer_requests import ConsumerStats
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.lookup import retry
+from mqbridge.pulsar.client.connection.lookup import retry
+from mqbridge.pulsar.client.consumer.consumer_requests import ConsumerStats
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.library.received_entry import ReceivedEntry, decode_received
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer
 from mqbridge.pulsar.library.topic_names import TopicNames, full_name, partition_topic_name

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Message
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EntryId, full_mask

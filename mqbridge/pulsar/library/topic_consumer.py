@@ -16,10 +16,10 @@ from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import REFRESH_S, BaseClient
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.flow_permits import ReceiveBudget
-from mqbridge.pulsar.client.subscription import Subscription
-from mqbridge.pulsar.client.topic_watch import TopicWatch
+from mqbridge.pulsar.client.connection.topic_watch import TopicWatch
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.wire import codes
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.names import parse_topic

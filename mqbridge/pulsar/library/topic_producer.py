@@ -15,8 +15,8 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.base_client import REFRESH_S, BaseClient
-from mqbridge.pulsar.client.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.producer.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.batching import PLAIN, Batcher, Batching, MessageId, OutgoingMessage
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.names import parse_topic

@@ -12,8 +12,8 @@ from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import unit_ranges_from_offsets
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.dial import detect_wrong_port
@@ -24,20 +24,21 @@ from mqbridge.rocketmq.adapter.operations import RocketMQOperations, partition_n
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.preflight import check_admission, check_group_can_be_joined
 from mqbridge.rocketmq.adapter.range_reader import read_range
-from mqbridge.rocketmq.client.access_errors import AccessRefused
-from mqbridge.rocketmq.client.allocation_strategies import STRATEGIES
-from mqbridge.rocketmq.client.base_client import connectivity_of
+from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
+from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
+from mqbridge.rocketmq.client.admin.topic_growth import TopicGrowth
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
-from mqbridge.rocketmq.client.compat_v4 import delay_levels
-from mqbridge.rocketmq.client.consumer_settings import READER_GROUP, ConsumerSettings, MessageModel, StartOffset
-from mqbridge.rocketmq.client.name_rules import check_group, check_topic
+from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
+from mqbridge.rocketmq.client.connection.base_client import connectivity_of
+from mqbridge.rocketmq.client.connection.route import TopicRoute
+from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
+from mqbridge.rocketmq.client.consumer.pull_consumer import join
+from mqbridge.rocketmq.client.consumer.sendback import SendBack
+from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.client.permission_checks import check_may_consume, check_may_produce
-from mqbridge.rocketmq.client.pull_consumer import join
-from mqbridge.rocketmq.client.route import TopicRoute
-from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
-from mqbridge.rocketmq.client.topic_growth import TopicGrowth
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.headers.pull import READER_GROUP
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class RocketMQ:
         Brokers share the queues evenly, so the topic may get a few more than requested. No Broker loses queues or other settings.
         """
         await self.check_create(topic, partitions)
-        await TopicGrowth(self._client, topic, partitions).run()
+        await TopicGrowth(self._client.admin, self._client.routes, topic, partitions).run()
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Raise an error if the topic name or the number of queues is invalid, or no master is available."""

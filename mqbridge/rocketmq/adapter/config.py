@@ -10,10 +10,10 @@ from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import join_addresses, split_url
 from mqbridge.net.dial import split_address
-from mqbridge.rocketmq.client.credentials import Credentials
-from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT
+from mqbridge.net.secret import IS_SHOWN, Secret
+from mqbridge.rocketmq.client.connection.credentials import Credentials
+from mqbridge.rocketmq.client.connection.name_server_address import DEFAULT_PORT
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
-from mqbridge.secret import IS_SHOWN, Secret
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
 """Schemes of cluster URLs, without and with TLS."""

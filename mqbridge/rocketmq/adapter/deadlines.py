@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from mqbridge.adapter.deadlines import seconds_until
+from mqbridge.adapter.tools.deadlines import seconds_until
 
 log = logging.getLogger(__name__)
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 async def close_by_deadline(closing: Coroutine[None, None, None], deadline: float | None, name: str) -> None:
     """Run `closing`, the call that closes the client `name`; at the deadline (loop time), cancel it and log a warning.
 
-    None as the deadline means 30 s from now (`mqbridge.adapter.deadlines.CLOSE_S`).
+    None as the deadline means 30 s from now (`mqbridge.adapter.tools.deadlines.CLOSE_S`).
     """
     try:
         async with asyncio.timeout(seconds_until(deadline)):

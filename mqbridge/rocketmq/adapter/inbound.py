@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from mqbridge.adapter.deadlines import resolve_deadline
+from mqbridge.adapter.tools.deadlines import resolve_deadline
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
@@ -18,10 +18,10 @@ from mqbridge.rocketmq.adapter.deadlines import close_by_deadline
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer
-from mqbridge.rocketmq.client.sendback import SendBack
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer
+from mqbridge.rocketmq.client.consumer.sendback import SendBack
 
 
 class RocketMQInbound:

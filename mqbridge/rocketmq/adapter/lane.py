@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.deadlines import resolve_deadline
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.native import compiled
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 

@@ -6,10 +6,10 @@ from time import time as now_s
 from typing import Protocol
 
 from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_from_offsets
+from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
-from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection

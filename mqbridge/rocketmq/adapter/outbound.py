@@ -12,22 +12,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
+from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
+from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import LocalProtocolError
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Partition, Position, Share
-from mqbridge.receipts import ReceiptAggregator, closed_outbound_future
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import partition_name
-from mqbridge.rocketmq.client.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.route import TopicRoute, queue_label
-from mqbridge.rocketmq.client.send_request import SendResult
+from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
+from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
+from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.stored_positions import last_stored
 from mqbridge.wire.javahash import java_string_hash
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.rocketmq.client.admin.name_rules import check_group
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.name_rules import check_group
-from mqbridge.rocketmq.client.subscription import retry_topic
+from mqbridge.rocketmq.client.consumer.subscription import retry_topic
 
 AUTO_CREATE = "autoCreateSubscriptionGroup"
 """The Broker setting that lets a client create a group by joining it."""

@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.rocketmq.adapter.lane import join_pulls, make_batch
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, MessageModel
-from mqbridge.rocketmq.client.pull_consumer import join
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel
+from mqbridge.rocketmq.client.consumer.pull_consumer import join
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 READ_AHEAD_BYTES = 4 << 20

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from mqbridge.adapter.deadlines import resolve_deadline
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.deadlines import resolve_deadline
 from mqbridge.errors import LaneRevoked, LocalProtocolError, MqbridgeError
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.rocketmq.client.pulled_records import RECORD_BYTES
+from mqbridge.rocketmq.client.consumer.pulled_records import RECORD_BYTES
 from mqbridge.rocketmq.mapping.stored import decode
 from mqbridge.rocketmq.wire.record import Record
 

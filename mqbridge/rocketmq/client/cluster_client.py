@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tls.tls import Tls
-from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.base_client import BaseClient, Timing
-from mqbridge.rocketmq.client.credentials import Credentials
-from mqbridge.rocketmq.client.group_admin import GroupAdmin
-from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.queue_producer import ORDERED, QueueProducer
+from mqbridge.rocketmq.client.admin.admin import Admin
+from mqbridge.rocketmq.client.admin.group_admin import GroupAdmin
+from mqbridge.rocketmq.client.admin.positions import Positions
+from mqbridge.rocketmq.client.connection.base_client import BaseClient, Timing
+from mqbridge.rocketmq.client.connection.credentials import Credentials
+from mqbridge.rocketmq.client.producer.queue_producer import ORDERED, QueueProducer
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 __all__ = ["ClusterClient", "Timing"]

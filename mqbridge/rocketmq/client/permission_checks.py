@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Mapping
 
 from mqbridge.errors import ServerRefused
-from mqbridge.rocketmq.client.access_errors import AccessRefused
-from mqbridge.rocketmq.client.base_client import BaseClient
-from mqbridge.rocketmq.client.route import TopicRoute
+from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
+from mqbridge.rocketmq.client.connection.base_client import BaseClient
+from mqbridge.rocketmq.client.connection.route import TopicRoute
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
 from mqbridge.rocketmq.wire.codes import Code

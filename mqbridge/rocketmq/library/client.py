@@ -20,21 +20,22 @@ from mqbridge.library.cluster_url import parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
-from mqbridge.rocketmq.client.admin import Admin
-from mqbridge.rocketmq.client.allocation_strategies import STRATEGIES
-from mqbridge.rocketmq.client.base_client import Timing
-from mqbridge.rocketmq.client.broadcast_offsets import BroadcastOffsets
+from mqbridge.rocketmq.client.admin.admin import Admin
+from mqbridge.rocketmq.client.admin.group_admin import GroupAdmin
+from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.connection import REQUEST_TIMEOUT_S
-from mqbridge.rocketmq.client.consumer_settings import MAX_BYTES, ConsumerSettings, MessageModel, StartOffset
-from mqbridge.rocketmq.client.credentials import Credentials
-from mqbridge.rocketmq.client.group_admin import GroupAdmin
-from mqbridge.rocketmq.client.name_server_address import DEFAULT_PORT, join_address
-from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.queue_producer import ORDERED
-from mqbridge.rocketmq.client.sendback import MAX_REDELIVERIES
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection.base_client import Timing
+from mqbridge.rocketmq.client.connection.connection import REQUEST_TIMEOUT_S
+from mqbridge.rocketmq.client.connection.credentials import Credentials
+from mqbridge.rocketmq.client.connection.name_server_address import DEFAULT_PORT, join_address
+from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
+from mqbridge.rocketmq.client.consumer.broadcast_offsets import BroadcastOffsets
+from mqbridge.rocketmq.client.consumer.consumer_settings import MAX_BYTES, ConsumerSettings, MessageModel, StartOffset
+from mqbridge.rocketmq.client.consumer.sendback import MAX_REDELIVERIES
+from mqbridge.rocketmq.client.consumer.subscription import everything
+from mqbridge.rocketmq.client.producer.queue_producer import ORDERED
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.encoding import Compression
 from mqbridge.rocketmq.library.group_member import GroupMember, Mode, Strategy, join_group, parse_start
@@ -47,7 +48,6 @@ from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.library.subscriptions import make_subscriptions
 from mqbridge.rocketmq.library.transactions import Check, TransactionProducer
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
-from mqbridge.secret import Secret
 
 SCHEME = "rocketmq"
 """Scheme of cluster URLs; with `+ssl` appended, connections use TLS."""

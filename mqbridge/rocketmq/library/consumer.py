@@ -16,8 +16,8 @@ from mqbridge.errors import ClusterError, Failure, MqbridgeError, ProtocolError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.consumer_settings import MessageModel
-from mqbridge.rocketmq.client.subscription import RETRY_PREFIX
+from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel
+from mqbridge.rocketmq.client.consumer.subscription import RETRY_PREFIX
 from mqbridge.rocketmq.library.delivered_pull import DeliveredPull
 from mqbridge.rocketmq.library.group_member import GroupMember
 from mqbridge.rocketmq.library.partitions import partition_name

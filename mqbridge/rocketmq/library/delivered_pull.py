@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Message
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.queue_transitions import ACKNOWLEDGING
-from mqbridge.rocketmq.client.subscription import RETRY_PREFIX
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.queue_transitions import ACKNOWLEDGING
+from mqbridge.rocketmq.client.consumer.subscription import RETRY_PREFIX
 from mqbridge.rocketmq.library.partitions import partition_name
 from mqbridge.rocketmq.mapping.stored import decode_pulls, decode_record
 from mqbridge.rocketmq.wire import properties

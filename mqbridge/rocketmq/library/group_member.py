@@ -7,12 +7,12 @@ from typing import Literal, Self
 
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings, StartOffset
-from mqbridge.rocketmq.client.positions import Positions
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
-from mqbridge.rocketmq.client.sendback import MAX_REDELIVERIES, SendBack
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, StartOffset
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.consumer.sendback import MAX_REDELIVERIES, SendBack
 
 Mode = Literal["clustering", "broadcasting"]
 """With `clustering`, the members of a group divide the queues; with `broadcasting`, every member reads all queues."""

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
-from mqbridge.rocketmq.client.base_client import SUCCESS
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.connection.base_client import SUCCESS
 from mqbridge.rocketmq.wire.command import Command
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
-from mqbridge.rocketmq.client.base_client import BaseClient
-from mqbridge.rocketmq.client.brokers import Brokers
-from mqbridge.rocketmq.client.consumer_settings import StartOffset
-from mqbridge.rocketmq.client.pulled_records import tag_of
-from mqbridge.rocketmq.client.subscription import Subscription
+from mqbridge.rocketmq.client.connection.base_client import BaseClient
+from mqbridge.rocketmq.client.connection.brokers import Brokers
+from mqbridge.rocketmq.client.consumer.consumer_settings import StartOffset
+from mqbridge.rocketmq.client.consumer.pulled_records import tag_of
+from mqbridge.rocketmq.client.consumer.subscription import Subscription
 from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAcks
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refusal_error

@@ -7,8 +7,8 @@ receipts and the offset lists in the response.
 from collections.abc import Iterable, Sequence
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.rocketmq.client.pulled_records import property_of
-from mqbridge.rocketmq.client.subscription import RETRY_PREFIX
+from mqbridge.rocketmq.client.consumer.pulled_records import property_of
+from mqbridge.rocketmq.client.consumer.subscription import RETRY_PREFIX
 from mqbridge.rocketmq.wire.bodies.pop import BatchAck
 from mqbridge.rocketmq.wire.headers.pop import PopResult
 from mqbridge.rocketmq.wire.properties import NAME_END, Name

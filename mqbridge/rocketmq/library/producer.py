@@ -8,9 +8,9 @@ from typing import Self
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
-from mqbridge.rocketmq.client.access_errors import AccessRefused
-from mqbridge.rocketmq.client.compat_v4 import delay_levels
-from mqbridge.rocketmq.client.queue_producer import QueueProducer
+from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
+from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
+from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
 from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue, partition_name

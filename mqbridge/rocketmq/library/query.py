@@ -7,7 +7,7 @@ of the same hash; the client drops these, but they count towards the limit `most
 import asyncio
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
-from mqbridge.rocketmq.client.base_client import BaseClient
+from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status, refusal_error
 from mqbridge.rocketmq.wire.headers.query import QueryHeader, ViewHeader

@@ -8,8 +8,8 @@ from functools import partial
 from mqbridge.errors import MappingError
 from mqbridge.library.contract import SendReceipt
 from mqbridge.library.send_window import SendWindow
-from mqbridge.rocketmq.client.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.send_request import SendResult
+from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
+from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.library.encoding import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import partition_name

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from mqbridge.errors import LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.library.delivered_pull import DeliveredPull, QueueAcknowledger
 
 

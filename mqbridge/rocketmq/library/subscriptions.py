@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mqbridge.errors import ConfigError
-from mqbridge.rocketmq.client.subscription import Subscription, everything, sql92, tagged
+from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 
 
 def make_subscriptions(topics: str | Sequence[str], msg_types: Sequence[str], sql: str | None) -> tuple[Subscription, ...]:

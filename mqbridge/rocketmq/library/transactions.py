@@ -22,9 +22,9 @@ from mqbridge.errors import ClusterError, LocalProtocolError, RemoteProtocolErro
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.message import Message
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.client.base_client import BaseClient
-from mqbridge.rocketmq.client.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.send_request import SendResult
+from mqbridge.rocketmq.client.connection.base_client import BaseClient
+from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
+from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue

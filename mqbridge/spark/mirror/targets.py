@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.endpoints import RouteEndpoints
-from mqbridge.gateway.plan import Plan, Planner, raise_problems
-from mqbridge.gateway.retention_warnings import TopicUse, warnings_about
-from mqbridge.gateway.unprotected import add_unprotected_problems, unprotected_error
+from mqbridge.routes.endpoints import RouteEndpoints
+from mqbridge.routes.plan import Plan, Planner, raise_problems
+from mqbridge.routes.retention_warnings import TopicUse, warnings_about
+from mqbridge.routes.unprotected import add_unprotected_problems, unprotected_error
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
 

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from mqbridge.errors import ClusterError, ConfigError
-from mqbridge.gateway.retention_warnings import TopicUse
-from mqbridge.gateway.unprotected import unprotected_targets
 from mqbridge.message import Position
+from mqbridge.routes.retention_warnings import TopicUse
+from mqbridge.routes.unprotected import unprotected_targets
 from mqbridge.spark.sink.task import TaskResult
 from mqbridge.spark.transfer.counts import Counts
 from mqbridge.spark.transfer.resume import find_ends

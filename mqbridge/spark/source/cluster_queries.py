@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.tools.unit_ranges import count_units, position_after
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.adapter.unit_ranges import count_units, position_after
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ConfigError
 from mqbridge.message import Position, format_position

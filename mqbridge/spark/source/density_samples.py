@@ -6,8 +6,8 @@ A unit is the smallest amount that a system counts, for example a message or a P
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from mqbridge.adapter.tools.unit_ranges import count_units
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import count_units
 from mqbridge.message import Position
 from mqbridge.spark.source.admission import Density, Lag
 from mqbridge.spark.source.cluster_queries import ClusterQueries

@@ -11,7 +11,7 @@ from collections import Counter
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.adapter.unit_ranges import position_after
+from mqbridge.adapter.tools.unit_ranges import position_after
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff

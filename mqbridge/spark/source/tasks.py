@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from mqbridge.adapter.tools.unit_ranges import count_units, split_evenly
 from mqbridge.adapter.topics import UnitRange
-from mqbridge.adapter.unit_ranges import count_units, split_evenly
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Position
 from mqbridge.spark.ranges.rows import RangeRow

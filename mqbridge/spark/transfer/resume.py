@@ -20,15 +20,15 @@ from dataclasses import dataclass, field, replace
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.tools.packed_positions import PackedPositions
+from mqbridge.adapter.tools.stored_positions import stored_from
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Partition, Position, Share, format_position, origin_prefix, position_of
-from mqbridge.packed_positions import PackedPositions
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.loops import LoopGuard
 from mqbridge.spark.transfer.tally import Tally
 from mqbridge.spark.transfer.target_partitions import MISSED, RowPartitioner
-from mqbridge.stored_positions import stored_from
 
 DEAD_TARGET = "mqbridge.dead.target"
 """The property of a dead letter that names the target that refused the message."""

@@ -13,10 +13,10 @@ from mqbridge.adapter.outbound import Outbound
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
-from mqbridge.gateway.closing import close_by_deadline
-from mqbridge.gateway.endpoints import loop_guard
-from mqbridge.gateway.plan import outbound_spec
 from mqbridge.message import NO_SOURCE, Partition, Position, format_position, origin_prefix
+from mqbridge.routes.closing import close_by_deadline
+from mqbridge.routes.endpoints import loop_guard
+from mqbridge.routes.plan import outbound_spec
 from mqbridge.routing.edits import Edit
 from mqbridge.routing.topics import SelectedTopic, render_target_topic, select_topics
 from mqbridge.spark.cluster_ref import ClusterRef

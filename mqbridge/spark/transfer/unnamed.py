@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.message import Partition, Position, format_position
-from mqbridge.stored_positions import last_stored
 
 log = logging.getLogger(__name__)
 

@@ -17,30 +17,30 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from mqbridge.adapter.cluster import Capabilities
-from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
-from mqbridge.stored_positions import last_stored
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
 from mqbridge.tubemq.adapter.offset_store import OffsetStore
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
 from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.held_partitions import StartOffset
-from mqbridge.tubemq.client.master import MAX_TOPICS, Masters
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition_sender import open_partition_sender
-from mqbridge.tubemq.client.partition_state import INDEX_ENTRY_BYTES
-from mqbridge.tubemq.client.read_budget import ReadBudget
-from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.connection.master import MAX_TOPICS, Masters
+from mqbridge.tubemq.client.consumer.held_partitions import StartOffset
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
+from mqbridge.tubemq.client.producer.partition_sender import open_partition_sender
+from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 

@@ -11,9 +11,9 @@ from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
 from mqbridge.net.dial import split_address
-from mqbridge.secret import Secret
-from mqbridge.tubemq.client.credentials import Credentials
-from mqbridge.tubemq.client.master_port import DEFAULT_PORT, default_port
+from mqbridge.net.secret import Secret
+from mqbridge.tubemq.client.connection.credentials import Credentials
+from mqbridge.tubemq.client.connection.master_port import DEFAULT_PORT, default_port
 
 URL_HEARTBEAT = "2s"
 """Default heartbeat interval of a cluster that is given as a URL: on the command line a person waits for the result."""

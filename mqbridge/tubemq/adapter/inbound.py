@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.adapter.deadlines import resolve_deadline, seconds_until
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.range_reader import existing_position
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.range_reader import existing_position
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 

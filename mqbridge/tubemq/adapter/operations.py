@@ -6,13 +6,13 @@ Brokers list and remove a group only after they have written its offsets to disk
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from mqbridge.adapter.operations import Member
+from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
-from mqbridge.retention import LATE_FRACTION, group_warnings, target_warnings
-from mqbridge.tubemq.client.admin import USER, Admin, Node, StoredRange
-from mqbridge.tubemq.client.group_member import FRESH_ID_SEPARATOR
-from mqbridge.tubemq.client.partition_state import INDEX_ENTRY_BYTES
+from mqbridge.tubemq.client.admin.admin import USER, Admin, Node, StoredRange
+from mqbridge.tubemq.client.consumer.group_member import FRESH_ID_SEPARATOR
+from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.string_formats import STORE_STEP
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")

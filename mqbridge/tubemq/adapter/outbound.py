@@ -10,13 +10,13 @@ from datetime import tzinfo
 from functools import partial
 from zlib import crc32
 
-from mqbridge.adapter.deadlines import seconds_until
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share
-from mqbridge.tubemq.client.partition_sender import PartitionSender
-from mqbridge.tubemq.client.send_result import SendCallback, SenderClosed, SendResult, failure_of
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
+from mqbridge.tubemq.client.producer.send_result import SendCallback, SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.share import encode_share
 
 REQUEST_OVERHEAD_BYTES = 450

@@ -18,9 +18,9 @@ from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.tubemq.adapter.inbound import batch_of
 from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX, GroupAdmin
-from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.range_reader import read_range, store_range
-from mqbridge.tubemq.client.stable_range_reader import read_stable_range
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.consumer.range_reader import read_range, store_range
+from mqbridge.tubemq.client.consumer.stable_range_reader import read_stable_range
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 

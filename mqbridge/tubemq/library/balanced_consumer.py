@@ -9,11 +9,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from mqbridge.errors import ClusterError, LaneRevoked, ProtocolError, ServerRefused
-from mqbridge.tubemq.client.group_consumer import GroupConsumer
-from mqbridge.tubemq.client.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, StartOffset
-from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.consumer.group_consumer import GroupConsumer
+from mqbridge.tubemq.client.consumer.held_partitions import HEARTBEAT_S, MAX_GETS, HeldPartitions, OffsetLookup, StartOffset
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.library.balanced_membership import BalancedMembership
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef

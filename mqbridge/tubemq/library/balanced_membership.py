@@ -6,9 +6,9 @@ content. The member reports the partitions that it has acquired. The responses h
 
 from collections.abc import Mapping, Sequence
 
-from mqbridge.tubemq.client.credentials import Role
-from mqbridge.tubemq.client.group_member import UNSET, GroupMember
-from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.connection.credentials import Role
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.consumer.group_member import UNSET, GroupMember
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     ClientSubRepInfo,

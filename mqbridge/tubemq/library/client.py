@@ -22,20 +22,20 @@ from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
-from mqbridge.secret import Secret
-from mqbridge.tubemq.client.admin import Admin
-from mqbridge.tubemq.client.bound_subscription import BoundSubscription
-from mqbridge.tubemq.client.connection_pool import IDLE_S, ConnectionPool
-from mqbridge.tubemq.client.credentials import as_credentials
-from mqbridge.tubemq.client.held_partitions import OffsetLookup, StartOffset
-from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.master_port import DEFAULT_PORT, DEFAULT_TLS_PORT
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition_sender import PartitionSender, open_partition_sender
-from mqbridge.tubemq.client.read_budget import ReadBudget
-from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.server_connection import REQUEST_TIMEOUT_S
+from mqbridge.tubemq.client.admin.admin import Admin
+from mqbridge.tubemq.client.connection.connection_pool import IDLE_S, ConnectionPool
+from mqbridge.tubemq.client.connection.credentials import as_credentials
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.connection.master_port import DEFAULT_PORT, DEFAULT_TLS_PORT
+from mqbridge.tubemq.client.connection.server_connection import REQUEST_TIMEOUT_S
+from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.consumer.held_partitions import OffsetLookup, StartOffset
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
+from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
 from mqbridge.tubemq.library.consumer import Consumer
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender, open_load_balancing_sender

@@ -12,8 +12,8 @@ from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 from mqbridge.tubemq.library.delivery_queue import DeliveryQueue
 from mqbridge.tubemq.library.partition_feed import PartitionFeed

@@ -11,11 +11,16 @@ import random
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError
 from mqbridge.net.backoff import Backoff
-from mqbridge.tubemq.client.broker_reconnector import FIRST_RETRY_S, MAX_RETRY_S
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.partition_sender import CLOSE_TIMEOUT_S, PartitionSender, open_partition_sender, settle_future
-from mqbridge.tubemq.client.routes import Routes
-from mqbridge.tubemq.client.send_result import SendCallback, SendResult
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.producer.broker_reconnector import FIRST_RETRY_S, MAX_RETRY_S
+from mqbridge.tubemq.client.producer.partition_sender import (
+    CLOSE_TIMEOUT_S,
+    PartitionSender,
+    open_partition_sender,
+    settle_future,
+)
+from mqbridge.tubemq.client.producer.routes import Routes
+from mqbridge.tubemq.client.producer.send_result import SendCallback, SendResult
 from mqbridge.tubemq.library.broker_blocklist import BrokerBlocklist
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 

@@ -15,8 +15,8 @@ from mqbridge.errors import ClusterError, Failure, MappingError, MqbridgeError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
 from mqbridge.message import Message
-from mqbridge.tubemq.client.partition_sender import PartitionSender, settle_future
-from mqbridge.tubemq.client.send_result import SenderClosed, SendResult
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, settle_future
+from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
 from mqbridge.tubemq.mapping.properties import parse_pairs, system_fields
 from mqbridge.tubemq.mapping.request import encode

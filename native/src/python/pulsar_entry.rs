@@ -1,5 +1,5 @@
 //! `PulsarEntry` and `PulsarRun`: the counterparts of `Entry` in `mqbridge/pulsar/wire/entry.py` and of `EntryRun` in
-//! `mqbridge/pulsar/client/entry_runs.py`.
+//! `mqbridge/pulsar/client/connection/entry_runs.py`.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

@@ -1,4 +1,4 @@
-//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/pulled_records.py`: decode, count and encode.
+//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/consumer/pulled_records.py`: decode, count and encode.
 
 use std::collections::HashSet;
 

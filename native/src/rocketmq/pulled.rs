@@ -1,4 +1,4 @@
-//! The records that one pull returned: see `mqbridge/rocketmq/client/pulled_records.py`.
+//! The records that one pull returned: see `mqbridge/rocketmq/client/consumer/pulled_records.py`.
 
 use memchr::memmem::rfind;
 

@@ -8,9 +8,9 @@ import pytest
 
 from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.pulsar.client import handshake
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.service_url import parse_service_url
+from mqbridge.pulsar.client.connection import handshake
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import encode_entry_prefix
 from mqbridge.pulsar.wire.frame import Frame, FrameMeter, encode_command, encode_frame_prefix, parse_frame

@@ -9,8 +9,8 @@ import pytest
 from mqbridge.errors import ClusterError, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.adapter.config import PulsarCluster
-from mqbridge.pulsar.client.admin import Admin
-from mqbridge.pulsar.client.admin_addresses import parse_admin_url
+from mqbridge.pulsar.client.admin.admin import Admin
+from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url
 from mqbridge.pulsar.wire.names import parse_topic
 from tests.pulsar.client.test_admin_redirects import FIRST, OWNER, STRANGER, Web, fine, origin_of, to, web
 

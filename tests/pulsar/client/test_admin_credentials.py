@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.web import HttpConnections
-from mqbridge.pulsar.client.admin_http import AdminHttp
-from mqbridge.pulsar.client.auth import Auth, BasicAuth, TokenAuth
-from mqbridge.pulsar.client.authorization import AccessDenied
-from mqbridge.secret import Secret
+from mqbridge.pulsar.client.admin.admin_http import AdminHttp
+from mqbridge.pulsar.client.connection.auth import Auth, BasicAuth, TokenAuth
+from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from tests.kit.authority import Authority
 from tests.pulsar.client.test_admin_redirects import FIRST, OWNER, STRANGER, Answer, Web, fine, to, web
 

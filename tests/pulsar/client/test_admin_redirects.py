@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.pulsar.client.admin_http import MAX_REDIRECTS, AdminHttp
+from mqbridge.pulsar.client.admin.admin_http import MAX_REDIRECTS, AdminHttp
 
 Answer = Callable[[httpx.Request], httpx.Response]
 FIRST, OWNER, STRANGER = "http://first:8080", "http://owner:8080", "http://stranger:8080"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client.auth import NO_AUTH, BasicAuth, TlsAuth, TokenAuth
-from mqbridge.pulsar.client.jwt import Claims, claims_of
-from mqbridge.secret import Secret
+from mqbridge.net.secret import Secret
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, BasicAuth, TlsAuth, TokenAuth
+from mqbridge.pulsar.client.connection.jwt import Claims, claims_of
 from tests.kit.authority import Authority
 
 

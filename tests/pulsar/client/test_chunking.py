@@ -10,8 +10,8 @@ from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.range_reader import RangeReader
 from mqbridge.pulsar.client import base_client
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS

@@ -9,12 +9,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqbridge.pulsar.client.acknowledger import Acknowledger
-from mqbridge.pulsar.client.consumer_state import ConsumerState
-from mqbridge.pulsar.client.entry_receiver import EntryReceiver
-from mqbridge.pulsar.client.flow_permits import ReceiveBudget
-from mqbridge.pulsar.client.receiver_queue import ReceiverQueue
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.acknowledger import Acknowledger
+from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState
+from mqbridge.pulsar.client.consumer.entry_receiver import EntryReceiver
+from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.consumer.receiver_queue import ReceiverQueue
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.entry import encode_entry_prefix

@@ -6,8 +6,8 @@ import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.window import SendWindow
-from mqbridge.pulsar.client.connection import MAX_BYTES_IN_FLIGHT, MAX_SENDS_IN_FLIGHT
-from mqbridge.pulsar.client.service_url import Address, parse_service_url
+from mqbridge.pulsar.client.connection.connection import MAX_BYTES_IN_FLIGHT, MAX_SENDS_IN_FLIGHT
+from mqbridge.pulsar.client.connection.service_url import Address, parse_service_url
 from mqbridge.pulsar.wire import commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand

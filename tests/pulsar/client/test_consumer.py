@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.pending_acks import MAX_IDS_PER_COMMAND, PendingAcks
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.pending_acks import MAX_IDS_PER_COMMAND, PendingAcks
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.frame import Frame

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.pulsar.client import handshake
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.connection import handshake
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES
 from mqbridge.pulsar.wire.ids import EntryId

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.pulsar.client.consumer_state import ConsumerState, State
+from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.ids import LATEST, EntryId, message_id
 

@@ -9,11 +9,11 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused, Unreachable
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.auth import Auth
-from mqbridge.pulsar.client.authorization import AccessDenied
 from mqbridge.pulsar.client.base_client import BaseClient, Timing
-from mqbridge.pulsar.client.service_url import parse_service_url
-from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.client.connection.auth import Auth
+from mqbridge.pulsar.client.connection.authorization import AccessDenied
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
+from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.wire import commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -136,7 +136,7 @@ async def test_refused_credentials_are_fatal_at_a_cluster_that_never_accepted_us
 
 async def test_later_refused_credentials_are_temporary(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.connection_pool.REFUSED_PAUSE_S", 0.0)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
     auth = Source()
     client = client_with(auth)
@@ -167,7 +167,7 @@ async def test_later_refused_credentials_are_temporary(broker: Broker, caplog, m
 async def test_all_partitions_share_a_refusal_of_credentials(broker: Broker, caplog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each partition retries by itself, but the source of credentials, which may be remote, must not be read by all of them."""
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 1e6)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.connection_pool.REFUSED_PAUSE_S", 1e6)
     broker.on[BaseCommand.CONNECT] = lets_in(b"one")
     auth = Source()
     client = client_with(auth)
@@ -180,7 +180,7 @@ async def test_all_partitions_share_a_refusal_of_credentials(broker: Broker, cap
     await until(lambda: caplog.text.count("retrying in") > 3 * len(producers))
     assert len(auth.asked) == 2
     auth.current = b"two"
-    monkeypatch.setattr("mqbridge.pulsar.client.connection_pool.REFUSED_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.connection_pool.REFUSED_PAUSE_S", 0.0)
     await asyncio.gather(*sent)
     assert len(auth.asked) == 3
     for producer in producers:
@@ -347,7 +347,7 @@ async def test_a_bug_during_registration_fails_waiting_tasks(
     def fails(*_: object) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr("mqbridge.pulsar.client.entry_producer.explain_topic_denial", fails)
+    monkeypatch.setattr("mqbridge.pulsar.client.producer.entry_producer.explain_topic_denial", fails)
     client = client_with(Source())
     producer = client.producer(TOPIC)
     with pytest.raises(ClusterError, match="unexpected ArithmeticError"):

@@ -11,8 +11,8 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.client.flow_permits import MAX_OUTSTANDING, FlowPermits, ReceiveBudget
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.flow_permits import MAX_OUTSTANDING, FlowPermits, ReceiveBudget
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.compression import compress
@@ -244,7 +244,7 @@ def test_the_next_grant_comes_when_half_of_the_limit_is_free():
 
 async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatch):
     store, count, size, limit = Store(), 60, 10_000, 1 << 20
-    monkeypatch.setattr("mqbridge.pulsar.client.handshake.dial", store.dial)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.handshake.dial", store.dial)
 
     def counted(link, frame):
         asked = frame.command.partitionMetadata.request_id

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client import broker_registration, entry_producer, handshake, lookup
 from mqbridge.pulsar.client.base_client import BaseClient
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.connection import broker_registration, handshake, lookup
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.producer import entry_producer
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import ids, schemas
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.chunks import describes_chunk

@@ -8,7 +8,7 @@ import pytest
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter import end_check
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, ends_at, scripted_client, success, until

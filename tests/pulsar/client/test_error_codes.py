@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import codes
 from mqbridge.pulsar.wire.codes import Code
 from mqbridge.pulsar.wire.frame import Frame
@@ -24,7 +24,7 @@ EVERY_CODE = pytest.mark.parametrize("code", codes.TABLE, ids=lambda code: code.
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("broker_registration", "lookup", "entry_producer"):
         monkeypatch.setattr(f"mqbridge.pulsar.client.{module}.FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr("mqbridge.pulsar.client.acknowledger.ACK_DELAY_S", 0.001)
+    monkeypatch.setattr("mqbridge.pulsar.client.consumer.acknowledger.ACK_DELAY_S", 0.001)
 
 
 def refuses(code: Code, request: Callable[[Frame], int]) -> Callable[[Link, Frame], None]:

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import ProtocolError
-from mqbridge.pulsar.client.connection import Connection
-from mqbridge.pulsar.client.connection_pool import ConnectionPool
-from mqbridge.pulsar.client.entry_consumer import EntryConsumer
-from mqbridge.pulsar.client.entry_producer import EntryProducer
-from mqbridge.pulsar.client.lookup import Lookup
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.subscription import Subscription, Types
-from mqbridge.pulsar.client.topic_watch import TopicWatch
+from mqbridge.pulsar.client.connection.connection import Connection
+from mqbridge.pulsar.client.connection.connection_pool import ConnectionPool
+from mqbridge.pulsar.client.connection.lookup import Lookup
+from mqbridge.pulsar.client.connection.topic_watch import TopicWatch
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
+from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import commands, ids
 from mqbridge.pulsar.wire.entry import encode_entry_prefix
 from mqbridge.pulsar.wire.frame import encode_command, encode_frame_prefix

@@ -9,9 +9,9 @@ from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client.connection import MAX_SENDS_IN_FLIGHT
-from mqbridge.pulsar.client.producer_settings import ProducerSettings
-from mqbridge.pulsar.client.send_queue import MAX_SEQUENCE
+from mqbridge.pulsar.client.connection.connection import MAX_SENDS_IN_FLIGHT
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata

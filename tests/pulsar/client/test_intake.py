@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.pulsar.adapter.batches import deliverable_mask
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.ids import full_mask, to_words
@@ -92,7 +92,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
     """Messages in `ours` are acknowledged here; `theirs` is the broker's mask of unacknowledged messages, None for all."""
     with pytest.MonkeyPatch.context() as patch:
         broker = Broker()
-        patch.setattr("mqbridge.pulsar.client.handshake.dial", broker.dial)
+        patch.setattr("mqbridge.pulsar.client.connection.handshake.dial", broker.dial)
         client = scripted_client()
         consumer = await client.consumer(TOPIC, SHARED)
         deliver(broker, 0, count)

@@ -17,7 +17,7 @@ from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.range_reader import EMPTY_PARTITION
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client import handshake
+from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.mapping.sequences import sequence_of
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.entry import Entry, decode_entry

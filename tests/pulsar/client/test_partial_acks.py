@@ -2,10 +2,10 @@
 
 import pytest
 
-from mqbridge.pulsar.client import partial_acks
-from mqbridge.pulsar.client.partial_acks import MAX_RELEASED_ENTRIES, PartialAcks
-from mqbridge.pulsar.client.pending_acks import PendingAcks
-from mqbridge.pulsar.client.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer import partial_acks
+from mqbridge.pulsar.client.consumer.partial_acks import MAX_RELEASED_ENTRIES, PartialAcks
+from mqbridge.pulsar.client.consumer.pending_acks import PendingAcks
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from tests.pulsar.client.broker import Broker, until
 
 TOPIC = "persistent://public/default/t"

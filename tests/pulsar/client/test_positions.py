@@ -9,7 +9,7 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.net.dial import dial
 from mqbridge.pulsar.adapter.range_reader import request_bounds
-from mqbridge.pulsar.client.subscription import Subscription, Types, reader
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -290,7 +290,7 @@ async def test_an_owner_with_an_invalid_address_is_looked_up_again(broker: Broke
     async def dialled(host: str, port: int, make, **more):
         return await (dial if ".." in host else broker.dial)(host, port, make, **more)
 
-    monkeypatch.setattr("mqbridge.pulsar.client.handshake.dial", dialled)
+    monkeypatch.setattr("mqbridge.pulsar.client.connection.handshake.dial", dialled)
     broker.on[BaseCommand.LOOKUP] = in_turn(
         lambda link, frame: found(link, frame, "pulsar://broker..cluster:6650"), lambda link, frame: found(link, frame, URL)
     )

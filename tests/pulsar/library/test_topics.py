@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.pulsar.client.subscription import Subscription
+from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import open_pattern_consumer, open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer

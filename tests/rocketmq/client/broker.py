@@ -10,8 +10,8 @@ import pytest
 
 from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.rocketmq.client import connection as connections
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
+from mqbridge.rocketmq.client.connection import connection as connections
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code, Status

@@ -6,18 +6,17 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net import pending
-from mqbridge.rocketmq.client import (
+from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.connection import connection, route_table
+from mqbridge.rocketmq.client.consumer import (
     commit_carrying_pulls,
-    connection,
     membership,
     pull_consumer,
     pull_loop,
     pull_request,
     queue_commits,
-    route_table,
-    send_outage,
 )
-from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.producer import send_outage
 from mqbridge.rocketmq.library import pop
 from mqbridge.rocketmq.wire.command import Command
 from tests.rocketmq.client.broker import Cluster, Link, scripted_client

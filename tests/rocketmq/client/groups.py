@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.rocketmq.client import commit_carrying_pulls, pull_consumer, pull_loop
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.consumer import commit_carrying_pulls, pull_consumer, pull_loop
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections

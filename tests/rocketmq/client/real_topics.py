@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest_asyncio
 
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from tests.kit import conversation
 from tests.kit.rocketmq import RocketMQ

@@ -4,7 +4,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.route_table import Queue
+from mqbridge.rocketmq.client.connection.route_table import Queue
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.configs import DataVersion, GroupConfig, GroupConfigs, TopicConfig

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
-from mqbridge.rocketmq.client import pull_loop
-from mqbridge.rocketmq.client.budget import PART_DIVISOR, Account, Budget, Charge
+from mqbridge.rocketmq.client.consumer import pull_loop
+from mqbridge.rocketmq.client.consumer.budget import PART_DIVISOR, Account, Budget, Charge
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command

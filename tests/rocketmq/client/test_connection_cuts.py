@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_consumer import join
-from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import join
+from mqbridge.rocketmq.client.consumer.sendback import SendBack
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.library.transactions import Half, State, TransactionProducer

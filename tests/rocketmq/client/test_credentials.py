@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, ServerRefused
-from mqbridge.rocketmq.client import credentials
-from mqbridge.rocketmq.client.access_errors import AccessRefused
+from mqbridge.net.secret import Secret
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
-from mqbridge.rocketmq.client.credentials import Credentials, Keys
+from mqbridge.rocketmq.client.connection import credentials
+from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
+from mqbridge.rocketmq.client.connection.credentials import Credentials, Keys
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.signing import is_signed_by
-from mqbridge.secret import Secret
 from tests.rocketmq.client.broker import A, B, Cluster, Link, hangs_up, refuses, scripted_client, silent, success, until
 
 MAX = Code.GET_MAX_OFFSET
@@ -172,7 +172,7 @@ async def test_keys_are_read_again_for_each_new_connection(cluster: Cluster, cli
 
 
 async def test_a_secret_command_is_not_run_for_every_refusal(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mqbridge.secret.MIN_COMMAND_PAUSE_S", 0.0)
+    monkeypatch.setattr("mqbridge.net.secret.MIN_COMMAND_PAUSE_S", 0.0)
     runs = tmp_path / "runs"
     secret = Secret(command=["sh", "-c", f"echo run >> {runs}; echo {FIRST}"])
     async with ClusterClient(["ns:9876"], credentials=Credentials(Secret("app"), secret)) as client:

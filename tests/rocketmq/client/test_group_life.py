@@ -16,13 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client import connection
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.queue_transitions import State
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection import connection
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.queue_transitions import State
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
 from mqbridge.rocketmq.wire.codes import Code

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import GapError
-from mqbridge.rocketmq.client import pull_consumer, queue_commits
+from mqbridge.rocketmq.client.consumer import pull_consumer, queue_commits
 from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code

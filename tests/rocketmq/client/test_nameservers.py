@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused, Unreachable
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.name_server_address import parse_name_servers
+from mqbridge.rocketmq.client.connection.name_server_address import parse_name_servers
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.rocketmq.client.broker import (
     NS,

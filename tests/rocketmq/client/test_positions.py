@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from mqbridge.errors import ClusterError
-from mqbridge.rocketmq.client.broadcast_offsets import MemoryOffsets
-from mqbridge.rocketmq.client.consumer_settings import MessageModel
+from mqbridge.rocketmq.client.consumer.broadcast_offsets import MemoryOffsets
+from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.rocketmq.client.broker import hangs_up, refuses, until

@@ -8,9 +8,9 @@ import pytest_asyncio
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.route_table import Queue
-from mqbridge.rocketmq.client.send_request import SendResult
+from mqbridge.rocketmq.client.connection.route_table import Queue
+from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
+from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader

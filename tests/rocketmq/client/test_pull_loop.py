@@ -6,12 +6,12 @@ import logging
 import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
-from mqbridge.rocketmq.client import pull_request
-from mqbridge.rocketmq.client.budget import MAX_HELD_PULL_MESSAGES
-from mqbridge.rocketmq.client.consumer_settings import MessageModel, StartOffset
-from mqbridge.rocketmq.client.pull_loop import MAX_UNREADABLE_RESPONSES
-from mqbridge.rocketmq.client.pulled_records import PulledRecords, tag_of
-from mqbridge.rocketmq.client.subscription import tagged
+from mqbridge.rocketmq.client.consumer import pull_request
+from mqbridge.rocketmq.client.consumer.budget import MAX_HELD_PULL_MESSAGES
+from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel, StartOffset
+from mqbridge.rocketmq.client.consumer.pull_loop import MAX_UNREADABLE_RESPONSES
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords, tag_of
+from mqbridge.rocketmq.client.consumer.subscription import tagged
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig

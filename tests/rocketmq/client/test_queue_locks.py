@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from mqbridge.errors import LaneRevoked
-from mqbridge.rocketmq.client import queue_release
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer
-from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.client.consumer import queue_release
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer
+from mqbridge.rocketmq.client.consumer.queue_state import LOCK_VALID_S
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
 from mqbridge.rocketmq.wire.codes import Code

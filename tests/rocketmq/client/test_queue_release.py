@@ -6,12 +6,12 @@ from unittest.mock import AsyncMock
 import pytest
 
 from mqbridge.errors import GapError
-from mqbridge.rocketmq.client import pull_loop
-from mqbridge.rocketmq.client.connection import Connection
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_consumer import join
-from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.connection.connection import Connection
+from mqbridge.rocketmq.client.consumer import pull_loop
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import join
+from mqbridge.rocketmq.client.consumer.queue_state import LOCK_VALID_S
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command

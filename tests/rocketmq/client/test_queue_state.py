@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.queue_state import LOCK_VALID_S, Pull, QueueState
-from mqbridge.rocketmq.client.queue_transitions import TRANSITIONS, Event, State
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.queue_state import LOCK_VALID_S, Pull, QueueState
+from mqbridge.rocketmq.client.consumer.queue_transitions import TRANSITIONS, Event, State
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
 

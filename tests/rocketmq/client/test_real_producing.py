@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.route import TopicRoute
-from mqbridge.rocketmq.client.route_table import Queue
+from mqbridge.rocketmq.client.connection.route import TopicRoute
+from mqbridge.rocketmq.client.connection.route_table import Queue
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig

@@ -6,7 +6,7 @@ import pytest
 
 from mqbridge.errors import ServerRefused
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.route_table import Queue, TopicRoute
+from mqbridge.rocketmq.client.connection.route_table import Queue, TopicRoute
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import (

@@ -6,8 +6,8 @@ import pytest
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.rocketmq.client import send_outage
-from mqbridge.rocketmq.client.send_outage import SendOutage
+from mqbridge.rocketmq.client.producer import send_outage
+from mqbridge.rocketmq.client.producer.send_outage import SendOutage
 
 
 @pytest.mark.parametrize("sends_failed", [False, True])

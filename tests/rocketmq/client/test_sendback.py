@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.sendback import SendBack
+from mqbridge.rocketmq.client.consumer.sendback import SendBack
 from mqbridge.rocketmq.wire import ids, properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status

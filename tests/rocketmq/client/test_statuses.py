@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ServerRefused
-from mqbridge.rocketmq.client.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.pull_consumer import PullConsumer, join
-from mqbridge.rocketmq.client.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.send_request import SendResult
-from mqbridge.rocketmq.client.sendback import SendBack
-from mqbridge.rocketmq.client.subscription import everything, sql92
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.consumer.sendback import SendBack
+from mqbridge.rocketmq.client.consumer.subscription import everything, sql92
+from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
+from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.library import pop as pops
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.pop import Popper

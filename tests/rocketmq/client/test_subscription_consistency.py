@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.rocketmq.client.subscription import tagged
-from mqbridge.rocketmq.client.subscription_consistency import _filters as filters
+from mqbridge.rocketmq.client.consumer.subscription import tagged
+from mqbridge.rocketmq.client.consumer.subscription_consistency import _filters as filters
 from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue

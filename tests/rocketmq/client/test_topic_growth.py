@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.rocketmq.client import topic_growth
+from mqbridge.rocketmq.client.admin import topic_growth
+from mqbridge.rocketmq.client.admin.topic_growth import TopicGrowth, level_for
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.topic_growth import TopicGrowth, level_for
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
@@ -43,7 +43,7 @@ async def test_an_update_that_another_client_overwrites_is_repeated(cluster: Clu
         cluster.on[Code.UPDATE_AND_CREATE_TOPIC] = update
 
     cluster.on[Code.UPDATE_AND_CREATE_TOPIC] = overwritten
-    await TopicGrowth(client, TOPIC, 10).run()
+    await TopicGrowth(client.admin, client.routes, TOPIC, 10).run()
     assert cluster.topics[TOPIC] == {"broker-a": 5, "broker-b": 5}
 
 
@@ -53,7 +53,7 @@ async def test_a_broker_to_which_another_client_gave_more_queues_is_not_updated(
         cluster.topics[TOPIC]["broker-b"] = 9
 
     cluster.at[A, Code.UPDATE_AND_CREATE_TOPIC] = grown_elsewhere
-    await TopicGrowth(client, TOPIC, 10).run()
+    await TopicGrowth(client.admin, client.routes, TOPIC, 10).run()
     assert cluster.topics[TOPIC] == {"broker-a": 5, "broker-b": 9}
     assert [command.code for command in cluster.requests_to[B]].count(Code.UPDATE_AND_CREATE_TOPIC) == 0
 
@@ -61,9 +61,9 @@ async def test_a_broker_to_which_another_client_gave_more_queues_is_not_updated(
 async def test_a_topic_with_a_fixed_queue_list_is_not_changed(cluster: Cluster, client: ClusterClient) -> None:
     order = route_body(cluster, TOPIC, orderTopicConf="broker-a:2;broker-b:2")
     cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = responds_with(order)
-    await TopicGrowth(client, TOPIC, 4).run()
+    await TopicGrowth(client.admin, client.routes, TOPIC, 4).run()
     with pytest.raises(ClusterError, match="fixed list of 4 queues") as caught:
-        await TopicGrowth(client, TOPIC, 5).run()
+        await TopicGrowth(client.admin, client.routes, TOPIC, 5).run()
     assert caught.value.failure is Failure.FATAL
     assert not cluster.requests[Code.UPDATE_AND_CREATE_TOPIC]
 
@@ -71,7 +71,7 @@ async def test_a_topic_with_a_fixed_queue_list_is_not_changed(cluster: Cluster, 
 async def test_a_topic_whose_broker_has_only_slaves_is_not_changed(cluster: Cluster, client: ClusterClient) -> None:
     cluster.brokers["broker-b"] = {1: B}
     with pytest.raises(ClusterError, match="broker-b have no registered master") as caught:
-        await TopicGrowth(client, TOPIC, 6).run()
+        await TopicGrowth(client.admin, client.routes, TOPIC, 6).run()
     assert caught.value.failure is Failure.RETRY
     assert not cluster.requests[Code.UPDATE_AND_CREATE_TOPIC]
 

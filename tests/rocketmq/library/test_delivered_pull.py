@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mqbridge.rocketmq.client.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.queue_transitions import State
+from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.queue_transitions import State
 from mqbridge.rocketmq.library.delivered_pull import DeliveredPull, QueueAcknowledger
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.client.consumer_settings import StartOffset
-from mqbridge.rocketmq.client.subscription import everything, tagged
+from mqbridge.rocketmq.client.consumer.consumer_settings import StartOffset
+from mqbridge.rocketmq.client.consumer.subscription import everything, tagged
 from mqbridge.rocketmq.library import pop as module
 from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.library.received import ReceivedMessage
-from mqbridge.rocketmq.client.consumer_settings import ConsumerSettings
-from mqbridge.rocketmq.client.subscription import everything
+from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
+from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.library.client import RocketMQClient
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.pop_consumer import PopConsumer

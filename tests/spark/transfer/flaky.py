@@ -8,11 +8,11 @@ from typing import Any, Literal
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import Failure
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.config import MemoryConfig
-from mqbridge.memory.broker import delete_broker
 from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.spark.cluster_ref import ClusterRef
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.config import MemoryConfig
+from mqbridge.testing.memory.broker import delete_broker
 from tests.kit.virtual_time import VirtualTimeLoop
 
 Action = Literal["store", "lose the response", "fail", "crash before storing", "crash after storing"]

@@ -17,8 +17,6 @@ from mqbridge.config.options.filter import FilterRules
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.target import Target
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
-from mqbridge.memory.adapter.cluster import MemoryCluster
-from mqbridge.memory.adapter.config import MemoryConfig
 from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Share, split_origin
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
@@ -28,6 +26,8 @@ from mqbridge.spark.transfer.resume import find_ends
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.spark.transfer.target_partitions import BatchPartition, RowPartitions
 from mqbridge.spark.transfer.transfer import Transfer
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.config import MemoryConfig
 from tests.spark.transfer.flaky import (
     BAD,
     SOURCE,

@@ -4,10 +4,10 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from mqbridge.tubemq.client.credentials import Credentials, Role
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.connection.credentials import Credentials, Role
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as broker
 from mqbridge.tubemq.wire.pb import master_pb2 as master

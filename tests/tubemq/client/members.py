@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mqbridge.errors import ConnectionLost
-from mqbridge.tubemq.client import held_partitions
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.held_partitions import HeldPartitions, PositionStore, StartOffset
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.consumer import held_partitions
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, PositionStore, StartOffset
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 from tests.tubemq.client.model import BROKER, Model

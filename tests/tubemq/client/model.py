@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from mqbridge.errors import ConnectionLost, RequestTimeout
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client.master import Masters
+from mqbridge.tubemq.client.connection.master import Masters
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb import broker_pb2 as b

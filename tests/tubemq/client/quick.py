@@ -2,17 +2,17 @@
 
 import pytest
 
-from mqbridge.tubemq.client import (
-    broker_reconnector,
+from mqbridge.tubemq.client.connection import master
+from mqbridge.tubemq.client.consumer import (
     flow_control,
     group_consumer,
     held_partitions,
-    master,
     partition_commits,
     partition_pacing,
     partition_registration,
     partition_release,
 )
+from mqbridge.tubemq.client.producer import broker_reconnector
 from mqbridge.tubemq.library import balanced_consumer
 
 PAUSES = {

@@ -11,10 +11,10 @@ from urllib.parse import parse_qs
 import pytest
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
+from mqbridge.net.secret import Secret
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.secret import Secret
-from mqbridge.tubemq.client.admin import Admin
+from mqbridge.tubemq.client.admin.admin import Admin
 from tests.kit.authority import Authority
 
 TOKEN = "canary-token"

@@ -8,11 +8,11 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.secret import Secret
-from mqbridge.tubemq.client.credentials import Credentials
-from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.membership import Membership
-from mqbridge.tubemq.client.routes import Routes
+from mqbridge.net.secret import Secret
+from mqbridge.tubemq.client.connection.credentials import Credentials
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.consumer.membership import Membership
+from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.library.balanced_membership import BalancedMembership
 from mqbridge.tubemq.wire.credentials import sign
 from mqbridge.tubemq.wire.pb import master_pb2 as m

@@ -17,10 +17,10 @@ from mqbridge.errors import (
     ServerRefused,
 )
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_sender import open_partition_sender
-from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.producer.partition_sender import open_partition_sender
+from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.rpc import StandbyError
 from tests.patience import SERVER_PATIENCE_S
@@ -271,7 +271,7 @@ async def test_sending_continues_without_a_master(
     scenario: Scenario, how: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A response of the Broker is lost while no Master responds: the sender uses the last known route."""
-    monkeypatch.setattr("mqbridge.tubemq.client.broker_reconnector.ROUTE_REFRESH_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("mqbridge.tubemq.client.producer.broker_reconnector.ROUTE_REFRESH_TIMEOUT_S", 0.01)
     routes = Routes(scenario.masters, heartbeat_s=100)
     await routes.start()
     sender = await open_partition_sender(routes, scenario.model, "demo", max_elapsed_s=limit_s)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.tubemq.client.flow_control import MIB, FlowControl, FlowMeter, parse_rules
+from mqbridge.tubemq.client.consumer.flow_control import MIB, FlowControl, FlowMeter, parse_rules
 
 RULES = """[{"type":0,"rule":[{"start":"08:00","end":"17:30","dltInM":1024,"limitInM":24,"freqInMs":1000}]},
  {"type":1,"rule":[{"zeroCnt":8,"freqInMs":1000},{"zeroCnt":3,"freqInMs":300}]},

@@ -8,11 +8,11 @@ import pytest
 
 from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, StartOffset
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C, RegisterRequestC2B

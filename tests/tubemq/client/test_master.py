@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, Unreachable
-from mqbridge.tubemq.client import master as module
-from mqbridge.tubemq.client.master import Masters, call_with_retries, new_client_id
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.connection import master as module
+from mqbridge.tubemq.client.connection.master import Masters, call_with_retries, new_client_id
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C, MasterAuthorizedInfo, MasterCertificateInfo
 from mqbridge.tubemq.wire.rpc import CONSUMER_CLOSE, RemoteError, StandbyError

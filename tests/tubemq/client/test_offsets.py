@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from mqbridge.errors import GapError, LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.bound_subscription import BoundSubscription
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
-from mqbridge.tubemq.client.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage

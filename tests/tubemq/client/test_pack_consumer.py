@@ -9,10 +9,10 @@ import pytest_asyncio
 
 from mqbridge.errors import ConnectionLost, LaneRevoked, ServerRefused
 from mqbridge.net.tasks import cancel
-from mqbridge.tubemq.client import group_consumer as module
-from mqbridge.tubemq.client.held_partitions import StartOffset
-from mqbridge.tubemq.client.membership import EVENT_DONE
-from mqbridge.tubemq.client.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer import group_consumer as module
+from mqbridge.tubemq.client.consumer.held_partitions import StartOffset
+from mqbridge.tubemq.client.consumer.membership import EVENT_DONE
+from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, MasterAuthorizedInfo, RegisterResponseM2C
 from mqbridge.tubemq.wire.rpc import OP_REGISTER, OP_UNREGISTER
@@ -93,7 +93,7 @@ async def test_a_connect_event_registers_reports_and_assigns_partitions(new_scen
 
 
 async def test_an_occupied_partition_is_not_reported_as_held(new_scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.tubemq.client.partition_registration.OCCUPIED_RETRY_S", 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.consumer.partition_registration.OCCUPIED_RETRY_S", 0.0)
     scene = new_scene()
     occupied = unregistered()
     occupied.success, occupied.errCode = False, 410

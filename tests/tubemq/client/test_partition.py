@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.tubemq.client import partition_pacing, partition_reader, partition_registration, partition_release
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_transitions import AbandonedRequests
+from mqbridge.tubemq.client.consumer import partition_pacing, partition_reader, partition_registration, partition_release
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_transitions import AbandonedRequests
 from mqbridge.tubemq.wire.rpc import OP_REGISTER, OP_UNREGISTER
 from tests.tubemq.client.fakes import REF, Context, Script, committed, pack, refused, refused_commit, registered, unregistered
 
@@ -20,7 +20,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(partition_registration, name, 0.001)
     monkeypatch.setattr(partition_pacing, "REFUSAL_WAITS_S", dict.fromkeys(partition_pacing.REFUSAL_WAITS_S, 0.001))
     monkeypatch.setattr(partition_pacing, "NOT_FOUND_WAIT_S", 0.001)
-    monkeypatch.setattr("mqbridge.tubemq.client.flow_control.NOT_FOUND_WAIT_S", 0.001)
+    monkeypatch.setattr("mqbridge.tubemq.client.consumer.flow_control.NOT_FOUND_WAIT_S", 0.001)
 
 
 async def registered_partition(script: Script, *, offset: int = 0, is_alone: bool = False) -> HeldPartition:

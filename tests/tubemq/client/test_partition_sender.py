@@ -17,10 +17,10 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client import broker_reconnector, partition_send_queue, partition_sender
-from mqbridge.tubemq.client.partition_sender import PartitionSender
-from mqbridge.tubemq.client.routes import TopicRoute
-from mqbridge.tubemq.client.send_result import SendResult
+from mqbridge.tubemq.client.producer import broker_reconnector, partition_send_queue, partition_sender
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
+from mqbridge.tubemq.client.producer.routes import TopicRoute
+from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.string_formats import Broker, TopicInfo
 

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client import partition_commits, partition_reader, partition_registration, read_history
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_reader import Pack
-from mqbridge.tubemq.client.partition_state import PartitionState
-from mqbridge.tubemq.client.partition_transitions import (
+from mqbridge.tubemq.client.consumer import partition_commits, partition_reader, partition_registration, read_history
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.partition_state import PartitionState
+from mqbridge.tubemq.client.consumer.partition_transitions import (
     CONFIRMED,
     FETCHING,
     FORGOTTEN,
@@ -32,7 +32,7 @@ from mqbridge.tubemq.client.partition_transitions import (
     Lease,
     PackState,
 )
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.tubemq.client.fakes import REF, MasterScript

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, RemoteProtocolError, RequestTimeout
-from mqbridge.tubemq.client import held_partitions
-from mqbridge.tubemq.client.held_partitions import MemoryPositions
-from mqbridge.tubemq.client.partition import HeldPartition
-from mqbridge.tubemq.client.partition_release import Unsettled
+from mqbridge.tubemq.client.consumer import held_partitions
+from mqbridge.tubemq.client.consumer.held_partitions import MemoryPositions
+from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_release import Unsettled
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
@@ -267,7 +267,7 @@ async def test_a_reader_that_waits_for_the_read_budget_is_not_caught_up(model: M
         reading = asyncio.ensure_future(read_on(partition))
         await until(lambda: partition.caught_up)
         await one.held.budget.reserve(BROKER)
-        monkeypatch.setattr("mqbridge.tubemq.client.partition.ANSWER_S", 0.0)
+        monkeypatch.setattr("mqbridge.tubemq.client.consumer.partition.ANSWER_S", 0.0)
         await until(lambda: not partition.caught_up)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client import broker_reconnector
-from mqbridge.tubemq.client import master as master_module
-from mqbridge.tubemq.client.master import MAX_TOPICS, format_topics
-from mqbridge.tubemq.client.partition_sender import open_partition_sender
-from mqbridge.tubemq.client.routes import Routes
+from mqbridge.tubemq.client.connection import master as master_module
+from mqbridge.tubemq.client.connection.master import MAX_TOPICS, format_topics
+from mqbridge.tubemq.client.producer import broker_reconnector
+from mqbridge.tubemq.client.producer.partition_sender import open_partition_sender
+from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2P, RegisterResponseM2P
@@ -150,7 +150,7 @@ async def test_a_send_is_retried_although_its_route_refresh_is_closed(
 async def test_the_error_of_a_refused_refresh_names_a_few_topics(
     master: Master, routes: Routes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqbridge.tubemq.client.routes.MAX_TOPICS", 5000)
+    monkeypatch.setattr("mqbridge.tubemq.client.producer.routes.MAX_TOPICS", 5000)
     monkeypatch.setattr(master_module, "REGISTER_PAUSE_S", 0.0)
     master.topics = {f"t{number:04}": 1 for number in range(1500)}
     for topic in master.topics:

@@ -9,11 +9,11 @@ import pytest_asyncio
 
 from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.tubemq.client import server_connection as module
-from mqbridge.tubemq.client import tcp_connection as connection_module
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.counters import difference, total
-from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.client.connection import server_connection as module
+from mqbridge.tubemq.client.connection import tcp_connection as connection_module
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.connection.counters import difference, total
+from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
 from tests.patience import PATIENCE_S

@@ -11,14 +11,14 @@ import pytest_asyncio
 from mqbridge.errors import RequestTimeout
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client import tcp_connection as module
-from mqbridge.tubemq.client.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.group_member import MemberIdentity
-from mqbridge.tubemq.client.held_partitions import HeldPartitions, StartOffset
-from mqbridge.tubemq.client.master import Masters
-from mqbridge.tubemq.client.partition_sender import PartitionSender
-from mqbridge.tubemq.client.read_budget import GET_BYTES, ReadBudget
-from mqbridge.tubemq.client.routes import TopicRoute
+from mqbridge.tubemq.client.connection import tcp_connection as module
+from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
+from mqbridge.tubemq.client.connection.master import Masters
+from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, StartOffset
+from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
+from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mqbridge.tubemq.client import held_partitions
-from mqbridge.tubemq.client.held_partitions import MemoryPositions
+from mqbridge.tubemq.client.consumer import held_partitions
+from mqbridge.tubemq.client.consumer.held_partitions import MemoryPositions
 from mqbridge.tubemq.wire import rpc
 from tests.kit.conversation import until
 from tests.tubemq.client.members import (

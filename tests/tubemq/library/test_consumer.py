@@ -8,7 +8,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.library.received import ReceivedMessage
-from mqbridge.tubemq.client.partition_registration import REGISTER_ATTEMPTS
+from mqbridge.tubemq.client.consumer.partition_registration import REGISTER_ATTEMPTS
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.consumer import Consumer
 from mqbridge.tubemq.wire import codes, rpc

@@ -9,9 +9,9 @@ import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
 from mqbridge.net.connectivity import Connectivity
-from mqbridge.tubemq.client.partition_sender import PartitionSender
-from mqbridge.tubemq.client.routes import TopicRoute
-from mqbridge.tubemq.client.send_result import SendResult
+from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
+from mqbridge.tubemq.client.producer.routes import TopicRoute
+from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.library import broker_blocklist, load_balancing_sender
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
-from mqbridge.tubemq.client.flow_control import parse_rules
-from mqbridge.tubemq.client.server_connection import ServerConnection
+from mqbridge.tubemq.client.connection.server_connection import ServerConnection
+from mqbridge.tubemq.client.consumer.flow_control import parse_rules
 from mqbridge.tubemq.wire import rpc, string_formats
 from mqbridge.tubemq.wire.frame import BLOCK_BYTES, MAX_BLOCKS, MAX_PAYLOAD_BYTES, TOKEN, encode_frame, measure, split_frame
 from mqbridge.tubemq.wire.payload import split_payload

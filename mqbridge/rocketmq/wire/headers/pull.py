@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from mqbridge.rocketmq.wire.headers.base import Header
 
+READER_GROUP = "TOOLS_CONSUMER"
+"""The group in requests of readers without a group. Every broker has this group, so readers create nothing there."""
+
 
 class PullFlag:
     """Bits of a pull's `sys_flag`."""

@@ -1,0 +1,205 @@
+"""Calls of Pulsar's admin REST interface (base path /admin/v2), for operations without commands in the binary protocol.
+
+Calls about subscriptions are in `admin_subscriptions.py`. Both modules call `AdminHttp`, which turns HTTP errors into
+ClusterError.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from mqbridge.errors import ServerRefused
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.client.admin.admin_http import HTTP_NOT_FOUND, AdminHttp, path_of
+from mqbridge.pulsar.client.admin.admin_subscriptions import AdminSubscriptions
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
+from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.names import TopicName
+
+
+class TopicStats(NamedTuple):
+    """Statistics of a topic, as sums over its partitions."""
+
+    messages_in: int
+    """Messages received since the broker loaded the topic."""
+    bytes_in: int
+    """Bytes received since the broker loaded the topic."""
+    storage_bytes: int
+    """Bytes of the stored data."""
+    backlog: dict[str, int]
+    """Subscription -> number of unacknowledged messages."""
+    raw: dict[str, Any]
+    """The whole response of the admin interface."""
+
+
+class Admin(AdminSubscriptions):
+    """Admin calls to one cluster. Every call may raise ClusterError; the `code` of a ServerRefused is the HTTP status.
+
+    `url` contains one address or several, see `parse_admin_url`. `timeout_s` limits one call, with all
+    addresses that it tries. With `is_guess`, errors mention that the address was guessed.
+    """
+
+    def __init__(
+        self, url: str, timeout_s: float, *, tls: Tls | None = None, auth: Auth = NO_AUTH, is_guess: bool = False
+    ) -> None:
+        self.is_guess = is_guess
+        """True if the address was derived from the service URL, not configured."""
+        self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess)
+        super().__init__(self._http)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def call(self, method: str, path: str, body: Any = None, *, idempotent: bool = False) -> Any:
+        """Make any call below /admin/v2; return the parsed response, None if it is empty.
+
+        `idempotent` (always True for GET): if the connection fails during the call, the next address is tried, so the call may be
+        executed twice. `body` is sent as JSON.
+        """
+        return await self._http.call(method, path, body, idempotent=idempotent)
+
+    # --- tenants and namespaces -------------------------------------------------------------------------------------
+
+    async def clusters(self) -> list[str]:
+        """Return the names of all clusters that this cluster knows, including its own name."""
+        return list(await self.call("GET", "/clusters"))
+
+    async def tenants(self) -> list[str]:
+        """Return all tenants."""
+        return list(await self.call("GET", "/tenants"))
+
+    async def create_tenant(self, tenant: str, clusters: Sequence[str]) -> None:
+        """Create a tenant for these clusters. Raises ServerRefused with code 409 if it exists."""
+        body = {"allowedClusters": list(clusters), "adminRoles": []}
+        await self.call("PUT", f"/tenants/{quote(tenant, safe='')}", body)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        """Delete a tenant, which must have no namespaces."""
+        await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
+
+    async def namespaces(self, tenant: str | None = None) -> list[str]:
+        """Return the namespaces of all tenants, or of one tenant, each as `tenant/namespace`."""
+        namespaces: list[str] = []
+        for each in [tenant] if tenant is not None else await self.tenants():
+            namespaces += await self.call("GET", f"/namespaces/{quote(each, safe='')}")
+        return namespaces
+
+    async def create_namespace(self, namespace: str) -> None:
+        """Create a namespace, given as `tenant/namespace`. Raises ServerRefused with code 409 if it exists."""
+        await self.call("PUT", f"/namespaces/{namespace}")
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Delete a namespace, which must have no topics."""
+        await self.call("DELETE", f"/namespaces/{namespace}")
+
+    async def policies(self, namespace: str) -> dict[str, Any]:
+        """Return all policies of a namespace by their names in Pulsar; a policy that was never set is missing or null."""
+        path = f"/namespaces/{namespace}"
+        policies = await self.call("GET", path)
+        if not isinstance(policies, dict):
+            raise self._http.not_pulsar_error("GET", path)
+        return policies
+
+    async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
+        """Set a policy by its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
+        method = "PUT" if policy in _PUT_POLICIES else "POST"
+        await self.call(method, f"/namespaces/{namespace}/{policy}", value, idempotent=True)
+
+    async def set_deduplication(self, namespace: str, is_on: bool) -> None:
+        """Enable or disable deduplication in a namespace; topics that are already loaded apply the change a moment later."""
+        await self.set_policy(namespace, "deduplication", is_on)
+
+    async def set_retention(self, namespace: str, minutes: int, megabytes: int) -> None:
+        """Set for how many minutes and up to which size acknowledged data is retained in a namespace; -1 is unlimited."""
+        body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+        await self.set_policy(namespace, "retention", body)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    async def topics(self, namespace: str) -> list[str]:
+        """Return the full names of the persistent topics, each partition separately."""
+        return list(await self.call("GET", f"/persistent/{namespace}"))
+
+    async def partitioned_topics(self, namespace: str) -> list[str]:
+        """Return the full names of the partitioned topics."""
+        return list(await self.call("GET", f"/persistent/{namespace}/partitioned"))
+
+    async def create(self, topic: TopicName, partitions: int) -> None:
+        """Create a topic with this number of partitions, 0 for an unpartitioned topic.
+
+        Raises ServerRefused with code 409 if it exists.
+        """
+        if partitions:
+            await self.call("PUT", f"{path_of(topic)}/partitions", partitions)
+        else:
+            await self.call("PUT", path_of(topic))
+
+    async def grow(self, topic: TopicName, partitions: int) -> None:
+        """Increase the number of partitions of a topic to `partitions`."""
+        await self.call("POST", f"{path_of(topic)}/partitions", partitions)
+
+    async def delete(self, topic: TopicName, *, force: bool = False) -> bool:
+        """Delete a topic; with `force` also if it has subscriptions or producers. Return True if the topic existed."""
+        try:
+            partitions = (await self.call("GET", f"{path_of(topic)}/partitions"))["partitions"]
+            path = f"{path_of(topic)}{'/partitions' if partitions else ''}?force={str(force).lower()}"
+            await self.call("DELETE", path)
+        except ServerRefused as error:
+            if error.code == HTTP_NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def unload(self, topic: TopicName) -> None:
+        """Unload a topic from its broker: its producers and consumers are closed and reconnect to its next owner."""
+        await self.call("PUT", f"{path_of(topic)}/unload")
+
+    async def terminate(self, topic: TopicName) -> None:
+        """Terminate a topic or a partition: it accepts no more messages."""
+        await self.call("POST", f"{path_of(topic)}/terminate")
+
+    async def set_topic_policy(self, topic: TopicName, policy: str, value: Any) -> None:
+        """Set a policy of one topic by its path, such as `deduplicationEnabled` (true)."""
+        await self.call("POST", f"{path_of(topic)}/{policy}", value, idempotent=True)
+
+    async def applied_policy(self, topic: TopicName, policy: str) -> Any:
+        """Return the policy that an existing topic applies: its own, else its namespace's, else the broker's.
+
+        None if there is none.
+        """
+        return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
+
+    async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
+        """Return the statistics of a topic; `partitions` is 0 for an unpartitioned topic or a single partition."""
+        path = f"{path_of(topic)}/{'partitioned-stats?perPartition=false' if partitions else 'stats'}"
+        stats = await self.call("GET", path)
+        backlog = {name: int(each["msgBacklog"]) for name, each in stats["subscriptions"].items()}
+        return TopicStats(int(stats["msgInCounter"]), int(stats["bytesInCounter"]), int(stats["storageSize"]), backlog, stats)
+
+    async def stats_by_partition(self, topic: TopicName, partitions: int) -> dict[str, dict[str, Any]]:
+        """Return partition name -> raw statistics, with one call; `partitions` is 0 for an unpartitioned topic."""
+        if not partitions:
+            return {str(topic): (await self.stats(topic)).raw}
+        return dict((await self.call("GET", f"{path_of(topic)}/partitioned-stats?perPartition=true"))["partitions"])
+
+    async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
+        """Return the ledgers and cursors of a partition or an unpartitioned topic."""
+        return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))
+
+    async def last_id(self, topic: TopicName) -> EntryId:
+        """Return the id of the newest entry of a partition or an unpartitioned topic; the entry number is -1 if it is empty."""
+        response = await self.call("GET", f"{path_of(topic)}/lastMessageId")
+        return int(response["ledgerId"]), int(response["entryId"])
+
+    async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
+        """Return the id of a partition's first entry that was published at this time or later (milliseconds since the epoch).
+
+        If there is no such entry, the result may be before the first or after the last entry of the partition.
+        """
+        response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
+        return int(response["ledgerId"]), int(response["entryId"])
+
+
+_PUT_POLICIES = frozenset({"schemaCompatibilityStrategy"})
+"""Policies that are set by PUT; all others are set by POST."""

@@ -1,0 +1,1 @@
+"""Consumers of entries of one concrete topic, and their acknowledgements."""

@@ -1,0 +1,1 @@
+"""Producers of entries of one concrete topic."""

@@ -1,0 +1,344 @@
+"""Producer of one concrete topic (a partition, or an unpartitioned topic): ordered, with many entries in flight, reconnecting.
+
+After a reconnection the producer sends all entries without a receipt again, with the same bytes and the same sequence ids (see
+`send_queue.py`). A broker with deduplication drops entries that it has already stored; without it they may be stored twice.
+
+`send` never blocks, and its queue is unbounded: the caller must limit the waiting bytes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.connectivity import retry_log_level
+from mqbridge.pulsar.client.connection.authorization import PRODUCE, explain_topic_denial
+from mqbridge.pulsar.client.connection.broker_registration import BrokerRegistration
+from mqbridge.pulsar.client.connection.connection import Connection
+from mqbridge.pulsar.client.connection.lookup import FIRST_DELAY_S, MAX_DELAY_S, REQUEST_TIMEOUT_S, Lookup
+from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendReceipt
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE, SendQueue
+from mqbridge.pulsar.wire import codes, commands
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+
+log = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 30.0
+"""Timeout of the first opening, not counting the wait for exclusive access. Later the producer reconnects without a timeout."""
+CLOSE_TIMEOUT_S = 10.0
+"""Default time for which `close` waits for receipts."""
+EXPIRY_CHECK_S = 0.5
+"""Interval between two checks for entries that exceed `ProducerSettings.max_elapsed_s`."""
+
+
+class EntryProducer:
+    """Sends entries to one topic. It starts to open when it is created, which must be inside a running loop."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        producer_id: int,
+        topic: str,
+        settings: ProducerSettings,
+        *,
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.topic = topic
+        self.settings = settings
+        self.name = settings.name
+        """Name of the producer; None until the broker has generated it, if none is configured."""
+        self.last_sequence_id = -1
+        """The highest sequence id of this producer name that the broker had stored at the first opening; -1 if none."""
+        self.topic_epoch: int | None = None
+        """The number that the broker assigned to this producer's exclusive access; None without exclusive access."""
+        self.closed = False
+        """True once `close` was called."""
+        self.registrations = 0
+        """Number of successful registrations at a broker."""
+        self._id = producer_id
+        self._open_timeout_s, self._request_timeout_s = open_timeout_s, request_timeout_s
+        self._send_queue = SendQueue(topic, producer_id, settings)
+        self._epoch = -1
+        """Number of the last PRODUCER command; -1 before the first one."""
+        self._exclusive_wait: tuple[Connection, int] | None = None
+        """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
+        self._foreign_sequence_id: int | None = None
+        """The last sequence id of another producer that used this producer's name; None if there was none, or it is allowed.
+
+        See `ProducerSettings.sole_sender`.
+        """
+        self._end_error: ClusterError | None = None
+        """The error that ended the producer; None while it has not ended."""
+        self._rejecting_with: ClusterError | None = None
+        """Error with which new entries fail until all callers have been notified of a failed entry; None if they are accepted.
+
+        See `ProducerSettings.fails_in_order`.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._deadline = self._loop.time() + open_timeout_s
+        """Deadline of the first opening (loop time)."""
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._error_backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+        """Delays before the producer is opened again after temporary SEND_ERRORs; reset by a receipt."""
+        self._registration = BrokerRegistration(
+            lookup,
+            self,
+            what="producer",
+            topic=topic,
+            key=producer_id,
+            table=lambda connection: connection.producers,
+            close_command=commands.close_producer,
+            request_timeout_s=request_timeout_s,
+        )
+        self._registration.reopen()
+
+    @property
+    def pending(self) -> int:
+        """Number of entries that have neither a receipt nor an error."""
+        return len(self._send_queue)
+
+    @property
+    def duplicates(self) -> int:
+        """Number of entries that the broker had already stored."""
+        return self._send_queue.duplicates
+
+    @property
+    def schema_version(self) -> bytes:
+        """Version of the producer's schema at the broker; empty without a schema."""
+        return self._send_queue.schema_version
+
+    @property
+    def awaits_exclusive_access(self) -> bool:
+        """True while the producer waits at the broker for exclusive access."""
+        return self._exclusive_wait is not None
+
+    async def opened(self) -> None:
+        """Wait until a broker has accepted the producer for the first time. Raises the ClusterError that ended the producer."""
+        await asyncio.shield(self._opened)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        metadata: MessageMetadata,
+        payload: bytes,
+        count: int = 1,
+        sequence_id: int | None = None,
+        *,
+        highest_sequence_id: int | None = None,
+        owner: object = None,
+    ) -> "asyncio.Future[SendReceipt]":
+        """Queue an entry of `count` messages; return a future that is completed with the receipt when the entry is stored.
+
+        The producer sets these fields of `metadata`: name, sequence ids, compression, schema version, and the publish time if it
+        is unset. The sequence id of the first message is `sequence_id`, which must be greater than all earlier ones; by default
+        (None) the producer counts. The last message has `highest_sequence_id`, by default `sequence_id + count - 1`. `owner` is
+        any object by which the caller can `withdraw` the entry.
+
+        The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s` or
+        after `withdraw`, FATAL if the producer ends.
+        """
+        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        error = self._end_error or self._rejecting_with
+        highest = highest_sequence_id
+        # The ids of the entry's other messages follow `sequence_id`; an explicit `highest` must not be smaller than it.
+        limit = MAX_SEQUENCE + 1 - count if highest is None else highest
+        if sequence_id is not None and not 0 <= sequence_id <= limit:
+            error = ClusterError(f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {limit}", Failure.REFUSED)
+        if error is not None:
+            future.set_exception(error)
+            return future
+        if not metadata.publish_time:
+            metadata.publish_time = time.time_ns() // 1_000_000
+        pending = PendingEntry(metadata, payload, count, sequence_id, future, owner, highest)
+        if self.settings.max_elapsed_s is not None:
+            pending.added_at = self._loop.time()
+            if self._expiry_timer is None:
+                self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
+        self._send_queue.add(pending)
+        return future
+
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Stop sending the entries that were queued with one of these owners, see `SendQueue.withdraw`."""
+        self._send_queue.withdraw(owners)
+
+    async def flush(self) -> None:
+        """Wait until no entry is pending: each has a receipt or has failed. Entries added during the wait count too."""
+        await self._send_queue.idle.wait()
+
+    def _expire(self) -> None:
+        """Fail the entries that exceed `max_elapsed_s`, and schedule the next check."""
+        max_elapsed_s = self.settings.max_elapsed_s
+        assert max_elapsed_s is not None  # noqa: S101 - else there is no timer
+        self._expiry_timer = None
+        error = RequestTimeout(f"the entry was not stored in topic {self.topic} within {max_elapsed_s:g} s")
+        if self._send_queue.expire(self._loop.time() - max_elapsed_s, error) and self.settings.fails_in_order:
+            self._rejecting_with = error
+            # Callers learn of the failure by callbacks of futures that wait for futures, which takes up to three loop iterations.
+            # What they send until then would be stored before they send the failed entries again. So it is rejected.
+            self._loop.call_soon(self._loop.call_soon, self._loop.call_soon, self._stop_rejecting)
+        if self.pending:
+            self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
+
+    def _stop_rejecting(self) -> None:
+        self._rejecting_with = None
+
+    # --- commands of the broker -------------------------------------------------------------------------------------
+
+    def on_push(self, frame: Frame) -> None:
+        """Process a command of the broker: a receipt, an error, or the end of the registration."""
+        match frame.type:
+            case BaseCommand.SEND_RECEIPT:
+                if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.has_failed:
+                    self._error_backoff.reset()
+            case BaseCommand.SEND_ERROR:
+                self._on_send_error(frame.command.send_error)
+            case BaseCommand.TOPIC_MIGRATED:
+                self._registration.on_migrated(frame.command.topicMigrated)
+            case _:  # CLOSE_PRODUCER
+                log.info("topic %s: the broker closed the producer, looking up the topic's new owner", self.topic)
+                self._registration.on_closed(frame.command.close_producer)
+                if self._exclusive_wait is not None:
+                    connection, request_id = self._exclusive_wait
+                    connection.fail_exclusive_wait(
+                        request_id,
+                        ConnectionLost(
+                            f"the broker closed the producer of topic {self.topic}, which waited for exclusive access"
+                        ),
+                    )
+                self._detach()
+                self._registration.reopen()
+
+    def on_lost(self, error: Exception) -> None:
+        """Register again after the loss of the connection; entries without a receipt will be sent again."""
+        log.log(
+            retry_log_level(error, logging.INFO),
+            "topic %s: the producer lost its connection (%s), reconnecting",
+            self.topic,
+            error,
+        )
+        self._detach()
+        self._registration.reopen()
+
+    def _on_send_error(self, send_error: pb.CommandSendError) -> None:
+        """Send all pending entries again after a temporary error; otherwise fail the refused entry, or end the producer."""
+        failure = codes.of(send_error.error).sending
+        error = codes.refusal_error(send_error.error, send_error.message, f"sending to {self.topic}")
+        if failure is Failure.RETRY:
+            log.warning(
+                "topic %s: opening the producer again and resending its %d pending entries: %s", self.topic, self.pending, error
+            )
+            self._registration.close_before_next()
+            self._detach()
+            self._registration.reopen(self._error_backoff.delay())
+        elif failure is Failure.FATAL:
+            self.end(error)
+        else:
+            self._send_queue.refuse(send_error.sequence_id, ClusterError(str(error), failure))
+
+    # --- registration -----------------------------------------------------------------------------------------------
+
+    def _detach(self) -> None:
+        self._registration.detach()
+        self._send_queue.detach()
+
+    async def register(self, connection: Connection) -> None:
+        """Send PRODUCER; with the access mode `WaitForExclusive`, wait until no other producer has access."""
+        self._epoch += 1
+        command = self.settings.command(self.topic, self._id, self.name, self._epoch, self.topic_epoch)
+        with explain_topic_denial("produce to", self.topic, connection.principal, PRODUCE):
+            response: pb.CommandProducerSuccess = await connection.request(
+                lambda request_id: commands.producer(request_id, command),
+                BaseCommand.PRODUCER_SUCCESS,
+                f"PRODUCER for {self.topic}",
+                self._request_timeout_s,
+            )
+        if not response.producer_ready:
+            response = await self._wait_for_access(connection, response.request_id)
+        if response.HasField("topic_epoch"):
+            self.topic_epoch = response.topic_epoch
+        self._send_queue.schema_version = response.schema_version
+        if not self._opened.done():
+            self.name = self._send_queue.name = response.producer_name
+            self.last_sequence_id = self._send_queue.last_stored_sequence = response.last_sequence_id
+        elif self.settings.sole_sender and not self._send_queue.is_own_sequence(response.last_sequence_id):
+            self._foreign_sequence_id = response.last_sequence_id
+        # Another producer may have used the name meanwhile: a deduplicating broker drops entries up to that producer's last id.
+        self._send_queue.next_sequence = max(self._send_queue.next_sequence, response.last_sequence_id + 1)
+
+    async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
+        """Wait for exclusive access; afterwards the first opening has its whole time again."""
+        log.info("topic %s: another producer has exclusive access, waiting until that producer closes", self.topic)
+        self._exclusive_wait = (connection, request_id)
+        try:
+            return await connection.wait_exclusive_access(request_id)
+        finally:
+            self._exclusive_wait = None
+            self._deadline = self._loop.time() + self._open_timeout_s
+
+    def on_registered(self, connection: Connection) -> None:
+        """Send the queued entries over the new connection, or end if another producer used the name of a `sole_sender`."""
+        self.registrations += 1
+        if self._foreign_sequence_id is not None:
+            self._registration.close_before_next()  # so that `close` closes this registration at the broker, though none follows
+            problem = (
+                f"another producer named {self.name!r} has sent to topic {self.topic}, "
+                f"up to sequence id {self._foreign_sequence_id}: choose another producer name"
+            )
+            self.end(ClusterError(problem, Failure.FATAL))
+            return
+        if not self._opened.done():
+            self._opened.set_result(None)
+        self._send_queue.attach(connection)
+
+    def is_final(self, error: ClusterError, delay: float) -> bool:
+        """Return True if the error is FATAL or REFUSED, or if in `delay` seconds the deadline of the first opening will be over.
+
+        With `ProducerSettings.retries_first_opening` there is no such deadline.
+        """
+        has_deadline = not self._opened.done() and not self.settings.retries_first_opening
+        is_late = has_deadline and self._loop.time() + delay > self._deadline
+        return is_late or error.failure in (Failure.FATAL, Failure.REFUSED)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, error: ClusterError) -> None:
+        """End the producer: fail all pending entries and every later one with this error."""
+        self._end_error = error
+        self._registration.ended = True
+        self._detach()
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # mark as retrieved: nobody may be waiting for the opening
+        self._send_queue.fail_all(error)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, deadline: float | None = None) -> None:
+        """Wait for the receipts and close the producer; entries that have no receipt by then fail.
+
+        The wait ends at `deadline` (loop time), or after `timeout` seconds if there is no `deadline`.
+        """
+        self.closed = True
+        if deadline is None:
+            deadline = self._loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._send_queue.idle.wait()
+        except TimeoutError:
+            log.warning(
+                "topic %s: closing the producer at its deadline; %d entries have no receipt and count as failed",
+                self.topic,
+                self.pending,
+            )
+        await self._registration.cancel_attempt()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        connection = self._registration.connection
+        self.end(ClusterError(f"the producer of topic {self.topic} is closed", Failure.FATAL))
+        await self._registration.close(connection, deadline)

@@ -1,0 +1,1 @@
+"""Pull consumers: membership of a group, assigned queues, their pulls and commits."""

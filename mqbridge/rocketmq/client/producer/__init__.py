@@ -1,0 +1,1 @@
+"""Producers that send encoded messages to named queues."""

@@ -1,0 +1,97 @@
+"""One send request, and the result that its response contains."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mqbridge.errors import Failure, RemoteProtocolError
+from mqbridge.rocketmq.client.connection.route import queue_label
+from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import STORED, Status, refusal_error
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.send import SendHeader
+from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
+
+OVERSIZED = "message body size exceeded"
+"""Part of the remark of a SYSTEM_ERROR by which a 5.3 broker refuses a batch above its maxMessageSize.
+
+(A single message above it gets the response MESSAGE_ILLEGAL.)
+"""
+MAX_SAFE_DIGITS = 18
+"""Every number with at most this many decimal digits fits into 64 bits."""
+
+
+class SendResult(NamedTuple):
+    """Where a send was stored: the queue, the offset of its first message, and the `address` of the broker.
+
+    `message_id` is the broker's id of the message (not its UNIQ_KEY); for a batch, the ids of all messages, joined by commas. The
+    broker first stores a delayed message, or the half message of a transaction, in another topic; `offset` and `message_id` then
+    belong to the message in that topic. `transaction_id` matters only for half messages. `status` is SUCCESS, or one of
+    FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT: the message is stored, but not yet on disk or at a slave.
+    """
+
+    queue: Queue
+    offset: int
+    message_id: str
+    status: int
+    transaction_id: str | None
+    address: str
+
+
+class SendRequest:
+    """A pending send; its body and header are the same for every attempt, except for the queue id.
+
+    `code` is the request code. A `movable` request may go to any queue. A request that was `withdrawn` while in flight is not
+    sent again: it fails unless its response reports a success. `size` is the size of body and properties, in bytes.
+    """
+
+    __slots__ = ("body", "code", "future", "header", "movable", "size", "withdrawn")
+
+    def __init__(
+        self, code: int, header: SendHeader, body: bytes, future: "asyncio.Future[SendResult]", *, movable: bool = False
+    ) -> None:
+        self.code, self.header, self.body, self.future, self.movable = code, header, body, future, movable
+        self.size = len(body) + len(header.properties)
+        self.withdrawn = False
+
+    def fail(self, error: Exception) -> None:
+        """Let the future fail with `error`, unless it is done already."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def read_result(queue: Queue, response: Command, address: str) -> SendResult:
+    """Return the result of a send to `queue` from the response of the broker at `address`.
+
+    Raises ServerRefused if the broker did not store the send, RemoteProtocolError for an invalid response or another queue in it.
+    """
+    if response.code not in STORED:
+        error = refusal_error(f"a send to queue {queue_label(queue)}", response.code, response.remark)
+        if response.code == Status.SYSTEM_ERROR and OVERSIZED in (response.remark or ""):
+            error.failure = Failure.REFUSED
+        raise error
+    location = _parse_fast(response.ext)
+    if location is not None and location[0] == queue.id:
+        return SendResult(queue, location[1], location[2], response.code, response.ext.get("transactionId"), address)
+    try:
+        header = SendResultHeader.decode(response.ext)
+    except RemoteProtocolError as error:
+        raise _invalid_response(queue, address, str(error)) from error
+    if header.queue_id != queue.id or header.queue_offset < 0:
+        raise _invalid_response(queue, address, f"it contains queue {header.queue_id} and offset {header.queue_offset}")
+    return SendResult(queue, header.queue_offset, header.msg_id, response.code, header.transaction_id, address)
+
+
+def _parse_fast(ext: Mapping[str, str]) -> tuple[int, int, str] | None:
+    """Return queue id, offset and message ids of a response; None if a number has other characters than digits, or too many."""
+    try:
+        queue_id, offset, message_ids = ext["queueId"], ext["queueOffset"], ext["msgId"]
+    except KeyError:
+        return None
+    are_numbers = queue_id.isdecimal() and offset.isdecimal()
+    are_safe = len(queue_id) <= MAX_SAFE_DIGITS and len(offset) <= MAX_SAFE_DIGITS
+    return (int(queue_id), int(offset), message_ids) if are_numbers and are_safe else None
+
+
+def _invalid_response(queue: Queue, address: str, reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"broker {address} sent an invalid response to a send to queue {queue_label(queue)}: {reason}")

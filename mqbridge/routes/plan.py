@@ -1,0 +1,321 @@
+"""Plans of routes: the topics and groups that a start now would create or grow, and the problems that prevent the start.
+
+Planning changes nothing in the clusters. `run` checks the plans of all routes before it creates anything, and `check --connect`
+shows the same plans, so both report the same problems.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import BaseModel
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.topics import Topic
+from mqbridge.config.options.delivery import DeadLetter, Delivery
+from mqbridge.config.options.partition_rule import PartitionRule
+from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.config.options.target import Target as TargetConfig
+from mqbridge.config.problems import ConfigErrors
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
+from mqbridge.routes.pending_topics import creator_of
+from mqbridge.routes.retention_warnings import TopicUse, group_maker
+from mqbridge.routes.topic_selection import not_created_yet_error, select_source_topics
+from mqbridge.routing.partitions import (
+    configured_or_needed_partitions,
+    partitions_needed,
+    target_partitions_hint,
+    unassignable_partitions,
+)
+from mqbridge.routing.topics import SelectedTopic, render_target_topic
+
+TopicKey = tuple[str, str]
+"""Cluster and topic."""
+
+
+@dataclass(slots=True)
+class PlannedTopic:
+    """A topic that the route writes, with its numbers of partitions now and as planned."""
+
+    cluster: str
+    topic: str
+    existing_partitions: int
+    """Number of existing partitions; 0 if the topic does not exist."""
+    planned_partitions: int
+    """Planned number of partitions; 0 if the topic does not exist and is not created."""
+    reason_for_more: str = ""
+    """Appended to `change`: why the topic gets more partitions than its source topic has; empty if it does not."""
+
+    @property
+    def change(self) -> str:
+        """The planned change as a text; empty if there is none."""
+        if self.planned_partitions == self.existing_partitions:
+            return ""
+        verb = f"grows from {self.existing_partitions} to" if self.existing_partitions else "is created with"
+        return f"topic {self.cluster}/{self.topic} {verb} {self.planned_partitions} partitions{self.reason_for_more}"
+
+
+@dataclass(slots=True)
+class PlannedSource:
+    """A source topic: its name and template words (`selected`), its partitions (`topic`), and its targets in configured order."""
+
+    selected: SelectedTopic
+    topic: Topic
+    targets: list[PlannedTopic] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The plan of one route; it cannot start while there are `problems`."""
+
+    route: RouteConfig
+    sources: list[PlannedSource] = field(default_factory=list)
+    changes: dict[TopicKey, PlannedTopic] = field(default_factory=dict)
+    """Topics to create or grow, without those for which the plan of an earlier route already suffices."""
+    groups: dict[TopicKey, tuple[str, ...]] = field(default_factory=dict)
+    """Groups that each target topic must have; missing ones are created."""
+    kept: set[TopicKey] = field(default_factory=set)
+    """Target topics whose unread messages must not be deleted: those with a target without `unread: may_be_deleted`."""
+    problems: list[MqbridgeError] = field(default_factory=list)
+    is_provisional: bool = False
+    """True if the plan depends on topics that an earlier route creates or grows: it must be made again after that."""
+
+    @property
+    def change_notes(self) -> list[str]:
+        """Texts about the topics to create or grow."""
+        return [planned.change for planned in self.changes.values()]
+
+    @property
+    def topic_uses(self) -> list[TopicUse]:
+        """The topics that the route reads and writes, for the checks of their retention."""
+        source = self.route.source
+        return [TopicUse(source.cluster, planned.selected.topic, source.group) for planned in self.sources] + self.target_uses
+
+    @property
+    def target_uses(self) -> list[TopicUse]:
+        """The topics that the route writes."""
+        dead_letter = self.route.delivery.dead_letter
+        written = dict.fromkeys((target.cluster, target.topic) for planned in self.sources for target in planned.targets)
+        if dead_letter is not None:
+            written[dead_letter.cluster, dead_letter.topic] = None
+        return [TopicUse(*key, None, self.groups.get(key, ()), key not in self.kept) for key in written]
+
+
+def raise_problems(plans: Sequence[Plan]) -> None:
+    """Raise the problems of these plans, if any, as one ConfigError or ClusterError whose text has all of them.
+
+    If some problems need a change by a person, the transient ones are left out.
+    """
+    problems = [problem for plan in plans for problem in plan.problems]
+    if permanent := [problem for problem in problems if not is_transient(problem)]:
+        problems = permanent
+    if len(problems) == 1:
+        raise problems[0]
+    if problems and all(isinstance(problem, ConfigError) for problem in problems):
+        raise ConfigErrors([problem for problem in problems if isinstance(problem, ConfigError)])
+    if problems:
+        raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if permanent else Failure.RETRY)
+
+
+def is_transient(error: Exception) -> bool:
+    """Return True if a retry may succeed without any change by a person."""
+    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}
+
+
+def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> OutboundSpec:
+    """Return the specification of an outbound for these delivery options."""
+    return OutboundSpec(
+        topic=topic,
+        ordered=delivery.order == "partition",
+        stamp_origin=delivery.stamp_origin,
+        max_elapsed_s=delivery.retry.max_elapsed,
+        options=options,
+    )
+
+
+class Planner:
+    """Plans routes in sequence; each plan takes account of the topics that earlier routes create.
+
+    `clusters` are the connected ones; any other cluster is a transient problem of the routes that use it. `pending_routes` have
+    not opened their targets yet: they may still create a missing topic.
+    """
+
+    def __init__(self, clusters: Mapping[str, Cluster], pending_routes: Iterable[RouteConfig] = ()) -> None:
+        self._clusters = clusters
+        self._pending_routes = list(pending_routes)
+        self._written_topics: dict[TopicKey, PlannedTopic] = {}
+        """All topics that the routes planned so far write."""
+
+    async def plan(self, route: RouteConfig) -> Plan:
+        """Make the plan of a route. Expected failures are not raised but listed in `problems`."""
+        plan = Plan(route)
+        topics_before = {key: replace(planned) for key, planned in self._written_topics.items()}  # copies: planning changes them
+        await self._plan_route(plan, route)
+        if plan.problems and all(map(is_transient, plan.problems)):
+            self._pending_routes.append(route)
+            for key, planned in plan.changes.items():  # the route does not start now: later routes must not rely on its topics
+                self._written_topics[key] = topics_before.get(
+                    key, PlannedTopic(*key, planned.existing_partitions, planned.existing_partitions)
+                )
+        return plan
+
+    async def _plan_route(self, plan: Plan, route: RouteConfig) -> None:
+        """Plan the sources, the targets and the dead-letter topic of a route, and check its group."""
+        for name in sorted(route.clusters - self._clusters.keys()):
+            # Transient (the default of ClusterError): a later attempt may reach the cluster.
+            plan.problems.append(ClusterError(f"route {route.name!r}: cluster {name!r} cannot be reached"))
+        source = self._clusters.get(route.source.cluster)
+        if source is None:  # already in `problems`
+            return
+        try:
+            await self._plan_sources(plan, source)
+            dead_letter = route.delivery.dead_letter
+            if dead_letter is not None and dead_letter.cluster in self._clusters:
+                required = PlannedTopic(dead_letter.cluster, dead_letter.topic, 0, planned_partitions=dead_letter.partitions)
+                self._plan_groups(plan, required, dead_letter)
+                await self._plan_written_topic(plan, required, options=None, create=bool(dead_letter.create))
+            await self._check_group(plan, source)
+        except MqbridgeError as error:
+            plan.problems.append(error)
+
+    # --- sources ------------------------------------------------------------------------------------------------------
+
+    async def _plan_sources(self, plan: Plan, source: Cluster) -> None:
+        """Select the source topics, and plan the targets of each."""
+        missing: list[str] = []
+        planned_topics = [topic for cluster, topic in self._written_topics if cluster == source.name]
+        for selected in await select_source_topics(source, plan.route, planned_topics, self._pending_routes):
+            topic = await self._describe_source(plan, source, selected.topic)
+            if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
+                plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
+                continue
+            if topic is None:
+                missing.append(selected.topic)
+                continue
+            planned = PlannedSource(selected, topic)
+            plan.sources.append(planned)
+            for target in plan.route.targets:
+                if target.cluster in self._clusters:
+                    planned.targets.append(await self._plan_target(plan, target, planned))
+        if missing:
+            is_single = len(missing) == 1
+            plan.problems.append(
+                ClusterError(
+                    f"route {plan.route.name!r}: the topic{'' if is_single else 's'} {', '.join(map(repr, missing))} "
+                    f"do{'es' if is_single else ''} not exist in cluster {source.name!r}",
+                    Failure.FATAL,
+                )
+            )
+
+    async def _describe_source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
+        """Return a source topic, as planned if an earlier route will create it; None if it does not exist.
+
+        If an earlier route will create or grow it, the plan becomes provisional.
+        """
+        topic = await source.describe(name)
+        planned = self._written_topics.get((source.name, name))
+        if planned is None or not planned.change:
+            return topic
+        plan.is_provisional = True
+        if topic is not None:
+            return topic
+        return Topic(name, tuple(map(str, range(planned.planned_partitions))))  # the numbers stand for the future names
+
+    async def _check_group(self, plan: Plan, source: Cluster) -> None:
+        """Check that the group can be joined, if the plan has no problems so far and waits for no other route."""
+        config = plan.route.source
+        topics = tuple(planned.selected.topic for planned in plan.sources)
+        if topics and not plan.is_provisional and not plan.problems:
+            await source.check_inbound(
+                InboundSpec(topics, config.group, start=config.start, msg_types=config.msg_types, options=config.options)
+            )
+
+    # --- targets ------------------------------------------------------------------------------------------------------
+
+    async def _plan_target(self, plan: Plan, target: TargetConfig, source: PlannedSource) -> PlannedTopic:
+        """Plan the target topic of a source topic."""
+        rule, partitions = target.partitions, len(source.topic.partitions)
+        needed = partitions_needed(rule, partitions)  # `to_create` may be fewer: `create.partitions` overrides it
+        to_create = configured_or_needed_partitions(target, partitions)
+        # With `create.partitions` the number was chosen on purpose, so no reason is needed.
+        reason = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
+        required = PlannedTopic(
+            cluster=target.cluster,
+            topic=render_target_topic(target.topic, source.selected),
+            existing_partitions=0,
+            planned_partitions=to_create,
+            reason_for_more=reason,
+        )
+        self._plan_groups(plan, required, target)
+        planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create))
+        count = planned.planned_partitions
+        if count and (reasons := unassignable_partitions(rule, source.topic, count)):
+            plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, reasons, needed))
+        return planned
+
+    def _plan_groups(self, plan: Plan, required: PlannedTopic, written: TargetConfig | DeadLetter) -> None:
+        """Plan the groups of a topic that the route writes. Raises ConfigError or ClusterError if they cannot be created."""
+        key = (required.cluster, required.topic)
+        group_maker(self._clusters[required.cluster], written.subscriptions)
+        if written.subscriptions:
+            plan.groups[key] = written.subscriptions
+        if written.unread == "kept":
+            plan.kept.add(key)
+
+    async def _plan_written_topic(
+        self, plan: Plan, required: PlannedTopic, options: BaseModel | None, *, create: bool
+    ) -> PlannedTopic:
+        """Plan a topic that the route writes, and return what is planned for it so far, by this route and earlier ones.
+
+        `required` is the topic as this route needs it. Failures to create or write it become problems of the plan.
+        """
+        cluster, key, needed = self._clusters[required.cluster], (required.cluster, required.topic), required.planned_partitions
+        planned = self._written_topics.get(key)
+        if planned is None:
+            described = await cluster.describe(required.topic)
+            existing_partitions = 0 if described is None else len(described.partitions)
+            planned = self._written_topics[key] = PlannedTopic(*key, existing_partitions, existing_partitions)
+        try:
+            # A cluster that cannot create topics cannot grow them either; for a missing topic, its `check_create` raises.
+            can_create = cluster.capabilities.create_topics or not planned.planned_partitions
+            if planned.planned_partitions < needed and create and can_create:
+                await cluster.check_create(required.topic, needed)
+                planned.planned_partitions, planned.reason_for_more = needed, required.reason_for_more
+                plan.changes[key] = planned
+            elif not planned.planned_partitions:
+                raise ClusterError(f"`create` is off; switch it on, or create topic {required.topic!r}", Failure.FATAL)
+            if planned.existing_partitions:
+                await cluster.check_outbound(outbound_spec(plan.route.delivery, required.topic, options))
+        except MqbridgeError as error:
+            plan.problems.append(_unwritable_error(plan.route, planned, error))
+        return planned
+
+
+def _reason_for_more(to_create: int, partitions: int) -> str:
+    """Return the reason why a target topic gets more partitions than its source topic has."""
+    return f"because the table of `partitions` contains partition {to_create - 1} (the source topic has {partitions} partitions)"
+
+
+def _unwritable_error(route: RouteConfig, planned: PlannedTopic, error: MqbridgeError) -> MqbridgeError:
+    label = f"{planned.cluster}/{planned.topic}"
+    problem = (
+        f"the topic {label} cannot be written"
+        if planned.existing_partitions
+        else f"the topic {label} does not exist and cannot be created"
+    )
+    text = f"route {route.name!r}: {problem}: {error}"
+    return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
+
+
+def no_partition_error(
+    route: RouteConfig, target: TargetConfig, topic: str, source: str, reasons: Mapping[str, str], needed: int
+) -> ConfigError:
+    """Make the error for a target that has no partition for some source partitions; `reasons` are by source partition name."""
+    rule: PartitionRule = target.partitions
+    partition, why = next(iter(reasons.items()))
+    return ConfigError(
+        f"route {route.name!r}: target {target.cluster}/{topic} has no partition for partition {partition!r} of source "
+        f"{route.source.cluster}/{source}: {why}",
+        hint=target_partitions_hint(rule, needed, reasons, create=target.create),
+    )

@@ -1,0 +1,157 @@
+"""The current state of a route, which health checks, metrics, `--until-idle` and the summary line read."""
+
+import asyncio
+from collections.abc import Mapping
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.delivery.counters import Counters
+from mqbridge.delivery.lane import LaneDelivery
+from mqbridge.delivery.target import TargetProgress
+from mqbridge.message import Partition
+from mqbridge.net.budget import Budget
+from mqbridge.routes.endpoints import RouteEndpoints
+from mqbridge.routes.membership import GroupMembership
+
+ASSIGNMENT_PATIENCE_S = 60.0
+"""Seconds since the last change of the assignment after which the missing partitions count as assigned to other members.
+
+Until then the route is not idle. Groups need at most a third of this time for an assignment. A route with unprotected targets is
+not idle for as long, so that other routes can subscribe to them.
+"""
+
+
+class RouteState:
+    """The state of a route; the subclass `Route` changes it."""
+
+    _endpoints: RouteEndpoints
+    """Source topics and targets that are in use; set by the subclass."""
+    source: Cluster
+    """The cluster of the source topics; set by the subclass."""
+
+    def __init__(self, config: RouteConfig, counters: Counters) -> None:
+        self.name = config.name
+        self.config = config
+        self.counters = counters
+        self.budget = Budget(config.delivery.sending_bytes)
+        """Limits the bytes of the batches in flight; the source is not read while it is full."""
+        self.error: Exception | None = None
+        """The error that stopped the route; None while it runs."""
+        self.retry_reason: Exception | None = None
+        """The transient error because of which the route will open its targets, or join its group, again; None without one."""
+        self.memberships = 0
+        """Number of memberships started so far."""
+        self._membership: GroupMembership | None = None
+        """The current or last membership; None before the first."""
+        self._stop_requested = asyncio.Event()
+        self._created_at = asyncio.get_running_loop().time()
+
+    @property
+    def deliveries(self) -> Mapping[Partition, LaneDelivery]:
+        """The deliveries of the partitions that are assigned and read."""
+        return {} if self._membership is None else self._membership.deliveries
+
+    @property
+    def stopped(self) -> Mapping[Partition, str]:
+        """Partitions that are not read, with the reason."""
+        return {} if self._membership is None else self._membership.stopped
+
+    @property
+    def unprotected(self) -> Mapping[str, str]:
+        """Why targets are unprotected, by `CLUSTER/TOPIC`: what is written there is deleted before anybody has read it."""
+        return self._endpoints.unprotected
+
+    @property
+    def is_pending(self) -> bool:
+        """True if the route has not opened its targets yet and is not being stopped.
+
+        Other routes are then planned as if the topics that it will create existed.
+        """
+        return not (self._endpoints.is_open or self._stop_requested.is_set())
+
+    @property
+    def target_partitions(self) -> dict[str, dict[str, int]]:
+        """Number of partitions of each target, by source topic and label."""
+        return {
+            topic: {target.label: target.outbound.partitions for target in targets}
+            for topic, targets in self._endpoints.targets.items()
+        }
+
+    @property
+    def progress(self) -> Mapping[str, list[TargetProgress]]:
+        """Progress of the targets by label; targets of several source topics may have the same label."""
+        progress_by_label: dict[str, list[TargetProgress]] = {}
+        for targets in self._endpoints.targets.values():
+            for target in targets:
+                progress_by_label.setdefault(target.label, []).append(target.progress)
+        return progress_by_label
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Number of messages received and not yet stored, without those that wait for the rate limit or for `budget`."""
+        return sum(delivery.in_flight_messages for delivery in self.deliveries.values())
+
+    @property
+    def in_flight_batches(self) -> int:
+        """Number of batches received and not yet stored, including those that wait for the rate limit or for `budget`."""
+        return sum(delivery.in_flight_batches for delivery in self.deliveries.values())
+
+    def oldest_age(self, now: float) -> float:
+        """Return the seconds since delivery of the oldest batch in flight began; 0 if there is none. `now` is the loop time."""
+        return max(
+            (now - opened_at for delivery in self.deliveries.values() if (opened_at := delivery.oldest_opened_at) is not None),
+            default=0.0,
+        )
+
+    @property
+    def is_joined(self) -> bool:
+        """True while the route is a member of its group, and will stay it."""
+        membership = self._membership
+        has_joined = membership is not None and membership.has_joined and not membership.is_ending
+        return has_joined and self.retry_reason is None
+
+    @property
+    def missing_partitions(self) -> list[Partition]:
+        """Partitions of the source topics that are not assigned: a server is away, or other members have them.
+
+        Their `index` is 0, because it is unknown.
+        """
+        membership = self._membership
+        assigned = set() if membership is None else {*membership.deliveries, *membership.stopped}
+        assigned_names = {(partition.topic, partition.name) for partition in assigned}
+        return [
+            Partition(self.config.source.cluster, topic, name, index=0)
+            for topic, names in self._endpoints.source_partition_names.items()
+            for name in sorted(names)
+            if (topic, name) not in assigned_names
+        ]
+
+    def quiet_for(self, now: float) -> float:
+        """Return the seconds since the last message, or since the creation of the route; 0 while messages are in flight."""
+        if self.error is not None:
+            return float("inf")
+        return 0.0 if self.in_flight_batches else now - max(self.counters.last_batch_at, self._created_at)
+
+    def idle_for(self, now: float) -> float:
+        """Return the seconds since the last message or the last change of the assignment; infinite for a stopped route.
+
+        It is 0 while the route joins its group, waits for partitions, or has messages in flight or still to read.
+        """
+        if self.error is not None:
+            return float("inf")
+        membership = self._membership
+        if membership is None or not self.is_joined:
+            return 0.0
+        is_busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
+        # Another route may be about to subscribe to an unprotected target.
+        is_incomplete = bool(self.missing_partitions or self.unprotected)
+        if is_busy or (is_incomplete and now - membership.changed_at < ASSIGNMENT_PATIENCE_S):
+            return 0.0
+        return now - max(self.counters.last_batch_at, membership.changed_at)
+
+    def unassigned_for(self, now: float) -> float:
+        """Return for how many seconds the route has been a member of its group without a partition; 0 in any other state."""
+        membership = self._membership
+        if membership is None or not membership.has_joined or membership.partition_count or self.retry_reason is not None:
+            return 0.0
+        return now - membership.changed_at

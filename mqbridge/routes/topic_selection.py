@@ -1,0 +1,75 @@
+"""Selects the source topics of a route from the topics that exist in its cluster."""
+
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.config.patterns import is_pattern
+from mqbridge.errors import ClusterError, ConfigError
+from mqbridge.routes.pending_topics import creator_of
+from mqbridge.routing.topics import SelectedTopic, select_topics
+
+MAX_EXAMPLES = 3
+"""Maximum number of topics that an error names as examples."""
+
+
+async def select_source_topics(
+    source: Cluster, route: RouteConfig, planned_topics: Sequence[str] = (), pending_routes: Collection[RouteConfig] = ()
+) -> list[SelectedTopic]:
+    """Return the topics that the route names, even if they do not exist, and the existing ones that match its patterns.
+
+    `planned_topics`, which earlier routes will create, count as existing. `pending_routes` are the routes that are not open
+    yet. Raises ConfigError if no topic matches, if more topics match than one group may read, or if there is a pattern and the
+    cluster cannot list its topics. Raises ClusterError if no topic matches yet and a pending route may create one.
+    """
+    names_and_patterns = route.source.configured_topics
+    existing: list[str] = []
+    if any(map(is_pattern, names_and_patterns)):
+        if not source.capabilities.list_topics:
+            raise ConfigError(
+                f"route {route.name!r} selects topics by a pattern, but cluster {source.name!r} cannot list its topics",
+                hint="Give the cluster its admin_url, or name the topics",
+            )
+        existing = sorted({*await source.topics(), *planned_topics})
+    selected = select_topics(names_and_patterns, existing)
+    if not selected:
+        for pattern in names_and_patterns:
+            if (creator := creator_of(pattern, source.name, pending_routes)) is not None:
+                raise not_created_yet_error(route, source.name, pattern, creator)
+        raise ConfigError(
+            f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(names_and_patterns)}",
+            hint="A pattern must match a whole topic name; existing topics are, for example, "
+            + _similar_names(names_and_patterns, existing)
+            if existing
+            else "The cluster has no topics at all",
+        )
+    max_topics = source.capabilities.group_topics
+    if max_topics is not None and len(selected) > max_topics:
+        middle_topic = selected[len(selected) // 2].topic
+        raise ConfigError(
+            f"route {route.name!r} selects {len(selected):,} topics, "
+            f"but a group of {source.name!r} may read at most {max_topics:,}",
+            hint="Split it into several routes, each with a part of the topics and its own group; "
+            f"half of them sort before {middle_topic}",
+        )
+    return selected
+
+
+def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator: str) -> ClusterError:
+    """Make the error for a missing topic (a name, or a pattern without a match) that another route will create."""
+    if is_pattern(topic):
+        missing, creation = f"no topic of cluster {cluster!r} matches {topic!r} yet", "may create one"
+    else:
+        missing, creation = f"the topic {topic!r} does not exist in cluster {cluster!r} yet", "creates it"
+    return ClusterError(f"route {route.name!r}: {missing}: route {creator!r}, which {creation}, is not open yet")
+
+
+def _similar_names(names_and_patterns: Sequence[str], existing: Sequence[str]) -> str:
+    """Return examples of existing names: those most similar to the names and patterns, however distant."""
+    close = [
+        name
+        for name_or_pattern in names_and_patterns
+        for name in get_close_matches(name_or_pattern, existing, n=MAX_EXAMPLES, cutoff=0.0)
+    ]
+    return ", ".join(dict.fromkeys(close[:MAX_EXAMPLES]))

@@ -1,0 +1,1 @@
+"""Test doubles: the memory system, which injects faults."""

@@ -1,0 +1,1 @@
+"""The HTTP administration API of the Masters."""

@@ -1,0 +1,1 @@
+"""Connections to Masters and Brokers, and calls to the active Master."""

@@ -1,0 +1,1 @@
+"""Consumers of packs: membership of a group, held partitions, and readers of ranges."""

@@ -1,0 +1,1 @@
+"""Programs that write generated pages of the documentation."""
