@@ -21,7 +21,7 @@ from mqbridge.rocketmq.mapping.limits import Limits as RocketMQLimits
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
-from mqbridge.tubemq.client.consumer.get_response import parse_get_response
+from mqbridge.tubemq.client.consumer.partition_calls import parse_get_response
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
 from mqbridge.tubemq.mapping.share import encode_share

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.native import compiled
-from mqbridge.tubemq.client.consumer.get_response import parse_get_response
+from mqbridge.tubemq.client.consumer.partition_calls import parse_get_response
 from mqbridge.tubemq.mapping import stored
 from mqbridge.tubemq.mapping.share import PlainRequests, Requests, encode_share
 from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of

@@ -1,7 +1,7 @@
 """Keeps the offsets of held partitions where the gateway keeps positions."""
 
 from mqbridge.adapter.inbound import HeldPositions
-from mqbridge.tubemq.client.consumer.partition_release import Unsettled
+from mqbridge.tubemq.client.consumer.partition_state import Unsettled
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 

@@ -165,7 +165,7 @@ impl Pack {
     }
 }
 
-/// Splits an encoded `GetMessageResponseB2C` into its messages and its other fields, still encoded; see `get_response.py`.
+/// Splits an encoded `GetMessageResponseB2C` into its messages and its other fields, still encoded; see `partition_calls.py`.
 ///
 /// Returns None if only protobuf can tell whether the response is valid.
 #[pyfunction]

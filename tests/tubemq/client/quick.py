@@ -7,10 +7,10 @@ from mqbridge.tubemq.client.consumer import (
     flow_control,
     group_consumer,
     held_partitions,
-    partition_commits,
+    partition,
     partition_pacing,
+    partition_reader,
     partition_registration,
-    partition_release,
 )
 from mqbridge.tubemq.client.producer import broker_reconnector
 from mqbridge.tubemq.library import balanced_consumer
@@ -22,10 +22,10 @@ PAUSES = {
     held_partitions: ("COMMIT_AFTER_S",),
     broker_reconnector: ("FIRST_RETRY_S", "MAX_RETRY_S"),
     master: ("REGISTER_PAUSE_S",),
-    partition_commits: ("COMMIT_AFTER_S",),
+    partition: ("CONFIRM_WAIT_S",),
     partition_pacing: ("DEFAULT_REFUSAL_WAIT_S", "NOT_FOUND_WAIT_S"),
+    partition_reader: ("COMMIT_AFTER_S",),
     partition_registration: ("MASTER_SILENT_PAUSE_S", "OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
-    partition_release: ("CONFIRM_WAIT_S",),
 }
 
 

@@ -6,9 +6,10 @@ import logging
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.tubemq.client.consumer import partition_pacing, partition_reader, partition_registration, partition_release
+from mqbridge.tubemq.client.consumer import partition as partition_module
+from mqbridge.tubemq.client.consumer import partition_pacing, partition_reader, partition_registration
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_transitions import AbandonedRequests
+from mqbridge.tubemq.client.consumer.partition_state import AbandonedRequests
 from mqbridge.tubemq.wire.rpc import OP_REGISTER, OP_UNREGISTER
 from tests.tubemq.client.fakes import REF, Context, Script, committed, pack, refused, refused_commit, registered, unregistered
 
@@ -475,7 +476,7 @@ async def test_a_revocation_waits_for_the_unconfirmed_pack() -> None:
 
 
 async def test_the_wait_of_a_revocation_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_release, "CONFIRM_WAIT_S", 0.01)
+    monkeypatch.setattr(partition_module, "CONFIRM_WAIT_S", 0.01)
     script = Script(pack(0), unregistered())
     partition = await registered_partition(script)
     await partition.fetch()

@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client.consumer import partition_commits, partition_reader, partition_registration, read_history
+from mqbridge.tubemq.client.consumer import partition_reader, partition_registration, read_history
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import Pack
-from mqbridge.tubemq.client.consumer.partition_state import PartitionState
-from mqbridge.tubemq.client.consumer.partition_transitions import (
+from mqbridge.tubemq.client.consumer.partition_state import (
     CONFIRMED,
+    DELIVERED,
     FETCHING,
     FORGOTTEN,
     LEASE_TABLE,
@@ -31,6 +31,7 @@ from mqbridge.tubemq.client.consumer.partition_transitions import (
     STOPPED,
     Lease,
     PackState,
+    PartitionState,
 )
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
@@ -570,7 +571,8 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def waiters_for_the_pack_are_woken(self) -> None:
-        assert self.partition._signals.settled.is_set() == self.partition.state.is_settled
+        state = self.partition.state
+        assert state.settled.is_set() == (state.pack_state not in (FETCHING, DELIVERED))
         assert self.partition.revoked.is_set() == self.partition.state.is_over
 
     @invariant()
@@ -641,7 +643,7 @@ class ByLane(PartitionMachine):
 def test_no_message_is_skipped_whatever_request_is_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch, 0.0)
     monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
-    monkeypatch.setattr(partition_commits, "COMMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(partition_reader, "COMMIT_AFTER_S", 0.0)
     monkeypatch.setattr(read_history, "SPACING_S", 0.0)  # every pack is remembered: runs take no time
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
 

@@ -10,7 +10,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, GapError, RemoteProtoc
 from mqbridge.tubemq.client.consumer import held_partitions
 from mqbridge.tubemq.client.consumer.held_partitions import MemoryPositions
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_release import Unsettled
+from mqbridge.tubemq.client.consumer.partition_state import Unsettled
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until

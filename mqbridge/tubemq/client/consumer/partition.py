@@ -8,8 +8,8 @@ A request is abandoned if its response was lost or late, or its caller was cance
 and move the group's position there. A later confirmation could then skip a pack that was never received. So the partition is
 registered again with a fresh client id, and the Broker refuses the abandoned request. See `partition_state`.
 
-The requests and the meaning of their responses are in `partition_reader`, `partition_commits`, `partition_registration` and
-`partition_release`. This module orders them, one request at a time, and handles errors.
+`partition_calls` sends the requests, `partition_reader` and `partition_registration` say what their responses mean. This module
+orders them, one request at a time, handles errors, and releases the partition; repeated releases share one request.
 
 Only the response to a commit contains the offset at which a pack ended. An application gets exactly-once effects if it stores
 this offset together with the pack's results and starts at the stored offset, whatever the Broker's position is.
@@ -32,24 +32,20 @@ from mqbridge.errors import (
 )
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
-from mqbridge.tubemq.client.connection.counters import ReadCounters
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
-from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls
-from mqbridge.tubemq.client.consumer.partition_commits import PartitionCommits
+from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls, Unregistered
 from mqbridge.tubemq.client.consumer.partition_pacing import PartitionPacing
 from mqbridge.tubemq.client.consumer.partition_reader import ANSWER_S, Pack, PartitionReader
 from mqbridge.tubemq.client.consumer.partition_registration import REGISTER_PAUSE_S, PartitionRegistration, RegistrationContext
-from mqbridge.tubemq.client.consumer.partition_release import PartitionRelease, Unsettled
-from mqbridge.tubemq.client.consumer.partition_signals import PartitionSignals
-from mqbridge.tubemq.client.consumer.partition_state import PartitionState
-from mqbridge.tubemq.client.consumer.partition_transitions import (
+from mqbridge.tubemq.client.consumer.partition_state import (
     CONFIRMED,
     DELIVERED,
     FORGOTTEN,
     READING,
-    REJECTED,
     UNKNOWN,
     AbandonedRequests,
+    PartitionState,
+    Unsettled,
 )
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import codes
@@ -57,6 +53,9 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
+
+CONFIRM_WAIT_S = 3.0
+"""How long a revoked partition waits for its delivered pack to be confirmed or rejected (the Java clients' default)."""
 
 # Errors after which `poll` sends another get; a refusal is handled by `_on_refusal`.
 _RETRIED_ERRORS = (ConnectionLost, RequestTimeout, Unreachable, ProtocolError)
@@ -86,43 +85,35 @@ class HeldPartition:
     def __init__(
         self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False, is_alone: Callable[[], bool] = bool
     ) -> None:
-        self.ref = ref
-        self.counters = ReadCounters()
-        self._context = context
-        self._calls = PartitionCalls(context.membership, ref, context.connection_for(ref))
-        if fresh_id:
-            self._calls.client_id = context.membership.fresh_client_id()
         member = context.membership
         is_filtered = bool(member.filter_types(ref.topic))
+        self.ref = ref
+        self._context = context
+        self._calls = PartitionCalls(member, ref, context.connection_for(ref))
+        if fresh_id:
+            self._calls.client_id = member.fresh_client_id()
         self.state = PartitionState(str(self._calls), bool if is_filtered else is_alone)
-        self._signals = PartitionSignals(self.state)
-        self.revoked = self._signals.revoked
+        self.revoked = self.state.revoked
         """Set as soon as the partition is revoked or released."""
         self._pacing = PartitionPacing(member.flow, filtered=is_filtered)
-        self._reader = PartitionReader(self._calls, self.state, self._signals, self.counters, self._pacing)
-        self._commits = PartitionCommits(self._calls, self.state, self._signals, self.counters, self._on_position)
-        self._registration = PartitionRegistration(
-            context,
-            self._calls,
-            self.state,
-            self._signals,
-            self.counters,
-            self._commits,
-            self._reader.history,
-            self._reader.on_registered,
-        )
-        self._loop = asyncio.get_running_loop()
+        self._reader = PartitionReader(self._calls, self.state, self._pacing, self._report_progress)
+        self.counters = self._reader.counters
+        self._registration = PartitionRegistration(context, self._reader)
+        self.on_progress: Callable[[HeldPartition], None] | None = None
+        """Called when `safe_offset` or `max_offset` of the state may have changed: after each pack and each commit."""
+        self.unsettled: Unsettled | None = None
+        """Where the group has to go on, after a release that the Broker did not confirm; None without need."""
         self._request_lock = asyncio.Lock()
         """Held during a get, a commit or a registration: the protocol allows one at a time."""
         self._held_bytes = 0
         """Bytes of the read budget that delivered packs occupy."""
-        self._release = PartitionRelease(self._calls, self.state, self._signals, self._on_end)
-        self.on_progress: Callable[[HeldPartition], None] | None = None
-        """Called when `safe_offset` or `max_offset` of the state may have changed: after each pack and each commit."""
         self._is_commit_waiting = False
         """True while `commit_late` waits for the request in flight, or for its own response."""
         self._register_task: asyncio.Task[None] | None = None
         """The task of `_register_beneath_pack`; None if it never ran."""
+        self._release_task: asyncio.Task[None] | None = None
+        """The task that all calls of `release` and `revoke` share; None before the first."""
+        self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
         return str(self._calls)
@@ -157,11 +148,6 @@ class HeldPartition:
     def found_no_data(self) -> bool:
         """True if the last get was answered, and found no data to read."""
         return self._reader.found_no_data
-
-    @property
-    def unsettled(self) -> Unsettled | None:
-        """Where the group has to go on, after a release that the Broker did not confirm; None without need."""
-        return self._release.unsettled
 
     @property
     def max_offset(self) -> int:
@@ -209,18 +195,18 @@ class HeldPartition:
         """
         wait_s = self._pacing.next_get_at - self._loop.time()
         if wait_s > 0:
-            await self._signals.sleep_unless_revoked(wait_s)
+            await self.state.sleep_unless_revoked(wait_s)
         async with self._request_lock:
             if not self.state.may_get() and not await self._registration.renew():
                 return None
             # A reader that is slow or far behind commits before the get: the response contains the end of the last pack, and a
             # next pack that begins later reveals that the Broker has deleted messages in between.
             if self.state.pack_state is CONFIRMED and self._reader.needs_pack_end:
-                await self._commits.commit(consumed=True)
+                await self._reader.commit(consumed=True)
         # The state changes only when the get is sent: if this call is cancelled before that, a confirmed pack stays confirmed.
         # This call does not hold the lock while it waits for the budget, so that a late commit or a seek can run meanwhile.
         budget, broker = self._context.budget, self.ref.broker
-        async with self._signals.raise_on_revocation():
+        async with self.state.raise_on_revocation():
             await budget.reserve(broker)  # reserves GET_BYTES
         pack: Pack | None = None
         try:
@@ -246,17 +232,16 @@ class HeldPartition:
     async def wait_until_settled(self) -> None:
         """Wait until the delivered pack is confirmed or rejected. Raises LaneRevoked or GapError if reading ended meanwhile."""
         if self.state.pack_state is DELIVERED:
-            await self._signals.settled.wait()
+            await self.state.settled.wait()
             self.state.raise_if_stopped()
 
     def confirm(self) -> None:
         """Confirm the delivered pack, if any. The next get reports this to the Broker, or a commit if none follows soon.
 
-        "Soon" is COMMIT_AFTER_S, see `partition_commits`.
+        "Soon" is COMMIT_AFTER_S, see `partition_reader`.
         """
         if self.state.pack_state is DELIVERED:
-            self._commits.confirm()
-            self._reader.drop_pack()
+            self._reader.confirm()
 
     def reject(self, delay_s: float = 0.0) -> None:
         """Reject the delivered pack, if any: `fetch` returns it again after `delay_s` seconds."""
@@ -264,11 +249,8 @@ class HeldPartition:
             self.state.reject()
             self._reader.drop_pack()
             self._pacing.delay_redelivery(delay_s)
-            self._signals.update()
 
-    def _on_position(self, offset: int, store_end: int) -> None:
-        """Handle the response to a commit."""
-        self._reader.on_position(offset, store_end)
+    def _report_progress(self) -> None:
         if self.on_progress is not None:
             self.on_progress(self)
 
@@ -303,7 +285,7 @@ class HeldPartition:
             if self.state.is_detached:
                 return await self._commit_detached(consumed=consumed)
             is_known = self.state.pack_state is not UNKNOWN
-            return await self._commits.commit(consumed=consumed and is_known)
+            return await self._reader.commit(consumed=consumed and is_known)
 
     async def _commit_detached(self, *, consumed: bool) -> int:
         """Commit a pack of an earlier registration: the Broker learns its end by a registration there, if the end is known."""
@@ -327,7 +309,7 @@ class HeldPartition:
         """
         async with self._request_lock:
             if self.state.pack_state is CONFIRMED and not self.state.is_over:
-                await self._commits.commit(consumed=True)
+                await self._reader.commit(consumed=True)
 
     def needs_late_commit(self, now: float) -> bool:
         """Return True if a commit should be sent now (loop time), and none waits to be sent.
@@ -337,11 +319,11 @@ class HeldPartition:
         if self._is_commit_waiting:
             return False
         # An idle partition may have a get in flight whenever this is called, so the position is queried after that get.
-        return self._commits.needs_commit(now) or (self.state.lease is READING and self._reader.needs_position(now))
+        return self._reader.needs_commit(now) or (self.state.lease is READING and self._reader.needs_position(now))
 
     def _is_commit_due(self, now: float) -> bool:
         """Like `needs_late_commit`, when no request is in flight."""
-        return self._commits.needs_commit(now) or (self.state.may_query_position and self._reader.needs_position(now))
+        return self._reader.needs_commit(now) or (self.state.may_query_position and self._reader.needs_position(now))
 
     async def commit_late(self, now: float) -> None:
         """Send a commit if `needs_late_commit`, after the request in flight; an error is only logged."""
@@ -352,7 +334,7 @@ class HeldPartition:
             async with self._request_lock:
                 # The request in flight may have reported the pack, or have returned another one.
                 if self._is_commit_due(now):
-                    await self._commits.commit(consumed=True)
+                    await self._reader.commit(consumed=True)
         except (ClusterError, ProtocolError) as error:
             log.log(
                 retry_log_level(error, logging.INFO),
@@ -404,24 +386,21 @@ class HeldPartition:
         else:
             self._reader.on_outage()
             self.state.on_registration_forgotten(generation)
-            if self.state.pack_state in (DELIVERED, REJECTED) and self.state.lease is FORGOTTEN:
-                self._start_registering()
-
-    def _start_registering(self) -> None:
-        if self._register_task is None or self._register_task.done():
-            self._register_task = spawn(self._register_beneath_pack(), f"tubemq registering {self}")
+            if self.state.is_forgotten_beneath_pack and (self._register_task is None or self._register_task.done()):
+                self._register_task = spawn(self._register_beneath_pack(), f"tubemq registering {self}")
 
     async def _register_beneath_pack(self) -> None:
-        """Register again while the last pack is not confirmed, with retries; see `PartitionRegistration`.
+        """Register again while the last pack is not confirmed, with retries; see `PartitionState.is_forgotten_beneath_pack`.
 
         Nothing else would do it as long as the reader waits for its targets.
         """
         state = self.state
         with contextlib.suppress(LaneRevoked):
-            while state.lease is FORGOTTEN and state.pack_state in (DELIVERED, REJECTED):
+            while state.is_forgotten_beneath_pack:
                 try:
                     async with self._request_lock:
-                        await self._registration.register_beneath_pack()
+                        if state.is_forgotten_beneath_pack:
+                            await self._registration.renew()
                 except ServerRefused as error:
                     self._on_refusal(error)  # the partition is lost if another consumer holds it
                 except (ClusterError, ProtocolError) as error:
@@ -433,13 +412,17 @@ class HeldPartition:
                         error,
                     )
                 if state.lease is FORGOTTEN:
-                    await self._signals.sleep_unless_revoked(REGISTER_PAUSE_S)
+                    await state.sleep_unless_revoked(REGISTER_PAUSE_S)
 
     # --- losing and releasing ---------------------------------------------------------------------------------------
+    # lost      the Broker reports another owner or refuses us for good: there is nothing to unregister
+    # revoked   the Master assigns the partition to another member: unregister after a short wait for the delivered pack
+    # released  we give the partition up: unregister at once
 
     def lose(self, reason: LaneRevoked) -> None:
         """Mark the partition as lost, without unregistering at the Broker: `fetch` raises `reason` from now on."""
-        self._release.lose(reason)
+        self.state.release(reason)
+        self._on_end()
 
     async def release(self, deadline: float | None = None) -> None:
         """Release the partition: a confirmed pack is committed, any other pack will be delivered again to the next owner.
@@ -447,11 +430,69 @@ class HeldPartition:
         Repeated calls share one release. At `deadline` (event loop time; None: no limit) the call returns in any case, and the
         release continues in the background.
         """
-        await self._release.release(deadline)
+        self.state.revoke(self._released_error())  # stops reading; `_unregister` then makes the release final
+        await self._unregister_once(deadline)
 
     async def revoke(self) -> None:
         """Handle a revocation: wait up to CONFIRM_WAIT_S for the delivered pack to be settled, then release the partition."""
-        await self._release.revoke()
+        self.state.revoke(LaneRevoked(f"{self} now belongs to another consumer"))
+        try:
+            async with asyncio.timeout(CONFIRM_WAIT_S):
+                await self.state.settled.wait()
+        except TimeoutError:
+            log.info(
+                "%s: the messages delivered last were not confirmed within %g s of the revocation, they will be delivered again",
+                self,
+                CONFIRM_WAIT_S,
+            )
+        await self._unregister_once(None)  # no deadline: the request to unregister has its own timeout
+
+    async def _unregister_once(self, deadline: float | None) -> None:
+        """Wait until `deadline` for the task that unregisters, which the first call starts."""
+        if self._release_task is None:
+            self._release_task = spawn(self._unregister(), f"tubemq release {self}")
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.shield(self._release_task)
+        except TimeoutError:
+            log.info("%s: the Broker did not confirm the release before the deadline; the lease at the Broker will expire", self)
+
+    async def _unregister(self) -> None:
+        state = self.state
+        must_unregister, unsettled = state.must_unregister, state.unsettled
+        is_position_right = not state.is_locating
+        if must_unregister and state.is_position_unset and unsettled is not None:
+            is_position_right &= await self._try_set_position(unsettled.offset)
+        must_confirm = state.release(self._released_error())
+        if must_unregister:
+            result = await self._calls.try_unregister(consumed=must_confirm)
+            # If the request got no response, it may arrive later, and end our next registration or confirm a pack that we read
+            # then. So the next registration uses a new client id, for which the old request has no effect.
+            if result is Unregistered.UNKNOWN:
+                state.on_registration_abandoned()
+            if result is not Unregistered.DONE or not is_position_right:
+                self.unsettled = unsettled
+        self._on_end()
+
+    async def _try_set_position(self, offset: int) -> bool:
+        """Register at the end of a detached pack that was confirmed, which the Broker does not know yet. Return True if done."""
+        try:
+            await self._calls.register(read_status=0, offset=offset)
+        except (ClusterError, ProtocolError) as error:
+            if not isinstance(error, (ServerRefused, Unreachable)):
+                self.state.on_registration_abandoned()
+            log.log(
+                retry_log_level(error, logging.INFO),
+                "%s: the group's position could not be set to %d, so messages will be delivered again: %s",
+                self,
+                offset,
+                error,
+            )
+            return False
+        return True
+
+    def _released_error(self) -> LaneRevoked:
+        return LaneRevoked(f"{self} was released")
 
     def _on_end(self) -> None:
         self.release_pack_bytes()

@@ -1,16 +1,17 @@
 """The four RPC calls for one partition: register, get, commit, unregister.
 
-`partition_reader`, `partition_commits` and `partition_registration` interpret the responses.
+`partition_reader`, `partition_registration` and `partition` interpret the responses.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from enum import Enum
 
-from mqbridge.errors import ClusterError, ProtocolError, ServerRefused, Unreachable
+from mqbridge.errors import ClusterError, ProtocolError, RemoteProtocolError, ServerRefused, Unreachable
+from mqbridge.native import compiled
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
-from mqbridge.tubemq.client.consumer.get_response import parse_get_response
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import (
@@ -49,7 +50,9 @@ class PartitionCalls:
     """
 
     def __init__(self, member: MemberIdentity, ref: PartitionRef, connection: ServerConnection) -> None:
-        self._member, self._ref, self._connection = member, ref, connection
+        self._member = member
+        self._ref = ref
+        self._connection = connection
         # One object for all get requests, built once per partition, not per pack: `get` sets the two fields that change.
         self._get_request = GetMessageRequestC2B(
             clientId=member.client_id,
@@ -151,3 +154,18 @@ class PartitionCalls:
             qryPriorityId=member.priority,
             authInfo=member.masters.broker_auth,
         )
+
+
+def parse_get_response(data: bytes) -> tuple[GetMessageResponseB2C, Sequence[StoredMessage]]:
+    """Parse a response to a get; return it with its messages. Raises RemoteProtocolError.
+
+    The compiled module extracts the messages without creating protobuf objects. Take the messages from the second value only: if
+    the compiled module has extracted them, the response has none.
+    """
+    # The compiled module returns None if only protobuf can tell whether the response is valid.
+    if compiled is not None and (split := compiled.tubemq_split_answer(data)) is not None:
+        messages, other_fields = split
+        with contextlib.suppress(RemoteProtocolError):  # the full parse below raises the error again
+            return rpc.parse(GetMessageResponseB2C, other_fields), messages
+    response = rpc.parse(GetMessageResponseB2C, data)
+    return response, response.messages

@@ -16,14 +16,11 @@ from typing import Protocol
 
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import retry_log_level
-from mqbridge.tubemq.client.connection.counters import ReadCounters
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
-from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls, Unregistered
-from mqbridge.tubemq.client.consumer.partition_commits import PartitionCommits
-from mqbridge.tubemq.client.consumer.partition_signals import PartitionSignals
-from mqbridge.tubemq.client.consumer.partition_state import PartitionState
-from mqbridge.tubemq.client.consumer.partition_transitions import CONFIRMED, DELIVERED, FORGOTTEN, REJECTED, RELEASED
-from mqbridge.tubemq.client.consumer.read_history import ReadHistory, ReadPack
+from mqbridge.tubemq.client.consumer.partition_calls import Unregistered
+from mqbridge.tubemq.client.consumer.partition_reader import PartitionReader
+from mqbridge.tubemq.client.consumer.partition_state import CONFIRMED, DELIVERED, FORGOTTEN, RELEASED
+from mqbridge.tubemq.client.consumer.read_history import ReadPack
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 
@@ -102,37 +99,45 @@ class RegistrationContext(Protocol):
 
 
 class PartitionRegistration:
-    """Registers one partition. The caller ensures that no other request of the partition is in flight.
+    """Registers the partition of a reader. The caller ensures that no other request of the partition is in flight.
 
-    `on_registered` is called after each registration.
     LaneRevoked means that the partition was revoked or released, so its lane (the reading of the partition) has ended.
     """
 
-    def __init__(
-        self,
-        context: RegistrationContext,
-        calls: PartitionCalls,
-        state: PartitionState,
-        signals: PartitionSignals,
-        counters: ReadCounters,
-        commits: PartitionCommits,
-        history: ReadHistory,
-        on_registered: Callable[[], None],
-    ) -> None:
-        self._context, self._calls, self._state, self._signals = context, calls, state, signals
-        self._counters, self._commits, self._history, self._on_registered = counters, commits, history, on_registered
+    def __init__(self, context: RegistrationContext, reader: PartitionReader) -> None:
+        self._context, self._reader = context, reader
+        self._calls, self._state = reader.calls, reader.state
         self._found_position = 0
         """The group's position when `_find_offset` began."""
         self._was_forgotten = False
         """True if the Broker answered a fencing request that it does not know the registration."""
         self._loop = asyncio.get_running_loop()
 
-    async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
-        """Register at the Broker; `offset` sets the group's position, None keeps it. Raises ClusterError, LaneRevoked.
+    async def register(self, read_status: int, offset: int | None, requested: int | None = None) -> RegisterResponseB2C:
+        """Register at the Broker; `offset` sets the group's position, None keeps it.
 
-        `read_status` says where a group without a position starts; see `StartOffset`.
+        `read_status` says where a group without a position starts, see `StartOffset`; `requested` is as in `_register_once`.
+        There are up to REGISTER_ATTEMPTS attempts, and abandoned requests are fenced before each. If another consumer holds the
+        partition, only the first attempt is repeated: if that consumer is dead and its lease has expired, the first attempt makes
+        the Broker remove the lease, and the second succeeds. Raises ClusterError after the last attempt, and LaneRevoked if the
+        partition was revoked or released between two attempts: the Master may then assign it again, also to this member.
         """
-        return await self._register_with_retries(read_status, offset, requested=None)
+        for attempts_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
+            try:
+                if self._state.abandoned:
+                    await self._fence()
+                return await self._register_once(read_status, offset, requested)
+            except ClusterError as error:
+                occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
+                if not attempts_left or (occupied and attempts_left < REGISTER_ATTEMPTS - 1):
+                    raise
+                pause_s = OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S
+                level = retry_log_level(error, logging.INFO)
+                log.log(level, "registering %s failed, retrying in %g s: %s", self._calls, pause_s, error)
+                await asyncio.sleep(pause_s)
+            if self._state.is_over:
+                self._state.raise_if_stopped()
+        raise AssertionError("the loop over the attempts ended without a result or an error")
 
     async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
         """Register at `offset` and return the offset at which the Broker starts.
@@ -140,7 +145,7 @@ class PartitionRegistration:
         If the Broker starts later than `offset`, its data was deleted up to there. With `exact` this is a gap: the next fetch of
         the partition raises GapError. If the Broker starts earlier, its data ends before `offset`: this is only logged.
         """
-        response = await self._register_with_retries(read_status, offset, offset if exact else None)
+        response = await self.register(read_status, offset, offset if exact else None)
         if (start := response.currOffset) < offset:
             log.warning(
                 "%s: reading starts at offset %d, where the Broker's data ends, instead of at offset %d",
@@ -157,7 +162,7 @@ class PartitionRegistration:
         """
         if self._state.is_over:  # revoked or released; a gap also stops reading, but a seek continues after it
             self._state.raise_if_stopped()
-        self._history.clear()
+        self._reader.history.clear()
         start = await self.start_at(read_status=0, offset=offset, exact=exact)
         if self._state.is_over:  # revoked during the registration
             self._state.raise_if_stopped()
@@ -170,7 +175,7 @@ class PartitionRegistration:
         another member. Raises ClusterError, LaneRevoked.
         """
         if self._loop.time() - self._context.master_seen_at > MASTER_TIMEOUT_S:
-            await self._signals.sleep_unless_revoked(MASTER_SILENT_PAUSE_S)
+            await self._state.sleep_unless_revoked(MASTER_SILENT_PAUSE_S)
             return False
         if self._state.abandoned:
             await self._fence()
@@ -187,7 +192,7 @@ class PartitionRegistration:
         # If `offset` is None, the Broker continues at the group's position, because readStatus is 0.
         response = await self._register_once(read_status=0, offset=offset, requested=offset, pack=pack)
         if response.currOffset < safe_offset:
-            warn_offset_set_back(self._calls, safe_offset, response.currOffset)
+            self._reader.warn_set_back(safe_offset, response.currOffset)
         return True
 
     async def _find_offset(self, offset: int | None) -> tuple[int, int | None]:
@@ -213,7 +218,7 @@ class PartitionRegistration:
             offset = position
         elif is_out and position > offset:
             return offset, position
-        remembered = self._history.newest_first(offset)
+        remembered = self._reader.history.newest_first(offset)
         for pack in remembered:
             match await self._compare(pack, offset if pack is remembered[0] else None):
                 case Comparison.DELETED | Comparison.SAME if pack is remembered[0]:
@@ -260,16 +265,6 @@ class PartitionRegistration:
             raise codes.refusal_error(f"reading {self._calls}", response.errCode, response.errMsg)
         return [message.messageId for message in messages] if response.errCode == codes.SUCCESS else None
 
-    async def register_beneath_pack(self) -> None:
-        """Register again at once after the Broker lost the registration, while the last pack is not confirmed.
-
-        Otherwise a Broker that shut down in order keeps the pack as confirmed, and whatever ends this consumer ends its claim.
-        Raises ClusterError.
-        """
-        state = self._state
-        if state.lease is FORGOTTEN and state.pack_state in (DELIVERED, REJECTED):
-            await self.renew()
-
     async def _fence(self) -> None:
         """Fence abandoned requests: unregister, and switch to a new client id for the next registration.
 
@@ -278,7 +273,7 @@ class PartitionRegistration:
         """
         if self._state.can_query_position:
             try:
-                await self._commits.commit(consumed=self._state.pack_state is CONFIRMED)
+                await self._reader.commit(consumed=self._state.pack_state is CONFIRMED)
             except ServerRefused as error:
                 if error.code not in (codes.NO_NODE, codes.UNAUTHORIZED):
                     raise
@@ -292,31 +287,6 @@ class PartitionRegistration:
         self._was_forgotten |= await self._calls.unregister(consumed=False) == codes.NO_NODE
         self._calls.client_id = self._context.membership.fresh_client_id()
 
-    async def _register_with_retries(self, read_status: int, offset: int | None, requested: int | None) -> RegisterResponseB2C:
-        """Register in up to REGISTER_ATTEMPTS attempts, fencing abandoned requests before each; see `_register_once`.
-
-        If another consumer holds the partition, only the first attempt is repeated: if that consumer is dead and its lease has
-        expired, the first attempt makes the Broker remove the lease, and the second succeeds. Raises ClusterError after the last
-        attempt, and LaneRevoked if the partition was revoked or released between two attempts: the Master may then assign it
-        again, also to this member.
-        """
-        for attempts_left in range(REGISTER_ATTEMPTS - 1, -1, -1):
-            try:
-                if self._state.abandoned:
-                    await self._fence()
-                return await self._register_once(read_status, offset, requested)
-            except ClusterError as error:
-                occupied = isinstance(error, ServerRefused) and error.code == codes.PARTITION_OCCUPIED
-                if not attempts_left or (occupied and attempts_left < REGISTER_ATTEMPTS - 1):
-                    raise
-                pause_s = OCCUPIED_RETRY_S if occupied else REGISTER_PAUSE_S
-                level = retry_log_level(error, logging.INFO)
-                log.log(level, "registering %s failed, retrying in %g s: %s", self._calls, pause_s, error)
-                await asyncio.sleep(pause_s)
-            if self._state.is_over:
-                self._state.raise_if_stopped()
-        raise AssertionError("the loop over the attempts ended without a result or an error")
-
     async def _register_once(
         self, read_status: int, offset: int | None, requested: int | None, pack: tuple[bool, int | None] = (False, None)
     ) -> RegisterResponseB2C:
@@ -327,15 +297,14 @@ class PartitionRegistration:
         """
         response = await self._send_registration(read_status, offset)
         self._was_forgotten = False
-        self._on_registered()
-        self._counters.registrations += 1
+        self._reader.on_registered()
+        self._reader.counters.registrations += 1
         keeps_pack, pack_end = pack
         if keeps_pack and self._state.pack_state is DELIVERED:  # it may have been settled during the request
             self._state.on_registered_again(response.currOffset, response.maxOffset, requested, pack_end)
         else:
             self._state.on_registered(response.currOffset, response.maxOffset, requested)
-        report_possible_gap(self._calls, self._state, self._counters)
-        self._signals.update()
+        self._reader.report_possible_gap()
         # If the partition was released while this request was in flight, undo the registration.
         if self._state.lease is RELEASED and await self._calls.try_unregister(consumed=False) is Unregistered.UNKNOWN:
             self._state.on_registration_abandoned()
@@ -350,27 +319,3 @@ class PartitionRegistration:
         except BaseException:
             self._state.on_registration_abandoned()
             raise
-
-
-def report_possible_gap(partition: object, state: PartitionState, counters: ReadCounters) -> None:
-    """Log and count deleted data of a store that may have had unread messages of the partition, if the state has noted some."""
-    if (gap := state.take_possible_gap()) is None:
-        return
-    counters.possible_gaps += 1
-    log.warning(
-        "%s: the Broker has deleted data of the store from offset %d to %d that was not read. The partitions of a store share its"
-        " offsets, so it is not known whether the data had messages of this partition; reading goes on at offset %d",
-        partition,
-        gap[0],
-        gap[1],
-        gap[1],
-    )
-
-
-def warn_offset_set_back(partition: object, confirmed_offset: int, offset: int) -> None:
-    """Log that a Broker continues at `offset`, although all messages before `confirmed_offset` had been confirmed."""
-    reason = (
-        "the Broker lost data or offsets that were not on disk yet, or somebody reset the group's offset;"
-        " messages may be delivered again"
-    )
-    log.warning("%s: reading goes back from offset %d to %d: %s", partition, confirmed_offset, offset, reason)

@@ -1,13 +1,11 @@
-"""The state of one held partition: its lease, its last pack, and its positions.
+"""The state of one held partition: its lease, its last pack, its positions, and the events on which tasks wait for a change.
 
 A pack contains the messages of one response to a get. Only `PartitionState` changes this state, and it does no IO. Its methods
-`on_...` record what happened. A transition that is not in the tables (see `partition_transitions`) raises LocalProtocolError.
+`on_...` record what happened. A transition that is not in the tables below raises LocalProtocolError.
 
 A generation lasts from one registration to the next. A request is abandoned if its caller no longer waits for the response. It
 may reach the Broker at any later time and move the group's position there. So an abandoned request ends the generation: the
 partition is registered again with a new client id, and the Broker refuses the abandoned request (411 or 412) if it arrives later.
-
-The lease is our registration at the Broker, which heartbeats renew.
 
 Premises, all seen on real Brokers:
 - All partitions of a store share one index, so offsets of one partition are not contiguous. A get without data moves the group's
@@ -18,26 +16,13 @@ Premises, all seen on real Brokers:
   offsets, and gives lost ones to new messages. Both forget our registration.
 """
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from mqbridge.errors import GapError, LaneRevoked, LocalProtocolError, MqbridgeError
-from mqbridge.tubemq.client.consumer.partition_transitions import (
-    CONFIRMED,
-    DELIVERED,
-    FETCHING,
-    FORGOTTEN,
-    LEASE_TABLE,
-    NEW,
-    NONE,
-    PACK_TABLE,
-    READING,
-    REJECTED,
-    RELEASED,
-    REVOKED,
-    STOPPED,
-    UNKNOWN,
-    AbandonedRequests,
-)
 
 INDEX_ENTRY_BYTES = 28
 """Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
@@ -47,6 +32,129 @@ NO_LIMIT = 1 << 62
 """Beyond every offset."""
 DELETED_MESSAGES = 5
 """If deleted data must have contained this many messages of the partition, judging by its share of the data read last, it did."""
+
+
+class Lease(Enum):
+    """State of our registration at the Broker, which heartbeats renew.
+
+    NEW        not registered yet
+    READING    registered: gets may be sent
+    FORGOTTEN  the Broker no longer has our registration, or the Broker's position has to be set: register again before the next
+               get
+    STOPPED    data was deleted before it was read: heartbeats still renew the lease, but reading continues only after a seek
+    REVOKED    revoked or being released: no more gets, but the delivered pack may still be confirmed
+    RELEASED   released, or lost to another consumer: final
+    """
+
+    NEW = "new"
+    READING = "reading"
+    FORGOTTEN = "forgotten"
+    STOPPED = "stopped"
+    REVOKED = "revoked"
+    RELEASED = "released"
+
+
+class PackState(Enum):
+    """State of the last pack. The Broker counts it as consumed when the next request has the flag "last pack consumed".
+
+    NONE       there is no pack
+    FETCHING   a get is in flight
+    DELIVERED  delivered to the reader, neither confirmed nor rejected
+    CONFIRMED  confirmed by the reader, but not yet at the Broker
+    REJECTED   has to be delivered again
+    UNKNOWN    a get was abandoned or failed inside the Broker: the Broker's position may be after a pack that we never received
+    """
+
+    NONE = "none"
+    FETCHING = "fetching"
+    DELIVERED = "delivered"
+    CONFIRMED = "confirmed"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+
+
+class AbandonedRequests(IntEnum):
+    """Which requests were abandoned since the last registration; the largest value counts.
+
+    NONE           no request
+    READS          gets or commits
+    REGISTRATIONS  requests to register or unregister: if one still reaches the Broker, it may move the group's position or end
+                   the lease
+    """
+
+    NONE = 0
+    READS = 1
+    REGISTRATIONS = 2
+
+
+NEW, READING, FORGOTTEN, STOPPED, REVOKED, RELEASED = Lease
+NONE, FETCHING, DELIVERED, CONFIRMED, REJECTED, UNKNOWN = PackState
+
+# Both tables: event -> state before -> state after. A missing entry means that the event cannot happen in that state.
+LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
+    "registered": {
+        NEW: READING,
+        READING: READING,
+        FORGOTTEN: READING,
+        STOPPED: READING,
+        REVOKED: REVOKED,
+        RELEASED: RELEASED,
+    },
+    # STOPPED stays: reading continues only after a seek, and a seek registers again in any case.
+    "forgotten": {READING: FORGOTTEN, FORGOTTEN: FORGOTTEN, STOPPED: STOPPED, REVOKED: REVOKED, RELEASED: RELEASED},
+    "gap": {READING: STOPPED, FORGOTTEN: STOPPED},
+    "revoked": {
+        NEW: REVOKED,  # a first request to register may have been sent
+        READING: REVOKED,
+        FORGOTTEN: REVOKED,  # the request to unregister tells whether the Broker has lost the registration
+        STOPPED: REVOKED,
+        REVOKED: REVOKED,
+        RELEASED: RELEASED,
+    },
+    "released": dict.fromkeys(Lease, RELEASED),
+}
+
+PACK_TABLE: dict[str, dict[PackState, PackState]] = {
+    "get sent": {NONE: FETCHING, DELIVERED: FETCHING, CONFIRMED: FETCHING, REJECTED: FETCHING, UNKNOWN: FETCHING},
+    "pack received": {FETCHING: DELIVERED},
+    "no pack received": {FETCHING: NONE},
+    "get failed": {FETCHING: UNKNOWN},
+    # The Broker refused a get before it read anything: the previous pack still has to be confirmed or delivered again.
+    "refused after none": {FETCHING: NONE},
+    "refused after delivered": {FETCHING: REJECTED},
+    "refused after confirmed": {FETCHING: CONFIRMED},
+    "refused after rejected": {FETCHING: REJECTED},
+    "refused after unknown": {FETCHING: UNKNOWN},
+    "confirmed": {DELIVERED: CONFIRMED},
+    # The Broker no longer knows that the pack is out: no request can confirm it, only a registration at its end.
+    "detached confirmed": {DELIVERED: NONE},
+    "rejected": {DELIVERED: REJECTED},
+    # A commit confirms the last pack, or has it delivered again; its response contains the offset of the next get.
+    "committed": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
+    # The Broker may have carried out a failed commit. A pack that the reader has not confirmed is delivered again in any case.
+    "commit failed": {NONE: NONE, DELIVERED: REJECTED, CONFIRMED: CONFIRMED, REJECTED: REJECTED, UNKNOWN: UNKNOWN},
+    # A registration sets the offset of the next get, so the state of the previous pack no longer matters.
+    "registered": {NONE: NONE, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
+    # The reader keeps the pack that is out while the partition is registered again.
+    "registered again": {DELIVERED: DELIVERED},
+    # A get in flight stays FETCHING until its response arrives or its caller is cancelled.
+    "released": {NONE: NONE, FETCHING: FETCHING, DELIVERED: NONE, CONFIRMED: NONE, REJECTED: NONE, UNKNOWN: NONE},
+}
+
+
+class Unsettled(NamedTuple):
+    """Where a group has to go on in a partition whose Broker may have counted messages as consumed that nobody has confirmed.
+
+    A Broker that shuts down in order does that with a pack that is out: it moves the group from `offset` to the pack's end, which
+    is `limit` or less. If the group's position is after `limit`, another member has read on since.
+    """
+
+    offset: int
+    limit: int
+
+    def is_needed_at(self, position: int) -> bool:
+        """Return True if the group has to go back from this position, at which its Broker would continue."""
+        return self.offset < position <= self.limit
 
 
 class PartitionState:
@@ -64,7 +172,7 @@ class PartitionState:
 
     def __init__(self, name: str, is_alone: Callable[[], bool] = bool) -> None:
         self.lease, self.pack_state = NEW, NONE
-        """The states of the lease (only READING allows gets) and of the last pack; `partition_transitions` explains all."""
+        """The states of the lease (only READING allows gets) and of the last pack."""
         self.abandoned = AbandonedRequests.NONE
         """The abandoned requests since the last registration: none, READS (gets or commits), or REGISTRATIONS."""
         self.generation = 0
@@ -97,9 +205,16 @@ class PartitionState:
         self._name = name
         self._pack_before_get = NONE
         """State of the previous pack when the last get was sent."""
+        self.settled = asyncio.Event()
+        """Set while no get is in flight and no delivered pack waits to be confirmed or rejected."""
+        self.settled.set()
+        self.revoked = asyncio.Event()
+        """Set as soon as the partition is revoked or released."""
+        self._revocation_timeouts: set[asyncio.Timeout] = set()
+        """Open timeouts of `raise_on_revocation`. The end of the lease reschedules them to the past: they expire at once."""
 
     def _transition(self, lease_event: str = "", pack_event: str = "") -> None:
-        """Apply an event to the lease, to the pack, or to both; an empty event changes nothing."""
+        """Apply an event to the lease, to the pack, or to both, and wake the tasks that wait for it; an empty event is none."""
         try:
             new_lease = LEASE_TABLE[lease_event][self.lease] if lease_event else self.lease
             new_pack = PACK_TABLE[pack_event][self.pack_state] if pack_event else self.pack_state
@@ -108,6 +223,18 @@ class PartitionState:
             problem = f"{self._name}: {event!r} cannot happen with lease {self.lease.value} and pack {self.pack_state.value}"
             raise LocalProtocolError(problem) from error
         self.lease, self.pack_state = new_lease, new_pack
+        if new_pack is FETCHING:
+            self.settled.clear()
+        elif new_pack is not DELIVERED:  # a delivered pack was FETCHING before
+            self.settled.set()
+        if lease_event and self.is_over:
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        self.revoked.set()
+        for timeout in self._revocation_timeouts:
+            timeout.reschedule(0.0)
+        self._revocation_timeouts.clear()
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -128,27 +255,24 @@ class PartitionState:
         return self.lease in (NEW, FORGOTTEN) or self.abandoned is not AbandonedRequests.NONE
 
     @property
-    def is_settled(self) -> bool:
-        """True if no get is in flight and no delivered pack waits to be confirmed or rejected."""
-        return self.pack_state not in (FETCHING, DELIVERED)
-
-    @property
     def must_unregister(self) -> bool:
         """True if the partition is revoked and the Broker may still have our registration."""
         return self.lease is REVOKED and (self.generation > 0 or self.abandoned is not AbandonedRequests.NONE)
 
     @property
-    def offset_to_restore(self) -> int | None:
-        """The offset at which the group must continue, if the Broker may have lost our registration; None for its own position.
+    def unsettled(self) -> Unsettled | None:
+        """Where the group must continue, if the Broker may have lost our registration; None for its own position.
 
         A Broker that shut down in order has confirmed a pack that is out, and has moved the group behind it.
         """
+        offset: int | None = self.safe_offset
         if self.is_position_unset:
-            return self.expected_offset
-        if self.is_locating:
-            return self.safe_offset if self.expected_offset is None else self.expected_offset
-        is_settled = self.abandoned is AbandonedRequests.NONE and self.pack_state in (NONE, CONFIRMED)
-        return None if is_settled or not self.generation else self.safe_offset
+            offset = self.expected_offset
+        elif self.is_locating:
+            offset = self.safe_offset if self.expected_offset is None else self.expected_offset
+        elif not self.generation or (self.abandoned is AbandonedRequests.NONE and self.pack_state in (NONE, CONFIRMED)):
+            offset = None
+        return None if offset is None else Unsettled(offset, self.end_of_unsettled)
 
     @property
     def end_of_unsettled(self) -> int:
@@ -176,6 +300,14 @@ class PartitionState:
         return self.lease is READING and self.pack_state is NONE and self.abandoned is AbandonedRequests.NONE
 
     @property
+    def is_forgotten_beneath_pack(self) -> bool:
+        """True if the Broker has lost the registration while the last pack is not confirmed: register again at once.
+
+        Otherwise a Broker that shut down in order keeps the pack as confirmed, and whatever ends this consumer ends its claim.
+        """
+        return self.lease is FORGOTTEN and self.pack_state in (DELIVERED, REJECTED)
+
+    @property
     def resume_offset(self) -> int | None:
         """The offset at which to register again; None for the group's position at the Broker.
 
@@ -196,6 +328,33 @@ class PartitionState:
         """Return True if a get may be sent without another registration. Raises like `raise_if_stopped`."""
         self.raise_if_stopped()
         return not self.must_register
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def raise_on_revocation(self) -> AsyncIterator[None]:
+        """Cancel the body of the `with` statement if the partition is revoked or released meanwhile; raise LaneRevoked."""
+        if self.is_over:
+            self.raise_if_stopped()  # raises LaneRevoked, the stop reason of a partition that is over
+        try:
+            async with asyncio.timeout(None) as timeout:
+                self._revocation_timeouts.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._revocation_timeouts.discard(timeout)
+        except TimeoutError:
+            self.raise_if_stopped()
+            raise  # a timeout inside the body
+
+    async def sleep_unless_revoked(self, seconds: float) -> None:
+        """Sleep for `seconds`; if the partition is revoked or released meanwhile, raise LaneRevoked at once."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.revoked.wait()
+        except TimeoutError:
+            return
+        self.raise_if_stopped()
 
     # --- registrations ----------------------------------------------------------------------------------------------
 
