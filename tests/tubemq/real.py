@@ -12,13 +12,13 @@ from mqbridge.net.dial import split_address
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.master import Masters
-from mqbridge.tubemq.client.connection.master_port import DEFAULT_PORT
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
 from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire.payload import checksum
+from mqbridge.tubemq.wire.string_formats import DEFAULT_MASTER_PORT
 from tests.kit import conversation
 from tests.kit.tubemq import TubeMQ
 from tests.patience import SERVER_PATIENCE_S
@@ -33,7 +33,7 @@ class Client:
         self.server, self.stack = server, stack
         self.connections = connections or ConnectionPool()
         addresses = (masters or server.masters).split(",")
-        self.masters = Masters([split_address(address, DEFAULT_PORT) for address in addresses], self.connections)
+        self.masters = Masters([split_address(address, DEFAULT_MASTER_PORT) for address in addresses], self.connections)
         self.routes = Routes(self.masters, heartbeat_s=1.0)
 
     async def sender(self, topic: str, **settings: Any) -> PartitionSender:

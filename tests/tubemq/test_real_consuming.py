@@ -9,7 +9,7 @@ import pytest
 from mqbridge.errors import LaneRevoked, ServerRefused
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
-from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.consumer.membership import BoundSubscription
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import Pack

@@ -13,7 +13,7 @@ from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import Secret
 from mqbridge.tubemq.client.connection.credentials import Credentials
-from mqbridge.tubemq.client.connection.master_port import DEFAULT_PORT, default_port
+from mqbridge.tubemq.wire.string_formats import DEFAULT_MASTER_PORT, DEFAULT_MASTER_TLS_PORT
 
 URL_HEARTBEAT = "2s"
 """Default heartbeat interval of a cluster that is given as a URL: on the command line a person waits for the result."""
@@ -86,7 +86,7 @@ class TubeMQCluster(ClusterModel):
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each Master."""
-        port = default_port(is_encrypted=self.tls is not None)
+        port = DEFAULT_MASTER_PORT if self.tls is None else DEFAULT_MASTER_TLS_PORT
         return [split_address(address, port) for address in self.masters]
 
     @property
@@ -108,7 +108,7 @@ class TubeMQCluster(ClusterModel):
     @classmethod
     def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in value:
-            split_address(address, DEFAULT_PORT)
+            split_address(address, DEFAULT_MASTER_PORT)
         return value
 
     @field_validator("time_zone")

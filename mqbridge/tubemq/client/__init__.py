@@ -6,7 +6,7 @@
                   Brokers and partitions; topic_probe: whether a topic exists
     sending       partition_sender: sends to named partitions, in order (partition_send_queue, broker_reconnector, send_result)
     consuming     pack_consumer: a member to which the Master assigns partitions (membership, group_consumer, group_member,
-                  bound_subscription, held_partitions, broker_heartbeats, flow_control, read_budget)
+                  held_partitions, broker_heartbeats, flow_control, read_budget)
     a partition   partition: reads one partition (partition_state: its state machine; partition_calls: its requests;
                   partition_reader and partition_registration: what their responses mean; partition_pacing: when the next get may
                   be sent; read_history: the packs that were read last)

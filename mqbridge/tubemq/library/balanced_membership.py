@@ -156,7 +156,7 @@ class BalancedMembership(GroupMember):
         A field that the response does not have changes nothing.
         """
         if response.HasField("authorizedInfo"):
-            self.store_tokens(response.authorizedInfo)
+            self.masters.store_tokens(response.authorizedInfo)
         ops = response.opsTaskInfo
         default = (ops.defFlowCheckId if ops.HasField("defFlowCheckId") else UNSET, ops.defFlowControlInfo)
         group = (ops.groupFlowCheckId if ops.HasField("groupFlowCheckId") else UNSET, ops.groupFlowControlInfo)

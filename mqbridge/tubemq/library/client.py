@@ -28,10 +28,9 @@ from mqbridge.tubemq.client.admin.admin import Admin
 from mqbridge.tubemq.client.connection.connection_pool import IDLE_S, ConnectionPool
 from mqbridge.tubemq.client.connection.credentials import as_credentials
 from mqbridge.tubemq.client.connection.master import Masters
-from mqbridge.tubemq.client.connection.master_port import DEFAULT_PORT, DEFAULT_TLS_PORT
 from mqbridge.tubemq.client.connection.server_connection import REQUEST_TIMEOUT_S
-from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.consumer.held_partitions import OffsetLookup, StartOffset
+from mqbridge.tubemq.client.consumer.membership import BoundSubscription
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
@@ -41,6 +40,7 @@ from mqbridge.tubemq.library.consumer import Consumer
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender, open_load_balancing_sender
 from mqbridge.tubemq.library.pack_puller import SETTLE_S, PackPuller
 from mqbridge.tubemq.library.producer import Producer
+from mqbridge.tubemq.wire.string_formats import DEFAULT_MASTER_PORT, DEFAULT_MASTER_TLS_PORT
 
 HEARTBEAT_S = 2.0
 """Default interval between heartbeats. The Master assigns partitions in its responses to heartbeats, and a new member has its
@@ -90,7 +90,7 @@ class TubeMQClient:
         shared_connections: bool = True,
     ) -> None:
         self._addresses, self._tls = parse_cluster_url(
-            url, scheme="tubemq", default_port=DEFAULT_PORT, tls=tls, default_tls_port=DEFAULT_TLS_PORT
+            url, scheme="tubemq", default_port=DEFAULT_MASTER_PORT, tls=tls, default_tls_port=DEFAULT_MASTER_TLS_PORT
         )
         self._credentials = as_credentials(user, password)
         self._admin_url, self._admin_token = admin_url, admin_token

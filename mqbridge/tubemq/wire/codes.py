@@ -60,7 +60,7 @@ CODES = {
     424: Code("CLIENT_INCONSISTENT_CONSUMETYPE", _FATAL, "other members of the group consume in another mode"),
     425: Code("CLIENT_INCONSISTENT_TOPICSET", _FATAL, "other members of the group have other topics: to change, stop them all"),
     426: Code("CLIENT_INCONSISTENT_FILTERSET", _FATAL, "other members of the group filter differently: to change, stop them all"),
-    # A bound group (427 to 429) starts at offsets that its members list: see `client/bound_subscription.py`.
+    # A bound group (427 to 429) starts at offsets that its members list: see `client/consumer/membership.py`.
     427: Code("CLIENT_INCONSISTENT_SESSIONKEY", _FATAL, "the group is bound with another session key"),
     428: Code("CLIENT_INCONSISTENT_SELECTBIG", _FATAL, "the group is bound with another select_big"),
     429: Code("CLIENT_INCONSISTENT_SOURCECOUNT", _FATAL, "the group is bound with another number of members"),

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from mqbridge.errors import RemoteProtocolError
 
+DEFAULT_MASTER_PORT = 8715
+DEFAULT_MASTER_TLS_PORT = 8716
 DEFAULT_BROKER_PORT = 8123
 DEFAULT_BROKER_TLS_PORT = 8124
 """Masters omit the default port from a Broker's address; clients that use TLS then connect to the default TLS port."""

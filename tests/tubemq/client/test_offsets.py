@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from mqbridge.errors import GapError, LaneRevoked, MqbridgeError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
+from mqbridge.tubemq.client.consumer.membership import BoundSubscription
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.wire import rpc

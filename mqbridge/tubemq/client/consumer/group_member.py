@@ -6,7 +6,6 @@ from itertools import count
 
 from mqbridge.tubemq.client.connection.master import Masters, call_with_retries, new_client_id
 from mqbridge.tubemq.client.consumer.flow_control import FlowControl
-from mqbridge.tubemq.wire.pb.master_pb2 import MasterAuthorizedInfo
 from mqbridge.tubemq.wire.string_formats import PartitionRef, format_condition
 
 UNSET = -2
@@ -69,10 +68,6 @@ class MemberIdentity:
         """Apply the qryPriorityId that the Master sent, unless this member was created with its own."""
         if not self._has_own_priority:
             self.priority = value
-
-    def store_tokens(self, info: MasterAuthorizedInfo) -> None:
-        """Store the tokens of a Master's response."""
-        self.masters.store_tokens(info)
 
 
 class GroupMember(MemberIdentity, ABC):

@@ -3,14 +3,19 @@
 The Master assigns and revokes partitions only by events in its responses to heartbeats. The consumer acknowledges an event: it
 sends the event back with the status EVENT_DONE and a list of all partitions that it now holds. The Master believes this list,
 whatever the event said.
+
+The members of a bound group start together, at offsets that they choose; a session key identifies the start. All members send the
+same session key, `source_count` and `select_big`, and each sends a list of partitions with start offsets. The Master assigns no
+partition before `source_count` members have joined. It assigns a listed partition to a member that listed it, and the partition
+starts at the listed offset. Partitions that no member listed are spread over the members and start at the group's position.
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from mqbridge.tubemq.client.connection.credentials import Role
 from mqbridge.tubemq.client.connection.master import Masters, format_topics
-from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.consumer.group_member import UNSET, GroupMember
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
@@ -22,7 +27,7 @@ from mqbridge.tubemq.wire.pb.master_pb2 import (
     RegisterRequestC2M,
     RegisterResponseM2C,
 )
-from mqbridge.tubemq.wire.string_formats import PartitionRef, format_start_offsets, format_subscription
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef, format_start_offsets, format_subscription
 
 EVENT_DONE = 2
 """EventProto.status of a completed event."""
@@ -34,10 +39,23 @@ STOP_REBALANCE_OP = 5
 """EventProto.opType of an event that asks for nothing but its acknowledgement. Events of unlisted types are treated like it."""
 
 
+class BoundSubscription(NamedTuple):
+    """The parameters of one member of a bound group.
+
+    `source_count` is the number of members; `offsets` are the start offsets of the partitions that this member lists. If several
+    members list a partition, the largest of their offsets counts with `select_big=True`, the smallest with False.
+    """
+
+    session_key: str
+    source_count: int
+    offsets: Mapping[PartitionKey, int]
+    select_big: bool = True
+
+
 class Membership(GroupMember):
     """Sends the requests of one consumer to the Master. All raise ClusterError; ServerRefused has the Master's error code.
 
-    `bound` makes the group a bound group (see `bound_subscription`); None for an ordinary one.
+    `bound` makes the group a bound group; None for an ordinary one.
     """
 
     def __init__(
@@ -133,7 +151,7 @@ class Membership(GroupMember):
     def _apply_response(self, response: RegisterResponseM2C | HeartResponseM2C) -> None:
         """Apply the tokens, flow control rules, query priority and end of the first round that a response contains."""
         if response.HasField("authorizedInfo"):
-            self.store_tokens(response.authorizedInfo)
+            self.masters.store_tokens(response.authorizedInfo)
         default = (response.defFlowCheckId if response.HasField("defFlowCheckId") else UNSET, response.defFlowControlInfo)
         group = (response.groupFlowCheckId if response.HasField("groupFlowCheckId") else UNSET, response.groupFlowControlInfo)
         self.flow.apply_rules(default, group)

@@ -13,7 +13,6 @@ from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, Protoco
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.master import Masters
-from mqbridge.tubemq.client.consumer.bound_subscription import BoundSubscription
 from mqbridge.tubemq.client.consumer.group_consumer import GroupConsumer
 from mqbridge.tubemq.client.consumer.held_partitions import (
     HEARTBEAT_S,
@@ -23,7 +22,14 @@ from mqbridge.tubemq.client.consumer.held_partitions import (
     PositionStore,
     StartOffset,
 )
-from mqbridge.tubemq.client.consumer.membership import CONNECT_OPS, DISCONNECT_OPS, EVENT_DONE, STOP_REBALANCE_OP, Membership
+from mqbridge.tubemq.client.consumer.membership import (
+    CONNECT_OPS,
+    DISCONNECT_OPS,
+    EVENT_DONE,
+    STOP_REBALANCE_OP,
+    BoundSubscription,
+    Membership,
+)
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto

@@ -191,8 +191,9 @@ class _RangeProgress:
         """Return the slice of a pack before the range's end offset, which is inside the pack.
 
         Reads the partition from that offset: the first message found there is the first one of the pack that is not in the slice.
+        Raises ClusterError if all attempts to register there fail.
         """
-        await self._seek(end[0])
+        await self._partition.seek(end[0])
         following: Pack | None = None
         while following is None:
             following = await self._partition.poll()
@@ -204,7 +205,3 @@ class _RangeProgress:
         self._partition.reject()  # not confirmed: if end[1] > 0, the next step reads the first messages of this pack again
         self.position = (end[0], 0)
         return [PackSlice(pack, skip, last, self.position)] if last > skip else []
-
-    async def _seek(self, offset: int) -> None:
-        """Continue reading at `offset`. Raises ClusterError if all attempts to register fail."""
-        await self._partition.seek(offset)
