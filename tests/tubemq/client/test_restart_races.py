@@ -236,6 +236,37 @@ async def test_deletion_of_the_pack_that_the_reader_has_is_no_gap(model: Model) 
         assert (await partition.fetch()).offset == 5 * STEP
 
 
+@pytest.mark.parametrize("is_rejected", [True, False], ids=["rejected", "never settled"])
+@pytest.mark.parametrize("is_clean", [True, False], ids=["shut down", "killed"])
+async def test_deletion_of_a_pack_that_is_read_again_is_a_gap(model: Model, is_clean: bool, is_rejected: bool) -> None:
+    """While the pack was out the Broker has restarted, and retention has deleted the first messages of the pack."""
+    async with member(model) as one:
+        one.held._is_alone = lambda _: True
+        partition = await one.take_pack()
+        model.broker.deleted["demo", 0] = 3 * STEP
+        if is_clean:
+            model.broker.restart_cleanly()
+        else:
+            model.broker.forget()
+        await until(lambda: partition.state.generation == 2)
+        if is_rejected:
+            partition.reject()  # 0 to 4 are not stored by the targets
+        with pytest.raises(GapError, match="offset 0 was expected, but the Broker continued at offset 84"):
+            await partition.fetch()
+
+
+async def test_deletion_of_a_pack_whose_end_is_unknown_is_no_gap_once_it_is_confirmed(model: Model) -> None:
+    async with member(model) as one:
+        one.held._is_alone = lambda _: True
+        partition = await one.take_pack()
+        model.broker.deleted["demo", 0] = 3 * STEP
+        model.broker.forget()
+        await until(lambda: partition.state.generation == 2)
+        partition.confirm()
+        assert (await partition.fetch()).offset == 3 * STEP
+        assert partition.state.stop_reason is None
+
+
 async def test_an_unregistration_that_was_refused_is_not_a_release(model: Model) -> None:
     """Our token has just changed (415). The Broker keeps the pack as out, and may shut down in order within the lease."""
     positions = MemoryPositions()

@@ -374,10 +374,12 @@ class PartitionState:
 
         `pack_end` is the offset at which it ends, None if unknown. The Broker sends the pack again unless it is confirmed.
         """
+        pack_begin = self.safe_offset
         self._transition("registered", "registered again")
         self.is_detached, self.pack_end = True, pack_end
-        # Data of the pack itself may be gone: the reader has it.
+        # Data of the pack itself may be gone: the reader has it. It is a gap only if the reader rejects the pack.
         self._start_generation(start, max_offset, None if requested is None or pack_end is None else pack_end)
+        self.safe_offset = min(start, pack_begin)
 
     def _start_generation(self, start: int, max_offset: int, requested: int | None) -> None:
         self.generation += 1
@@ -489,8 +491,10 @@ class PartitionState:
             return
         self._transition("forgotten" if self.pack_end is not None else "", "detached confirmed")
         if self.pack_end is not None:
-            self.safe_offset = self.expected_offset = self.pack_end
+            self.expected_offset = self.pack_end
             self.has_moved, self.is_position_unset = False, True
+        if self.expected_offset is not None:
+            self.safe_offset = self.expected_offset
         self.is_detached, self.pack_end = False, None
 
     def reject(self) -> None:
