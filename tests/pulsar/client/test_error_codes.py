@@ -22,7 +22,7 @@ EVERY_CODE = pytest.mark.parametrize("code", codes.TABLE, ids=lambda code: code.
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("broker_registration", "lookup", "entry_producer"):
+    for module in ("connection.broker_registration", "connection.lookup", "producer.entry_producer"):
         monkeypatch.setattr(f"mqbridge.pulsar.client.{module}.FIRST_DELAY_S", 0.001)
     monkeypatch.setattr("mqbridge.pulsar.client.consumer.acknowledger.ACK_DELAY_S", 0.001)
 
