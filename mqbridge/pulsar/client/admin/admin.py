@@ -1,17 +1,12 @@
-"""Calls of Pulsar's admin REST interface (base path /admin/v2), for operations without commands in the binary protocol.
+"""Calls of Pulsar's admin REST interface (base path /admin/v2), for operations without commands in the binary protocol."""
 
-Calls about subscriptions are in `admin_subscriptions.py`. Both modules call `AdminHttp`, which turns HTTP errors into
-ClusterError.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 from mqbridge.errors import ServerRefused
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_http import HTTP_NOT_FOUND, AdminHttp, path_of
-from mqbridge.pulsar.client.admin.admin_subscriptions import AdminSubscriptions
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import TopicName
@@ -32,8 +27,10 @@ class TopicStats(NamedTuple):
     """The whole response of the admin interface."""
 
 
-class Admin(AdminSubscriptions):
+class Admin:
     """Admin calls to one cluster. Every call may raise ClusterError; the `code` of a ServerRefused is the HTTP status.
+
+    If the response of a call is lost, the call is repeated only if it is a GET or marked `idempotent`.
 
     `url` contains one address or several, see `parse_admin_url`. `timeout_s` limits one call, with all
     addresses that it tries. With `is_guess`, errors mention that the address was guessed.
@@ -45,7 +42,6 @@ class Admin(AdminSubscriptions):
         self.is_guess = is_guess
         """True if the address was derived from the service URL, not configured."""
         self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess)
-        super().__init__(self._http)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -199,6 +195,70 @@ class Admin(AdminSubscriptions):
         """
         response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
         return int(response["ledgerId"]), int(response["entryId"])
+
+    # --- subscriptions ----------------------------------------------------------------------------------------------
+
+    async def subscriptions(self, topic: TopicName) -> list[str]:
+        """Return the subscription names of a topic, partitioned or not."""
+        return sorted(await self.call("GET", f"{path_of(topic)}/subscriptions"))
+
+    async def mark_delete_positions(self, topic: TopicName) -> Mapping[str, EntryId]:
+        """Return subscription -> mark-delete position (all entries up to it are acknowledged).
+
+        `topic` is a partition or an unpartitioned topic.
+        """
+        stats = await self.internal_stats(topic)
+        # This response, unlike all others, encodes subscription names as in the query of a URL (a space as "+").
+        return {unquote_plus(name): _entry_id(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()}
+
+    async def create_subscription(self, topic: TopicName, name: str, at: EntryId | None = None) -> None:
+        """Create a subscription of a topic; it begins with entry `at`, or at the topic's end if `at` is None.
+
+        With `at`, the topic must be a partition or an unpartitioned topic. Raises ServerRefused (409) if the name is taken.
+        """
+        body = None if at is None else _message_id(at)
+        await self.call("PUT", _subscription_path(topic, name), body)
+
+    async def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
+        """Delete a subscription; with `force` also if it has consumers."""
+        await self.call("DELETE", f"{_subscription_path(topic, name)}?force={str(force).lower()}")
+
+    async def reset_to_time(self, topic: TopicName, name: str, publish_time: int) -> None:
+        """Reset a subscription of a topic, partitioned or not, to the first message published at this time or later.
+
+        `publish_time` is in milliseconds since the epoch.
+        """
+        await self.call("POST", f"{_subscription_path(topic, name)}/resetcursor/{publish_time}", idempotent=True)
+
+    async def reset_to(self, topic: TopicName, name: str, entry: EntryId) -> None:
+        """Reset a subscription of a partition or an unpartitioned topic to this entry, which is then delivered first."""
+        await self.call("POST", f"{_subscription_path(topic, name)}/resetcursor", _message_id(entry), idempotent=True)
+
+    async def skip(self, topic: TopicName, name: str, messages: int) -> None:
+        """Skip this number of messages of a partition or an unpartitioned topic, as if they were acknowledged."""
+        await self.call("POST", f"{_subscription_path(topic, name)}/skip/{messages}")
+
+    async def skip_all(self, topic: TopicName, name: str) -> None:
+        """Skip all messages of a topic, partitioned or not, as if they were acknowledged."""
+        await self.call("POST", f"{_subscription_path(topic, name)}/skip_all")
+
+    async def expire(self, topic: TopicName, name: str, older_than_s: int) -> None:
+        """Skip all messages of a topic, partitioned or not, that are older than `older_than_s` seconds (by publish time)."""
+        await self.call("POST", f"{_subscription_path(topic, name)}/expireMessages/{older_than_s}")
+
+
+def _subscription_path(topic: TopicName, name: str) -> str:
+    return f"{path_of(topic)}/subscription/{quote(name, safe='')}"
+
+
+def _message_id(entry: EntryId) -> dict[str, Any]:
+    return {"ledgerId": entry[0], "entryId": entry[1], "partitionIndex": -1}  # -1: the path of the call names the partition
+
+
+def _entry_id(text: str) -> EntryId:
+    """Parse a position of the form `ledger:entry`."""
+    ledger, entry = text.split(":")
+    return int(ledger), int(entry)
 
 
 _PUT_POLICIES = frozenset({"schemaCompatibilityStrategy"})
