@@ -9,8 +9,7 @@ import pytest
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.secret import Secret
-from mqbridge.pulsar.client.connection.auth import NO_AUTH, BasicAuth, TlsAuth, TokenAuth
-from mqbridge.pulsar.client.connection.jwt import Claims, claims_of
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, BasicAuth, Claims, TlsAuth, TokenAuth, claims_of
 from tests.kit.authority import Authority
 
 

@@ -6,12 +6,13 @@ replaced credentials file takes effect without a restart. Error and log texts na
 
 import asyncio
 import base64
+import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from mqbridge.net.secret import Secret
-from mqbridge.pulsar.client.connection.jwt import Claims, claims_of
 
 METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
 """HTTP header with the method's name, for web services that accept several methods. Brokers get the name in CONNECT."""
@@ -60,6 +61,32 @@ class Auth:
 
 NO_AUTH = Auth()
 """Method for clusters without authentication."""
+
+
+class Claims(NamedTuple):
+    """Claims of a JSON Web Token (JWT). The brokers verify tokens; they are only read here."""
+
+    subject: str | None = None
+    """Role of the client, unless the brokers read the role from another claim; None if the token has no subject."""
+    expires_at: float | None = None
+    """Expiry time in seconds since the epoch; None if the token has none."""
+
+
+def claims_of(token: str) -> Claims:
+    """Return the claims of a token; empty claims if it is another kind of token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return Claims()
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
+        return Claims()
+    if not isinstance(claims, dict):
+        return Claims()
+    subject, expires_at = claims.get("sub"), claims.get("exp")
+    if not isinstance(expires_at, (int, float)) or isinstance(expires_at, bool):
+        expires_at = None
+    return Claims(subject if isinstance(subject, str) else None, expires_at)
 
 
 class TokenAuth(Auth):
