@@ -1,28 +1,167 @@
-"""Consumer of one concrete topic (a partition, or an unpartitioned topic): the methods for applications.
+"""Consumer of one concrete topic (a partition, or an unpartitioned topic), over successive connections to its brokers.
 
 Entries are delivered unpacked, that is decompressed; an entry that cannot be unpacked is delivered with a `defect`.
 
 After a reconnection the broker redelivers all unacknowledged entries. On ordered subscriptions (exclusive, failover, reader) the
 consumer drops entries that it has already delivered, so the application sees no duplicates during the life of the consumer. On
 shared subscriptions duplicates are normal.
+
+The consumer subscribes, and exchanges commands with the broker. Its states and positions are in `consumer_state.py`, received
+frames are processed in `entry_receiver.py`, and acknowledgements in `acknowledger.py`. The receiver queue is bounded by memory,
+and permits are granted accordingly (see `flow_permits.py`). If messages suddenly become much larger and the queue overflows, the
+consumer drops its entries and subscribes again.
+
+To get entries of an ordered subscription redelivered, the consumer sends a new SUBSCRIBE. The command for this purpose,
+REDELIVER_UNACKNOWLEDGED_MESSAGES without ids, does not work: a broker also sends the later entries that it was already reading,
+and marks them with the new epoch. So the order would break, and a cumulative acknowledgement would cover undelivered entries.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable, Sequence
 
-from mqbridge.errors import ClusterError, Failure
-from mqbridge.pulsar.client.connection.lookup import retry
-from mqbridge.pulsar.client.consumer.consumer_handler import ConsumerHandler
-from mqbridge.pulsar.client.consumer.consumer_requests import ConsumerStats
-from mqbridge.pulsar.wire import ids
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
+from mqbridge.net.connectivity import retry_log_level
+from mqbridge.pulsar.client.connection.authorization import explain_subscribe_denial
+from mqbridge.pulsar.client.connection.broker_registration import BrokerRegistration
+from mqbridge.pulsar.client.connection.connection import Connection
+from mqbridge.pulsar.client.connection.entry_runs import EntryRun
+from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S, Lookup, retry
+from mqbridge.pulsar.client.consumer.acknowledger import Acknowledger
+from mqbridge.pulsar.client.consumer.consumer_requests import ConsumerRequests, ConsumerStats
+from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
+from mqbridge.pulsar.client.consumer.entry_receiver import EntryReceiver
+from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
+from mqbridge.pulsar.client.consumer.receiver_queue import ReceiverQueue
+from mqbridge.pulsar.client.consumer.stall_detector import StallDetector
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
+from mqbridge.pulsar.wire import codes, commands, ids
 from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
+log = logging.getLogger(__name__)
 NEGATIVE_ACK_DELAY_S = 60.0
 """Default delay between a negative acknowledgement and the redelivery, in seconds."""
 
 
-class EntryConsumer(ConsumerHandler):
-    """A consumer that reconnects; `open` subscribes for the first time. Create it inside a running loop."""
+class EntryConsumer:
+    """A consumer that reconnects; `open` subscribes for the first time. Create it in a running loop."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        consumer_id: int,
+        topic: str,
+        subscription: Subscription,
+        *,
+        budget: ReceiveBudget | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.registrations = 0
+        """Number of successful SUBSCRIBE commands."""
+        self.at_end = False
+        """True once the broker has reported that the topic is terminated and has no more entries for the subscription."""
+        self.end_error: ClusterError | None = None
+        """The error that ended the consumer; None while it has not ended."""
+        self.closed = False
+        """True once `close` was called."""
+        self.on_change: Callable[[], None] | None = None
+        """Callback for every change that may let a waiting method return, such as `receive` or `wait_active`."""
+        self._id = consumer_id
+        self._request_timeout_s = request_timeout_s
+        name = parse_topic(topic)
+        self._state = state = ConsumerState(
+            # All entries of a non-persistent topic have the same id, so they have no order.
+            in_order=subscription.ordered and name.domain == PERSISTENT,
+            failover=subscription.type == Types.Failover,
+            start=subscription.reader_from,
+        )
+        self._cursor: EntryId | None = None
+        """The broker's cursor at the last SUBSCRIBE; None if it was not requested or is unknown."""
+        self._is_reader = subscription.reader_from is not None
+        budget = budget or ReceiveBudget(subscription.max_bytes)
+        self._receiver_queue = ReceiverQueue(
+            state, acknowledges=not self._is_reader, budget=budget, chunk_limits=subscription.chunk_limits
+        )
+        self._changed = asyncio.Event()
+        """Set by every change that may let a waiting method return."""
+        self._registration = BrokerRegistration(
+            lookup,
+            self,
+            what="consumer",
+            topic=topic,
+            key=consumer_id,
+            table=lambda connection: connection.consumers,
+            close_command=commands.close_consumer,
+            request_timeout_s=request_timeout_s,
+        )
+        self._acks = Acknowledger(
+            consumer_id,
+            topic,
+            subscription,
+            state,
+            self._receiver_queue,
+            connection=self._connection,
+            redeliver=self.redeliver,
+            request_timeout_s=request_timeout_s,
+        )
+        self._receiver = EntryReceiver(
+            state,
+            self._receiver_queue,
+            self._acks,
+            partition=name.partition_index,
+            chunk_expiry_s=subscription.chunk_limits.expiry_s,
+            connection=self._connection,
+            wake=self.wake,
+        )
+        self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
+        self._unsubscribing = False
+        """True while `unsubscribe` waits for the broker's response."""
+        self.deactivations = 0
+        """Number of reports that this consumer of a failover subscription is passive; each SUBSCRIBE may cause one."""
+        self._stall_detector = StallDetector(
+            f"{topic}, subscription {subscription.name}",
+            subscription.silence_s,
+            can_receive=self._can_receive,
+            find_unreceived=self._find_unreceived,
+            resubscribe=self._resubscribe,
+        )
+
+    @property
+    def active(self) -> bool:
+        """True if this is the active consumer of a failover subscription; always True for other subscription types."""
+        return self._state.role is State.ACTIVE
+
+    @property
+    def is_subscribed(self) -> bool:
+        """True while the consumer is subscribed over an open connection."""
+        connection = self._connection()
+        return connection is not None and connection.alive
+
+    @property
+    def generation(self) -> int:
+        """A number that changes whenever the positions are set back or discarded, so that entries may be delivered again.
+
+        It changes by a redelivery on an ordered subscription, a seek, a reset of the subscription, a migration of the topic, and
+        when another consumer becomes active; if entries of an ordered subscription were acknowledged one by one, also by the loss
+        of the connection. Acknowledgements of entries that were delivered under an earlier number have no effect.
+        """
+        return self._state.generation
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory of queued entries, of taken entries that are still charged, and of chunks of incomplete messages."""
+        return self._receiver_queue.permits.held + self._receiver_queue.chunks.held_bytes
+
+    @property
+    def stalls(self) -> int:
+        """Number of detected stalls, see `stall_detector.py`."""
+        return self._stall_detector.stalls
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -86,6 +225,26 @@ class EntryConsumer(ConsumerHandler):
         if self._receiver_queue.permits.deferred:
             self._receiver_queue.permits.release_deferred()
             self._grant_permits()
+
+    def _grant_permits(self) -> None:
+        """Send a FLOW if it is worthwhile now, see `FlowPermits.grant`."""
+        connection = self._registration.connection
+        if connection is not None and connection.alive:
+            permits = self._receiver_queue.permits.grant()
+            if permits:
+                connection.endpoint.send(commands.flow(self._id, permits))
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Wake all waiting tasks and call `on_change`."""
+        self._changed.set()
+        if self.on_change is not None:
+            self.on_change()
+
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     async def wait_active(self, active: bool) -> None:
         """Wait until this consumer of a failover subscription is active; with `active` False, until it is passive.
@@ -167,6 +326,203 @@ class EntryConsumer(ConsumerHandler):
         """
         self._acks.negative_acknowledge(entry, delay_s)
 
+    # --- commands of the broker -------------------------------------------------------------------------------------
+
+    def on_run(self, run: EntryRun) -> None:
+        """Process a run: ordinary entries that arrived in one read of the socket (see `entry_runs.py`)."""
+        self._on_received(self._receiver.add_run(run))
+
+    def _on_received(self, queue_has_grown: bool) -> None:
+        """Wake waiting tasks if received entries were queued; grant permits if all of them were dropped or are chunks."""
+        self._stall_detector.has_news = True
+        if not queue_has_grown:
+            self._grant_permits()
+            return
+        self.wake()
+        # The only entry in the queue is kept, however large it is: otherwise it would never be delivered.
+        if self._receiver_queue.permits.overflowed and len(self._receiver_queue) > 1:
+            self._overflow()
+
+    def on_push(self, frame: Frame) -> None:
+        """Process a command of the broker: an entry, a change of the active consumer, a topic's end or migration, or a close."""
+        match frame.type:
+            case BaseCommand.MESSAGE:
+                self._on_received(self._receiver.add(frame))
+            case BaseCommand.ACTIVE_CONSUMER_CHANGE:
+                self._on_active_change(frame.command.active_consumer_change.is_active)
+            case BaseCommand.REACHED_END_OF_TOPIC:
+                text = "topic %s was terminated and has been read to its end by subscription %s"
+                log.info(text, self.topic, self.subscription.name)
+                self.at_end = True
+                self.wake()
+            case BaseCommand.TOPIC_MIGRATED:
+                # If the new address is valid, the CLOSE_CONSUMER that follows makes the consumer connect to it.
+                if self._registration.on_migrated(frame.command.topicMigrated):
+                    self._state.on_migrated()
+                    self._forget()
+            case _:  # CLOSE_CONSUMER
+                text = "topic %s, subscription %s: the broker closed the consumer, looking up the topic's new owner"
+                log.info(text, self.topic, self.subscription.name)
+                self._registration.on_closed(frame.command.close_consumer)
+                self._detach(closed=True)
+                # `seek` and `unsubscribe` make the broker close the consumer, and reopen it themselves.
+                if self._state.progress is not State.SEEKING and not self._unsubscribing:
+                    self._reopen()
+
+    def on_lost(self, error: Exception) -> None:
+        """Subscribe again after the loss of the connection."""
+        log.log(
+            retry_log_level(error, logging.INFO),
+            "topic %s, subscription %s: the consumer lost its connection (%s), reconnecting",
+            self.topic,
+            self.subscription.name,
+            error,
+        )
+        self._detach()
+        self._reopen()
+
+    def _overflow(self) -> None:
+        """Drop all queued entries, and subscribe again with fewer permits."""
+        log.warning(
+            "topic %s, subscription %s: the receive budget is exceeded, so the consumer drops its queued entries (%d bytes) "
+            "and subscribes again to receive them again",
+            self.topic,
+            self.subscription.name,
+            self.held_bytes,
+        )
+        self._receiver_queue.record_overflow()
+        self._resubscribe()
+
+    def _on_active_change(self, active: bool) -> None:
+        """Process a change of the active consumer of a failover subscription.
+
+        A broker keeps the permits that a passive consumer has not used. But the permits of the entries that are dropped here are
+        used up. They must be granted again, otherwise nothing is delivered when this consumer becomes active.
+        """
+        self._stall_detector.has_news = active  # from its activation on, a consumer has a whole interval to receive an entry
+        if active:
+            self._state.on_activated()
+        else:
+            self._acks.flush()  # sent later, these acknowledgements could move the cursor of the next active consumer
+            self._state.on_deactivated()
+            self.deactivations += 1
+            self._forget()
+        self._grant_permits()
+        self.wake()
+
+    # --- redelivery -------------------------------------------------------------------------------------------------
+
+    def redeliver(self, entries: Sequence[EntryId] = ()) -> None:
+        """Request the redelivery of these entries; on an ordered subscription, of all unacknowledged entries instead."""
+        self._acks.flush()
+        if not self.subscription.ordered:
+            self._acks.send_redeliver(entries)
+            return
+        self._resubscribe(self._rewind)
+
+    def _rewind(self) -> None:
+        """Set the positions back, so that the next SUBSCRIBE redelivers everything unacknowledged."""
+        self._state.rewind()
+        self._receiver_queue.rewind()
+        self._acks.clear_redeliveries()
+
+    # --- subscribing ------------------------------------------------------------------------------------------------
+
+    async def open(self, timeout: float) -> None:
+        """Subscribe for the first time, with retries for `timeout` seconds. Raises ClusterError."""
+        await retry(self._registration.attach, timeout)
+        if self.subscription.ordered:  # no stall checks if shared: another consumer may have received the topic's last entry
+            self._stall_detector.schedule_check()
+
+    def _resubscribe(self, set_positions: Callable[[], None] | None = None) -> None:
+        """Detach, call `set_positions`, and subscribe in the background.
+
+        Before the new SUBSCRIBE the consumer is closed at the broker, so that no entry of the old SUBSCRIBE arrives later.
+        """
+        self._registration.close_before_next()
+        self._detach()
+        if set_positions is not None:
+            set_positions()
+        self._reopen()
+
+    def _detach(self, *, closed: bool = False) -> None:
+        """Leave the connection and drop the queued entries; `closed` is True if the broker closed the consumer."""
+        self._registration.detach()
+        generation = self._state.generation
+        # `skips_delivered`: entries that the application already has are dropped when the broker delivers them again.
+        skips_delivered = self._state.on_detached(self._receiver_queue.earliest_open_chunk(self._state.delivered), closed=closed)
+        if generation == self._state.generation:
+            self._receiver_queue.drop()
+        else:  # the state was set back: delivered entries are redelivered too
+            self._receiver_queue.rewind()
+        self._acks.on_disconnected(skips_delivered=skips_delivered)
+
+    def _forget(self) -> None:
+        """Drop queued entries and pending acknowledgements, because all positions are discarded."""
+        self._receiver_queue.forget()
+        self._acks.forget()
+
+    def _reopen(self) -> None:
+        """Subscribe in the background. Before the first successful SUBSCRIBE do nothing: `open` repeats the attempts."""
+        if self.registrations:
+            self._registration.reopen()
+
+    async def register(self, connection: Connection) -> None:
+        """Send SUBSCRIBE, and request the cursor if needed, for example to notice that the subscription was reset.
+
+        No entry arrives before permits are granted.
+        """
+        self._receiver_queue.permits.reset()
+        start = self._state.begin_subscribe()
+        command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
+        with explain_subscribe_denial(self.topic, self.subscription.name, connection.principal):
+            await connection.request(
+                lambda request_id: commands.subscribe(request_id, command),
+                BaseCommand.SUCCESS,
+                f"SUBSCRIBE {self.subscription.name} to {self.topic}",
+                self._request_timeout_s,
+            )
+        needs_cursor = self._state.needs_cursor
+        self._cursor = await self._requests.cursor(connection, is_durable=not self._is_reader) if needs_cursor else None
+        if self._state.link is not State.SUBSCRIBING:
+            # For example, a redelivery was requested meanwhile, so start and epoch of this SUBSCRIBE are outdated. After a
+            # RequestTimeout `BrokerRegistration` closes the consumer at this broker before it subscribes again.
+            raise RequestTimeout(
+                f"SUBSCRIBE to {self.topic} is repeated as after a timeout: its start position changed before the response"
+            )
+
+    def on_registered(self, connection: Connection) -> None:  # noqa: ARG002 - an argument of `Registrable`
+        """Start to receive after a successful SUBSCRIBE: repeat an acknowledgement that may be lost, and grant permits.
+
+        If the subscription was reset, all positions are discarded first.
+        """
+        self.registrations += 1
+        if self._state.on_subscribed(self._cursor):
+            log.warning(
+                "topic %s: subscription %s was reset, continuing after entry %s", self.topic, self.subscription.name, self._cursor
+            )
+            self._forget()
+        self._acks.flush()
+        self._grant_permits()
+        self.wake()
+
+    def is_final(self, error: ClusterError, delay: float) -> bool:  # noqa: ARG002 - an argument of `Registrable`
+        """Return True for a FATAL or REFUSED error. The broker's ConsumerBusy is neither: it may still have our old consumer."""
+        failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
+        return failure in (Failure.FATAL, Failure.REFUSED)
+
+    def _live_connection(self) -> Connection:
+        """Return the connection where the consumer is registered. Raises ClusterError if it has ended or is reconnecting."""
+        if self.end_error is not None:
+            raise self.end_error
+        connection = self._connection()
+        if connection is None:
+            raise ConnectionLost(f"the consumer of topic {self.topic} is not connected now, but reconnecting: retry later")
+        return connection
+
+    def _connection(self) -> Connection | None:
+        return self._registration.connection
+
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def last_id(self) -> EntryId:
@@ -195,6 +551,24 @@ class EntryConsumer(ConsumerHandler):
         Raises ClusterError.
         """
         return bool(self._receiver_queue) or await self._find_unreceived() is not None
+
+    async def _find_unreceived(self) -> EntryId | None:
+        """Return the topic's last entry; None if it was received, skipped or acknowledged, or if the topic is empty."""
+        response = await retry(self._requests.last_message_id, self._request_timeout_s)
+        last = ids.entry_id(response.last_message_id)
+        received = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
+        if response.HasField("consumer_mark_delete_position"):
+            received = max(received, ids.entry_id(response.consumer_mark_delete_position))
+        return last if last > received and last[1] >= 0 else None
+
+    def _can_receive(self) -> bool:
+        """Return True if the broker could deliver now, and everything received was delivered to the application.
+
+        The consumer must be subscribed and active, have permits, and have no queued entries or chunks.
+        """
+        connection, receiver_queue = self._connection(), self._receiver_queue
+        is_live = connection is not None and connection.alive and self._state.accepts_entries
+        return is_live and not receiver_queue and not receiver_queue.chunks and receiver_queue.permits.outstanding > 0
 
     async def seek(self, entry: EntryId | None = None, *, publish_time: int | None = None) -> None:
         """Continue with this entry, or with the first entry published at `publish_time` or later. Raises ClusterError.
@@ -225,6 +599,8 @@ class EntryConsumer(ConsumerHandler):
         """Return the broker's statistics of this consumer. Raises ClusterError."""
         return await retry(self._requests.stats, self._request_timeout_s)
 
+    # --- the end ----------------------------------------------------------------------------------------------------
+
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription and end this consumer.
 
@@ -238,3 +614,31 @@ class EntryConsumer(ConsumerHandler):
             self._unsubscribing = False
             if self._connection() is None:  # lost, or closed by the broker; after `end`, `_reopen` does nothing
                 self._reopen()
+
+    def end(self, error: ClusterError) -> None:
+        """End the consumer; waiting and later calls raise this error."""
+        self.end_error = error
+        self._stall_detector.end()
+        self._registration.ended = True
+        self._detach()
+        self._receiver_queue.permits.close()
+        self._state.on_ended()
+        self.wake()
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Send the pending acknowledgements and close the consumer at the broker.
+
+        Wait for the broker's response until `deadline` (loop time), or for one request timeout if it is None. The broker
+        redelivers unacknowledged entries to other consumers.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        self._acks.flush()
+        await self._stall_detector.close()
+        await self._registration.cancel_attempt()
+        connection = self._registration.connection
+        self.end(ClusterError(f"the consumer of topic {self.topic} is closed", Failure.FATAL))
+        self._acks.stop()
+        self._receiver.stop()
+        await self._registration.close(connection, deadline)
