@@ -189,7 +189,7 @@ async def test_unsubscribing_deletes_the_subscription(pulsar, subscribe):
     first, second = [await subscribe(topic, "s", type=Types.Shared) for _ in range(2)]
     with pytest.raises(ServerRefused):
         await first.unsubscribe()
-    first._registration.ended = True  # the broker closes this consumer too, which would create the subscription again
+    first._state.begin_unsubscribe()  # the broker closes this consumer too; subscribing again would create the subscription again
     await second.unsubscribe(force=True)
     assert pulsar.admin("GET", f"{path_of(topic)}/subscriptions") == []
     alone = await subscribe(topic, "t")

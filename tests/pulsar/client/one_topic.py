@@ -10,6 +10,8 @@ from tests.pulsar.client.broker import Broker, Link, found, success
 
 LATE = 3
 """Maximum number of entries that the broker still sends for a registration that has ended."""
+RESPONSE_S = 0.5
+"""Time until the response to UNSUBSCRIBE: less than a request may take."""
 
 
 @dataclass
@@ -44,7 +46,9 @@ class OneTopic(Broker):
         self.late: list[tuple[Link, int | None, int]] = []
         self.holds_answers = False
         self.held: list[tuple[Link, Frame]] = []
-        self.seek_fails = ""
+        self.seek_fails = self.unsubscribe_fails = ""
+        self.deleted = False
+        """True once the subscription was deleted."""
         self.url = "pulsar://broker:6650"
         self.on |= {
             BaseCommand.LOOKUP: lambda link, frame: found(link, frame, self.url),
@@ -53,6 +57,7 @@ class OneTopic(Broker):
             BaseCommand.FLOW: self._flow,
             BaseCommand.ACK: self._ack,
             BaseCommand.SEEK: self._seek,
+            BaseCommand.UNSUBSCRIBE: self._unsubscribe,
             BaseCommand.GET_LAST_MESSAGE_ID: self._last,
             BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._redeliver,
         }
@@ -70,6 +75,7 @@ class OneTopic(Broker):
 
     def _subscribe(self, link: Link, frame: Frame) -> None:
         asked = frame.command.subscribe
+        assert not self.deleted, "this would create the subscription again"
         if self.live(link) is None:  # else it goes on with the consumer that it knows by this id
             begin = self.cursor + 1
             if self.reads:
@@ -118,6 +124,24 @@ class OneTopic(Broker):
         self.forget_registration()
         if known is not None:
             known.link.send(close_consumer=pb.CommandCloseConsumer(consumer_id=known.id, request_id=ids.NO_REQUEST))
+
+    def _unsubscribe(self, link: Link, frame: Frame) -> None:
+        """Delete the subscription, unless `unsubscribe_fails` is set: "refused", "closed" (and refused), or "lost".
+
+        The response comes later than the command that closes the consumer.
+        """
+        fails, self.unsubscribe_fails = self.unsubscribe_fails, ""
+        self.deleted = not fails
+        if fails == "lost":
+            link.drop()
+            self.forget_registration()
+            return
+        if fails != "refused":
+            self.close_consumer()
+        if fails:
+            link.loop.call_later(RESPONSE_S, link.error, frame.command.unsubscribe.request_id, pb.MetadataError)
+        else:
+            link.loop.call_later(RESPONSE_S, success, link, frame)
 
     def say_active(self, active: bool) -> None:
         self.active = active

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState
 from mqbridge.pulsar.client.consumer.pending_acks import MAX_IDS_PER_COMMAND, PendingAcks
+from mqbridge.pulsar.client.consumer.stall_detector import StallDetector
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
@@ -243,6 +245,29 @@ async def test_a_stalled_subscription_is_subscribed_again(broker: Broker, client
     await until(lambda: len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) > asked + 2)
     assert consumer.registrations == 3, "it is at the end"
     await consumer.close()
+
+
+async def test_a_consumer_that_ends_during_a_stall_check_makes_no_further_checks():
+    checks: list[asyncio.Future[None]] = []
+
+    def find_unreceived() -> asyncio.Future[None]:
+        checks.append(asyncio.get_running_loop().create_future())
+        return checks[-1]
+
+    state = ConsumerState(in_order=True, failover=False, start=None)
+    detector = StallDetector(TOPIC, 0.0, state, lambda: True, find_unreceived, resubscribe=lambda: None)
+    detector.has_news = False
+    detector.schedule_check()
+    await until(lambda: len(checks) == 1)
+    checks[0].set_result(None)
+    await until(lambda: len(checks) == 2)
+    state.on_ended(ClusterError("failed"))
+    detector.stop()
+    checks[1].set_result(None)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(checks) == 2
+    await detector.close()
 
 
 @pytest.mark.parametrize("why", ["shared", "passive", "full"])

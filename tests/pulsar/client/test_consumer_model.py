@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mqbridge.errors import ClusterError
 from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
@@ -264,6 +265,22 @@ class ConsumerConversation(RuleBasedStateMachine):
     def stranded(self) -> None:
         """The broker delivers nothing although it has entries, so the stall detector acts."""
         self.pass_time(LONG_S)
+
+    @precondition(lambda self: self.settled and self.kind in ("exclusive", "failover", "single acks"))
+    @rule(fails=st.sampled_from(["refused", "closed", "lost"]), really=st.integers(0, 9))
+    def unsubscribe(self, fails: str, really: int) -> None:
+        """Try to delete the subscription, and in one of ten cases succeed: then the consumer must never subscribe again."""
+        self.broker.unsubscribe_fails = "" if really == 9 else fails
+        if really == 9:
+            self.closed = True
+            self.run(self.consumer.unsubscribe())
+            self.pass_time(LONG_S)
+            assert "is deleted" in str(self.consumer.end_error)
+            self.run(self.consumer.close())
+        else:
+            with pytest.raises(ClusterError):
+                self.run(self.consumer.unsubscribe())
+            self.pass_time(TURN_S)
 
     @precondition(lambda self: not self.closed)
     @rule(really=st.integers(0, 9))

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.errors import LocalProtocolError
+from mqbridge.errors import ClusterError, LocalProtocolError
 from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.ids import LATEST, EntryId, message_id
@@ -35,6 +35,8 @@ class ConsumerLife(RuleBasedStateMachine):
         self.queue: list[EntryId] = []
         self.unsent: EntryId | None = None
         self.run, self.last = 0, ids.EARLIEST
+        self.error: ClusterError | None = None
+        self.unsubscribing = self.closing = False
         if consumed >= 0:
             if kind == "failover":
                 self.become_active()
@@ -48,7 +50,7 @@ class ConsumerLife(RuleBasedStateMachine):
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.state.link in (State.DETACHED, State.SUBSCRIBING))
+    @precondition(lambda self: self.state.link in (State.DETACHED, State.SUBSCRIBING) and not self.closing)
     @rule(fails=st.booleans())
     def subscribe(self, fails: bool) -> None:
         start = self.state.begin_subscribe()
@@ -209,6 +211,7 @@ class ConsumerLife(RuleBasedStateMachine):
         self.cursor, self.unsent = to - 1, None
         if closed:
             self._leave(closed=True)
+            assert not self.state.subscribes_after_close, "the response to the SEEK comes first"
         self.state.end_seek((self.ledger, to))
         if not closed:
             self._leave(closed=False)
@@ -231,15 +234,47 @@ class ConsumerLife(RuleBasedStateMachine):
             self._deliver_from(self.cursor + 1)
         self.state.on_activated()
 
-    @precondition(lambda self: self.subscribed)
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def unsubscribe(self) -> None:
+        self.state.begin_unsubscribe()
+        self.unsubscribing = not self.closing
+
+    @precondition(lambda self: self.unsubscribing)
+    @rule(closes=st.booleans(), deletes=st.integers(0, 9))
+    def answer_unsubscribe(self, closes: bool, deletes: int) -> None:
+        """Refuse UNSUBSCRIBE, or delete the subscription in one of ten cases; the consumer may be closed in any case."""
+        if closes and self.subscribed:
+            self._leave(closed=True)
+            assert not self.state.subscribes_after_close, "the response to UNSUBSCRIBE comes first"
+        if deletes == 9:
+            self._end("deleted")
+        self.state.end_unsubscribe()
+        self.unsubscribing = False
+
     @rule(really=st.integers(0, 9))
-    def end(self, really: int) -> None:
+    def fail(self, really: int) -> None:
         if really == 9:
-            self._leave(closed=False)
-            self.state.on_ended()
-            assert not self.state.accepts_entries
-            with pytest.raises(LocalProtocolError):
-                self.state.begin_subscribe()
+            self._end("failed")
+
+    @precondition(lambda self: not self.closing)
+    @rule(really=st.integers(0, 9), ends=st.booleans())
+    def close(self, really: int, ends: bool) -> None:
+        """Close the consumer, which may have failed before, or may fail before it is closed completely."""
+        if really == 9:
+            self.state.begin_close()
+            self.closing, self.unsubscribing = True, False
+            if ends:
+                self._end("closed")
+
+    def _end(self, text: str) -> None:
+        self._leave(closed=False)
+        self.error = ClusterError(text)
+        self.state.on_ended(self.error)
+        assert not self.state.accepts_entries
+        with pytest.raises(LocalProtocolError):
+            self.state.begin_subscribe()
 
     # --- always, and in the end -------------------------------------------------------------------------------------
 
@@ -248,9 +283,16 @@ class ConsumerLife(RuleBasedStateMachine):
         told = ids.EARLIEST if self.state.last_sent_ack is None else ids.entry_id(self.state.last_sent_ack)
         assert told <= self.state.acked_up_to <= max(self.state.delivered, ids.EARLIEST)
 
+    @invariant()
+    def its_end_is_known(self) -> None:
+        ended = self.error is not None
+        assert (self.state.link is State.ENDED, self.state.end_error) == (ended, self.error)
+        assert (self.state.is_closed, self.state.is_over) == (self.closing, self.closing or ended)
+        assert self.state.subscribes_after_close == (not self.unsubscribing and not self.closing and not ended)
+
     def teardown(self) -> None:
         """Check that a consumer without faults receives all owed entries."""
-        if not hasattr(self, "state") or self.state.link is State.ENDED:
+        if not hasattr(self, "state") or self.state.is_over:
             return
         if self.state.role is State.STANDBY:
             self.become_active()
@@ -263,3 +305,10 @@ class ConsumerLife(RuleBasedStateMachine):
 
 TestConsumerLife = ConsumerLife.TestCase
 TestConsumerLife.settings = settings(max_examples=600, stateful_step_count=20)
+
+
+def test_a_consumer_is_closed_once() -> None:
+    state = ConsumerState(in_order=True, failover=False, start=None)
+    state.begin_close()
+    with pytest.raises(LocalProtocolError, match="CLOSE in state CLOSED"):
+        state.begin_close()

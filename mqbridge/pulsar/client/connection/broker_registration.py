@@ -48,6 +48,7 @@ class BrokerRegistration:
 
     `what` is "producer" or "consumer" for log texts. `table` returns a connection's table of producers or consumers, in which
     `key`, the id, finds this one. `close_command` encodes the command that closes the registration, for a request id and `key`.
+    `is_over` returns True once the producer or consumer must not be registered again; without it, `ended` says so.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class BrokerRegistration:
         table: Callable[[Connection], dict[int, Any]],
         close_command: Callable[[int, int], bytes],
         request_timeout_s: float,
+        is_over: Callable[[], bool] | None = None,
     ) -> None:
         self.connection: Connection | None = None
         """Connection to the broker where the producer or consumer is registered; None while it is not registered."""
         self.ended = False
-        """True if the producer or consumer must not be registered again; it sets this itself when it ends."""
+        """True if the producer must not be registered again; it sets this itself when it ends."""
+        self._is_over = is_over or (lambda: self.ended)
         self._lookup, self._registrable = lookup, registrable
         self._what, self._topic, self._key = what, topic, key
         self._table, self._close_command, self._timeout_s = table, close_command, request_timeout_s
@@ -128,15 +131,15 @@ class BrokerRegistration:
     def reopen(self, delay: float = 0.0) -> None:
         """Register in the background after `delay` seconds; repeat until an attempt succeeds or its error is final.
 
-        Do nothing if `ended` is set, or if the background task is running already.
+        Do nothing if the producer or consumer is over, or if the background task is running already.
         """
-        if not self.ended and self._task is None:
+        if not self._is_over() and self._task is None:
             self._task = spawn(self._retry_until_registered(delay), f"open {self._what} {self._topic}")
 
     async def _retry_until_registered(self, delay: float) -> None:
         await asyncio.sleep(delay)
         backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
-        while not self.ended:
+        while not self._is_over():
             try:
                 await self.attach()
             except ClusterError as error:

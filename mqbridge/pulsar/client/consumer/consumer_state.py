@@ -1,9 +1,13 @@
 """State machine of one consumer, and the consumer's positions in the topic.
 
-The state has three independent axes. Each axis has a table of its transitions, and a method for each event. No IO happens here.
+The state has four independent axes. Each axis has a table of its transitions, and a method for each event. No IO happens here.
 
     link   DETACHED -> SUBSCRIBING -> SUBSCRIBED -> DETACHED -> ... -> ENDED
            Each SUBSCRIBE has a number, the `epoch`. The broker sends it back with each entry.
+           ENDED: by `end_error`, for good; every later call of the application raises this error.
+    intent OPEN -> CLOSED;  UNSUBSCRIBING while UNSUBSCRIBE has no response
+           What the application has asked for. CLOSED precedes ENDED while the consumer is being closed, and follows it if the
+           consumer failed before.
     role   STANDBY <-> ACTIVE
            The broker's last ACTIVE_CONSUMER_CHANGE on a failover subscription. Other types are always ACTIVE.
     progress  AT_START -> READING -> AT_START -> ...;  SEEKING while a SEEK has no response
@@ -37,19 +41,23 @@ generation. There are two cases:
 
 from enum import Enum, auto
 
-from mqbridge.errors import LocalProtocolError
+from mqbridge.errors import ClusterError, LocalProtocolError
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.ids import EntryId, entry_id
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageIdData
 
 
 class State(Enum):
-    """The states of the three axes: link, role and progress."""
+    """The states of the four axes: link, intent, role and progress."""
 
     DETACHED = auto()
     SUBSCRIBING = auto()
     SUBSCRIBED = auto()
     ENDED = auto()
+
+    OPEN = auto()
+    UNSUBSCRIBING = auto()
+    CLOSED = auto()
 
     STANDBY = auto()
     ACTIVE = auto()
@@ -60,12 +68,16 @@ class State(Enum):
 
 
 class Event(Enum):
-    """The events of the three axes: link, role and progress."""
+    """The events of the four axes: link, intent, role and progress."""
 
     SUBSCRIBE = auto()
     SUCCESS = auto()
     DETACH = auto()
     END = auto()
+
+    UNSUBSCRIBE = auto()
+    UNSUBSCRIBE_DONE = auto()
+    CLOSE = auto()
 
     ACTIVATE = auto()
     DEACTIVATE = auto()
@@ -92,7 +104,18 @@ LINK = {
     (S.SUBSCRIBED, E.DETACH): S.DETACHED,
     (S.SUBSCRIBED, E.END): S.ENDED,
     (S.ENDED, E.DETACH): S.ENDED,
-    (S.ENDED, E.END): S.ENDED,
+    (S.ENDED, E.END): S.ENDED,  # a consumer that has failed is closed
+}
+
+INTENT = {
+    (S.OPEN, E.UNSUBSCRIBE): S.UNSUBSCRIBING,
+    (S.OPEN, E.UNSUBSCRIBE_DONE): S.OPEN,  # the response to the second of two concurrent calls
+    (S.OPEN, E.CLOSE): S.CLOSED,
+    (S.UNSUBSCRIBING, E.UNSUBSCRIBE): S.UNSUBSCRIBING,
+    (S.UNSUBSCRIBING, E.UNSUBSCRIBE_DONE): S.OPEN,
+    (S.UNSUBSCRIBING, E.CLOSE): S.CLOSED,
+    (S.CLOSED, E.UNSUBSCRIBE): S.CLOSED,  # it raises the error with which the consumer was closed
+    (S.CLOSED, E.UNSUBSCRIBE_DONE): S.CLOSED,
 }
 
 ROLE = {
@@ -143,7 +166,10 @@ class ConsumerState:
     """
 
     def __init__(self, *, in_order: bool, failover: bool, start: EntryId | None) -> None:
-        self.link, self.role, self.progress = S.DETACHED, S.STANDBY if failover else S.ACTIVE, S.AT_START
+        self.link, self.intent = S.DETACHED, S.OPEN
+        self.role, self.progress = S.STANDBY if failover else S.ACTIVE, S.AT_START
+        self.end_error: ClusterError | None = None
+        """The error with which the consumer has ended; None before `link` is ENDED."""
         self.epoch = -1
         """Number of the last SUBSCRIBE; -1 before the first one."""
         self.generation = 0
@@ -170,7 +196,7 @@ class ConsumerState:
         self._acks_individually = False
         """True after the application's first individual acknowledgement; more of them are expected."""
 
-    # --- link and role ----------------------------------------------------------------------------------------------
+    # --- link, intent and role --------------------------------------------------------------------------------------
 
     def begin_subscribe(self) -> EntryId | None:
         """Begin a SUBSCRIBE; return the entry at which a reader subscribes, None for a durable subscription."""
@@ -245,9 +271,40 @@ class ConsumerState:
         self.role = _next(ROLE, self.role, E.DEACTIVATE)
         self.forget()
 
-    def on_ended(self) -> None:
-        """Record that the consumer has ended for good."""
+    def on_ended(self, error: ClusterError) -> None:
+        """Record that the consumer has ended for good, by this error; a later error replaces an earlier one."""
         self.link = _next(LINK, self.link, E.END)
+        self.end_error = error
+
+    def begin_close(self) -> None:
+        """Record that the application closes the consumer."""
+        self.intent = _next(INTENT, self.intent, E.CLOSE)
+
+    def begin_unsubscribe(self) -> None:
+        """Record that UNSUBSCRIBE is being sent; the broker then closes the consumer, before its response."""
+        self.intent = _next(INTENT, self.intent, E.UNSUBSCRIBE)
+
+    def end_unsubscribe(self) -> None:
+        """Record the response to UNSUBSCRIBE, or its failure. If it was successful, the consumer has ended before."""
+        self.intent = _next(INTENT, self.intent, E.UNSUBSCRIBE_DONE)
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the application has closed the consumer."""
+        return self.intent is S.CLOSED
+
+    @property
+    def is_over(self) -> bool:
+        """True once the consumer must not subscribe again: it has ended, or the application has closed it."""
+        return self.link is S.ENDED or self.intent is S.CLOSED
+
+    @property
+    def subscribes_after_close(self) -> bool:
+        """True if the consumer subscribes again after the broker has closed it.
+
+        SEEK and UNSUBSCRIBE make the broker close the consumer; then their responses decide whether it subscribes again.
+        """
+        return self.intent is S.OPEN and self.progress is not S.SEEKING and self.link is not S.ENDED
 
     @property
     def accepts_entries(self) -> bool:

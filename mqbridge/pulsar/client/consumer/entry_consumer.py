@@ -66,10 +66,6 @@ class EntryConsumer:
         """Number of successful SUBSCRIBE commands."""
         self.at_end = False
         """True once the broker has reported that the topic is terminated and has no more entries for the subscription."""
-        self.end_error: ClusterError | None = None
-        """The error that ended the consumer; None while it has not ended."""
-        self.closed = False
-        """True once `close` was called."""
         self.on_change: Callable[[], None] | None = None
         """Callback for every change that may let a waiting method return, such as `receive` or `wait_active`."""
         self._id = consumer_id
@@ -99,6 +95,7 @@ class EntryConsumer:
             table=lambda connection: connection.consumers,
             close_command=commands.close_consumer,
             request_timeout_s=request_timeout_s,
+            is_over=lambda: state.is_over,
         )
         self._acks = Acknowledger(
             consumer_id,
@@ -120,17 +117,26 @@ class EntryConsumer:
             wake=self.wake,
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
-        self._unsubscribing = False
-        """True while `unsubscribe` waits for the broker's response."""
         self.deactivations = 0
         """Number of reports that this consumer of a failover subscription is passive; each SUBSCRIBE may cause one."""
         self._stall_detector = StallDetector(
             f"{topic}, subscription {subscription.name}",
             subscription.silence_s,
+            state,
             can_receive=self._can_receive,
             find_unreceived=self._find_unreceived,
             resubscribe=self._resubscribe,
         )
+
+    @property
+    def end_error(self) -> ClusterError | None:
+        """The error that ended the consumer; None while it has not ended."""
+        return self._state.end_error
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._state.is_closed
 
     @property
     def active(self) -> bool:
@@ -365,8 +371,7 @@ class EntryConsumer:
                 log.info(text, self.topic, self.subscription.name)
                 self._registration.on_closed(frame.command.close_consumer)
                 self._detach(closed=True)
-                # `seek` and `unsubscribe` make the broker close the consumer, and reopen it themselves.
-                if self._state.progress is not State.SEEKING and not self._unsubscribing:
+                if self._state.subscribes_after_close:
                     self._reopen()
 
     def on_lost(self, error: Exception) -> None:
@@ -606,23 +611,21 @@ class EntryConsumer:
 
         Raises ClusterError; also if the subscription has other consumers, unless `force` is set.
         """
-        self._unsubscribing = True  # the broker closes the consumer, which must not be reopened during the request
+        self._state.begin_unsubscribe()
         try:
             await self._requests.unsubscribe(force)
             self.end(ClusterError(f"subscription {self.subscription.name} of topic {self.topic} is deleted", Failure.FATAL))
         finally:
-            self._unsubscribing = False
+            self._state.end_unsubscribe()
             if self._connection() is None:  # lost, or closed by the broker; after `end`, `_reopen` does nothing
                 self._reopen()
 
     def end(self, error: ClusterError) -> None:
         """End the consumer; waiting and later calls raise this error."""
-        self.end_error = error
-        self._stall_detector.end()
-        self._registration.ended = True
         self._detach()
+        self._state.on_ended(error)
+        self._stall_detector.stop()
         self._receiver_queue.permits.close()
-        self._state.on_ended()
         self.wake()
 
     async def close(self, deadline: float | None = None) -> None:
@@ -631,9 +634,9 @@ class EntryConsumer:
         Wait for the broker's response until `deadline` (loop time), or for one request timeout if it is None. The broker
         redelivers unacknowledged entries to other consumers.
         """
-        if self.closed:
+        if self._state.is_closed:
             return
-        self.closed = True
+        self._state.begin_close()
         self._acks.flush()
         await self._stall_detector.close()
         await self._registration.cancel_attempt()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState
 from mqbridge.pulsar.wire.ids import EntryId
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ MAX_INTERVAL_S = 300.0
 
 
 class StallDetector:
-    """Stall detector of one consumer, active from the first `schedule_check` to `end`.
+    """Stall detector of one consumer, active from the first `schedule_check` until the consumer's `state` is over.
 
     `name` is the topic and the subscription, for log lines. A check requests the topic's last entry if no entry has arrived
     during an interval, which is `silence_s` seconds at first. `can_receive` returns True if the broker could deliver an entry
@@ -34,6 +35,7 @@ class StallDetector:
         self,
         name: str,
         silence_s: float,
+        state: ConsumerState,
         can_receive: Callable[[], bool],
         find_unreceived: Callable[[], Awaitable[EntryId | None]],
         resubscribe: Callable[[], None],
@@ -43,29 +45,29 @@ class StallDetector:
         self.stalls = 0
         """Number of detected stalls."""
         self._name, self._silence_s = name, silence_s
-        self._can_receive, self._find_unreceived, self._resubscribe = can_receive, find_unreceived, resubscribe
+        self._state = state
+        self._can_receive, self._find_unreceived = can_receive, find_unreceived
+        self._resubscribe = resubscribe
         self._interval_s = silence_s
         """Seconds from one check to the next; `silence_s` again once there was news."""
         self._resubscribed_for: EntryId | None = None
         """The topic's last entry when `resubscribe` was called last; None before the first call."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ended = False
 
     def schedule_check(self) -> None:
-        """Schedule the next check after the current interval."""
-        if not self._ended:
+        """Schedule the next check after the current interval, unless the consumer is over."""
+        if not self._state.is_over:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
-    def end(self) -> None:
-        """Stop scheduling checks; a check in progress continues unless `close` cancels it."""
-        self._ended = True
+    def stop(self) -> None:
+        """Cancel the next check; a check in progress continues unless `close` cancels it."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def close(self) -> None:
-        """Stop checking, and cancel a check in progress."""
-        self.end()
+        """Cancel the next check, and a check in progress."""
+        self.stop()
         await cancel(self._task)
 
     def _on_timer(self) -> None:
