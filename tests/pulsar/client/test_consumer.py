@@ -1,6 +1,9 @@
 """The consumer with a scripted broker: permits, acknowledgements, reconnections; and `PendingAcks` alone."""
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine, Generator
+from typing import Any
 
 import pytest
 
@@ -215,6 +218,49 @@ async def test_a_short_deactivation_is_noticed(broker: Broker, client):
     assert consumer.active
     await asyncio.wait_for(over, PATIENCE_S)
     await consumer.close()
+
+
+class Counted:
+    """Awaits a coroutine and counts how often the loop resumes it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.resumed = 0
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Pass on whatever the coroutine waits for."""
+        awaiting = self._coroutine.__await__()
+        with contextlib.suppress(StopIteration):
+            waited_for = next(awaiting)
+            while True:
+                yield waited_for
+                self.resumed += 1
+                waited_for = next(awaiting)
+
+
+@pytest.mark.parametrize("kind", [Types.Exclusive, Types.Failover, Types.Shared])
+async def test_entries_and_idle_receivers_do_not_wake_a_task_that_waits_for_a_change_of_the_active_consumer(
+    broker: Broker, client, kind: int
+):
+    consumer = await client.consumer(TOPIC, Subscription("s", kind))
+    broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
+    await asyncio.wait_for(consumer.wait_active(True), PATIENCE_S)
+    counted = Counted(consumer.wait_deactivated(consumer.deactivations))
+    waiting = asyncio.ensure_future(counted)
+    for entry in range(10):
+        broker.link.message(0, 1, entry, b"x")
+        assert (await consumer.receive()).entry == entry
+        await consumer.wait_available(0.0)
+    assert counted.resumed == 0
+    if kind == Types.Failover:
+        broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=False))
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        await consumer.close()
+    else:
+        await consumer.close()
+        with pytest.raises(ClusterError, match="closed"):
+            await asyncio.wait_for(waiting, PATIENCE_S)
+    assert counted.resumed == 1
 
 
 def topic_ends_at(*place: int):

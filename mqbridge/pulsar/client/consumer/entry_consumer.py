@@ -86,6 +86,11 @@ class EntryConsumer:
         )
         self._changed = asyncio.Event()
         """Set by every change that may let a waiting method return."""
+        self._role_changed = asyncio.Event()
+        """Set only when the broker reports which consumer is active, and when the consumer ends.
+
+        A task waits for it during the whole life of a lane, and must not be woken by every read of the connection.
+        """
         self._registration = BrokerRegistration(
             lookup,
             self,
@@ -252,15 +257,20 @@ class EntryConsumer:
         self._changed.clear()
         await self._changed.wait()
 
+    async def _wait_for_role_change(self) -> None:
+        """Wait for the broker's next report about the active consumer. Raises ClusterError if the consumer has ended."""
+        if self.end_error is not None:
+            raise self.end_error
+        self._role_changed.clear()
+        await self._role_changed.wait()
+
     async def wait_active(self, active: bool) -> None:
         """Wait until this consumer of a failover subscription is active; with `active` False, until it is passive.
 
         Raises ClusterError if the consumer has ended.
         """
         while self.active is not active:
-            if self.end_error is not None:
-                raise self.end_error
-            await self._wait_for_change()
+            await self._wait_for_role_change()
 
     async def wait_deactivated(self, deactivations: int) -> None:
         """Return once the consumer has become passive, even if it has become active again in the meantime.
@@ -269,9 +279,7 @@ class EntryConsumer:
         the consumer has ended.
         """
         while self.active and self.deactivations == deactivations:
-            if self.end_error is not None:
-                raise self.end_error
-            await self._wait_for_change()
+            await self._wait_for_role_change()
 
     async def wait_available(self, timeout: float) -> None:
         """Wait as `wait_change` does, but return at once if an entry is queued or the consumer has ended."""
@@ -413,6 +421,7 @@ class EntryConsumer:
             self.deactivations += 1
             self._forget()
         self._grant_permits()
+        self._role_changed.set()
         self.wake()
 
     # --- redelivery -------------------------------------------------------------------------------------------------
@@ -626,6 +635,7 @@ class EntryConsumer:
         self._state.on_ended(error)
         self._stall_detector.stop()
         self._receiver_queue.permits.close()
+        self._role_changed.set()
         self.wake()
 
     async def close(self, deadline: float | None = None) -> None:
