@@ -88,7 +88,8 @@ class InboundLane(Protocol):
         """True if the source reported in its last response that the partition has no more messages.
 
         False once a request has failed since then, or the connection was lost. A system whose requests wait for messages needs
-        `ConfirmsEnd` too: while such a request waits, nobody knows whether the source can still be reached.
+        `ConfirmsEnd` too: while such a request waits, nobody knows whether the source can still be reached. So does a system that
+        reports the end only if it is asked: reading sends no request for it, and this is False until `confirm_caught_up` is True.
         """
 
     async def receive(self) -> Batch:
@@ -137,7 +138,15 @@ class ConfirmsEnd(Protocol):
     """A lane that can ask its source whether the partition has more messages, beside the reading."""
 
     async def confirm_caught_up(self) -> bool:
-        """Ask the source now; return True if everything that it has was received. Raises ClusterError if it cannot be asked."""
+        """Ask the source now; return True if everything that it has was received. Raises ClusterError if it cannot be asked.
+
+        After True, `caught_up` is True, too, while the lane is read, until a message arrives or the connection is lost.
+        """
+
+
+async def ask_caught_up(lane: InboundLane) -> bool:
+    """Return True if everything that the source has was received; ask the source if the lane can. Raises ClusterError."""
+    return await lane.confirm_caught_up() if isinstance(lane, ConfirmsEnd) else lane.caught_up
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import pytest
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.cli.reading import group_reader
 from mqbridge.cli.reading.group_reader import GroupReader, GroupReadSpec
-from mqbridge.errors import ClusterError, GapError, LaneRevoked
+from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
 from mqbridge.message import Batch, Message, Partition, Position
 from tests.patience import SERVER_PATIENCE_S
 
@@ -114,6 +114,43 @@ async def test_reading_ends_if_a_silent_lane_is_caught_up() -> None:
     """The broker may filter the last messages: then the lane is caught up although no batch reaches the end."""
     lane = Lane(0, b"x", caught_up=True)
     assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, stop_at_end=True) == [b"x"]
+
+
+class AskedLane(Lane):
+    """A lane that knows its end only if it is asked; `answers` are returned or raised in turn, the last one again and again."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        super().__init__(0, b"x")
+        self.answers = list(answers)
+
+    async def confirm_caught_up(self) -> bool:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self._caught_up = answer is True
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.usefixtures("short_limits")
+async def test_a_silent_lane_is_asked_until_it_is_caught_up() -> None:
+    lane = AskedLane(False, Unreachable("restarting"), False, True)
+    assert await run(Inbound(lane), ONE, ends={"a:0": (9,)}, stop_at_end=True) == [b"x"]
+    assert lane.answers == [True]
+
+
+@pytest.mark.usefixtures("short_limits")
+async def test_a_source_that_must_not_be_asked_ends_reading() -> None:
+    with pytest.raises(ClusterError, match="no permission"):
+        await run(Inbound(AskedLane(ClusterError("no permission", Failure.FATAL))), ONE, ends={"a:0": (9,)}, stop_at_end=True)
+
+
+@pytest.mark.usefixtures("short_limits")
+async def test_a_source_that_was_caught_up_and_cannot_be_asked_ends_reading() -> None:
+    """As far as the lane knows it is at its end, so nothing else will ever arrive."""
+    lane = AskedLane(Unreachable("nobody listens"))
+    lane._caught_up = True
+    with pytest.raises(ClusterError, match="nobody listens"):
+        await run(Inbound(lane), ONE, ends={"a:0": (9,)}, stop_at_end=True)
 
 
 @pytest.mark.usefixtures("short_limits")

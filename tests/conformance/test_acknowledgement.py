@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.adapter.cluster import Capabilities, Cluster
-from mqbridge.adapter.inbound import Inbound, InboundLane, Start
+from mqbridge.adapter.inbound import Inbound, InboundLane, Start, ask_caught_up
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel, spawn
@@ -182,6 +182,7 @@ async def test_an_empty_topic_waits(arena: Arena, cluster: Cluster) -> None:
     async def caught_up() -> bool:
         return lane.caught_up
 
+    await arena.until(lambda: ask_caught_up(lane))
     await arena.until(caught_up)
     assert not waiting.done()
     outbound = await arena.outbound(await arena.cluster(), topic)
@@ -223,10 +224,7 @@ async def test_a_new_group_starts_at_the_earliest_or_latest_message(arena: Arena
     received, _ = await arena.take(earliest, 10)
     assert numbers(received) == list(range(10))
 
-    async def caught_up() -> bool:
-        return latest.caught_up
-
-    await arena.until(caught_up)
+    await arena.until(lambda: ask_caught_up(latest))
     await arena.send(outbound, 0, numbered(10, 11))
     assert numbers((await arena.within(waiting)).messages) == [10]
 

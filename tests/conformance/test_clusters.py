@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.adapter.cluster import Capabilities, Cluster, JudgesDeletions
-from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.inbound import InboundSpec, Start, ask_caught_up
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Share
@@ -168,10 +168,7 @@ async def test_start_applies_only_to_topics_that_existed_at_first(arena: Arena, 
     assert numbers(received) == list(range(5))
     waiting = spawn(lanes[old].receive(), "test receive")
 
-    async def caught_up() -> bool:
-        return lanes[old].caught_up
-
-    await arena.until(caught_up)
+    await arena.until(lambda: ask_caught_up(lanes[old]))
     await arena.send(await arena.outbound(cluster, old), 0, numbered(5, 6))
     assert numbers((await arena.within(waiting)).messages) == [5]
 

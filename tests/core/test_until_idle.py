@@ -103,6 +103,27 @@ async def test_a_short_outage_of_the_source_does_not_end_a_run(
     assert everything(world.b, "t") == list(range(11))
 
 
+async def test_a_run_ends_although_lanes_know_their_end_only_if_they_are_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Pulsar lane sends no request for the end of its topic unless it is asked."""
+    read: set[MemoryLane] = set()
+    confirm = MemoryLane.confirm_caught_up
+
+    async def ask(lane: MemoryLane) -> bool:
+        if is_read := await confirm(lane):
+            read.add(lane)
+        return is_read
+
+    monkeypatch.setattr(MemoryLane, "confirm_caught_up", ask)
+    monkeypatch.setattr(MemoryLane, "caught_up", property(read.__contains__))
+    fill(world.a, "t", 2, 10)
+    outcome = await end_of(start(world.config(route("r", "a/t", "b/t"))))
+    assert outcome.clean
+    assert len(read) == 2
+    assert everything(world.b, "t") == list(range(10))
+
+
 def fails(error: Exception) -> Callable[..., Any]:
     async def method(*_: Any) -> Any:
         raise error

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.inbound import InboundLane, InboundSpec
+from mqbridge.adapter.inbound import InboundLane, InboundSpec, ask_caught_up
 from mqbridge.adapter.operations import ReportsUnprotected
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
@@ -137,13 +137,13 @@ async def read(system: str, settings: dict[str, Any], topic: str, group: str) ->
                     lanes[lane.partition.index] = lane
                     tasks.create_task(drain(lane))
 
-        def at_end() -> bool:
-            return len(lanes) == len(described.partitions) and all(lane.caught_up for lane in lanes.values())
+        async def at_end() -> bool:
+            return len(lanes) == len(described.partitions) and all([await ask_caught_up(lane) for lane in lanes.values()])
 
         reading = asyncio.ensure_future(accept())
         silent_s = 0.0
         try:
-            while not (silent_s and at_end()):
+            while not (silent_s and await at_end()):
                 assert silent_s < SERVER_PATIENCE_S, (
                     f"{topic}: {len(lanes)} of {len(described.partitions)} partitions, not all read"
                 )

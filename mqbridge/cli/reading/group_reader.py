@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mqbridge.adapter.inbound import ConfirmsEnd, Inbound, InboundLane
+from mqbridge.adapter.inbound import Inbound, InboundLane, ask_caught_up
 from mqbridge.cli.output.console import print_note
-from mqbridge.errors import LaneRevoked, RequestTimeout
+from mqbridge.errors import ClusterError, Failure, LaneRevoked, RequestTimeout
 from mqbridge.message import Batch, Message, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
 
@@ -155,17 +155,29 @@ class GroupReader:
                 async with asyncio.timeout(SILENCE_S):
                     return await lane.receive()
             except TimeoutError:
-                if lane.caught_up and await self._confirms_end(lane):
+                if await self._is_caught_up(lane):
                     self._mark_at_end(lane.partition.name)
         return await lane.receive()
 
-    async def _confirms_end(self, lane: InboundLane) -> bool:
-        """Ask the source of the lane whether it has more messages. Raises ClusterError if it cannot be asked."""
-        if not isinstance(lane, ConfirmsEnd):
-            return True
+    async def _is_caught_up(self, lane: InboundLane) -> bool:
+        """Ask the source of the lane whether it has more messages.
+
+        Raises ClusterError if the source cannot be asked. If the lane was not caught up before, and the source may come back, it
+        is asked again later instead: reading survives outages.
+        """
+        was_caught_up = lane.caught_up
+        try:
+            return await self._ask_caught_up(lane)
+        except ClusterError as error:
+            if was_caught_up or error.failure in (Failure.FATAL, Failure.REFUSED):
+                raise
+            return False
+
+    async def _ask_caught_up(self, lane: InboundLane) -> bool:
+        """Ask the source of the lane, with a deadline. Raises ClusterError if it cannot be asked."""
         try:
             async with asyncio.timeout(CONFIRM_TIMEOUT_S):
-                return await lane.confirm_caught_up()
+                return await ask_caught_up(lane)
         except TimeoutError as error:
             problem = f"partition {lane.partition}: its source has not responded for {CONFIRM_TIMEOUT_S:g} s"
             raise RequestTimeout(f"{problem}, so it is unknown whether it has more messages") from error

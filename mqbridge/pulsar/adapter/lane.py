@@ -25,9 +25,6 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 
 log = logging.getLogger(__name__)
 
-IDLE_CHECK_S = 1.0
-"""Interval between end-of-topic checks while no entry arrives, in seconds."""
-
 
 class Delivery:
     """Acknowledgement handle of a batch (`Batch.handle`).
@@ -60,7 +57,7 @@ class PulsarLane:
         self._charged_batch: Batch | None = None
         """The last batch, while its bytes are charged to the consumer's budget."""
         self._ordered = consumer.subscription.ordered
-        self._end_check = EndCheck(partition, consumer)
+        self._end_check = EndCheck(consumer)
         self._resume_at = 0.0
         """Loop time at which an ordered lane continues after a rejection with a delay; in the past if it need not wait."""
         self._seek_position: Position | None = None
@@ -68,7 +65,7 @@ class PulsarLane:
 
     @property
     def caught_up(self) -> bool:
-        """True if the broker had no further entry at the last check, none has arrived since, and the connection was kept."""
+        """True if the last `confirm_caught_up` was True, no entry has arrived since, and the connection was kept."""
         return self._end_check.reached
 
     async def confirm_caught_up(self) -> bool:
@@ -85,14 +82,16 @@ class PulsarLane:
             if self.revoked.is_set() or is_topic_missing(self._consumer.end_error):
                 raise LaneRevoked(f"partition {self.partition} was released or deleted, or may now belong to another consumer")
             if loop.time() < self._resume_at:
-                await self._consumer.wait_change(min(IDLE_CHECK_S, self._resume_at - loop.time()))
+                await self._consumer.wait_change(self._resume_at - loop.time())
             elif self._consumer.queued:
                 if entries := self._take_entries():
                     self._charged_batch = batch = self._make_batch(entries)
                     return batch
                 self._consumer.release_taken()  # all messages of the entry were before the target of a seek
+            elif self._consumer.end_error is not None:
+                raise self._consumer.end_error
             else:
-                await self._idle()
+                await self._consumer.wait_available()
 
     def _make_batch(self, entries: list[Entry]) -> Batch:
         """Make a batch of the entries taken last, with its acknowledgement handle and the position after it."""
@@ -106,14 +105,6 @@ class PulsarLane:
         if self._charged_batch is not None and (batch is None or batch is self._charged_batch):
             self._charged_batch = None
             self._consumer.release_taken()
-
-    async def _idle(self) -> None:
-        """Wait for an entry, and check for the end of the topic. Raises the error that ended the consumer."""
-        if self._consumer.end_error is not None:
-            raise self._consumer.end_error
-        pause = self._end_check.check()
-        # None: the end is already reached, or a request is in flight; if it finds the end, it wakes this lane.
-        await self._consumer.wait_available(IDLE_CHECK_S if pause is None else pause)
 
     def _take_entries(self) -> list[Entry]:
         """Take the queued entries for one batch, up to half of the consumer's share of the budget.
@@ -200,7 +191,6 @@ class PulsarLane:
     def revoke(self) -> None:
         """End the assignment: `receive` raises LaneRevoked from now on."""
         self.revoked.set()
-        self._end_check.stop()
         self._release_charge()
         self._consumer.wake()
 

@@ -18,7 +18,8 @@ EMPTY_PARTITION: Position = (-1, -1, 0)
 MAX_BATCH_BYTES = 1 << 20
 """A batch ends with the entry that reaches this payload size."""
 END_CHECK_INTERVAL_S = 1.0
-"""How often to check whether the topic has ended before the range, while no entry arrives."""
+"""Minimum interval between two checks whether the topic has ended before the range, while no entry is queued. Each is a request,
+and the queue runs empty often while entries arrive one by one."""
 
 
 async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
@@ -60,7 +61,8 @@ class RangeReader:
         timeout_s: float,
         known_entries: KnownEntries | None = None,
     ) -> None:
-        self._client, self._partition, self._topic, self._timeout_s = client, partition, topic, timeout_s
+        self._client, self._partition = client, partition
+        self._topic, self._timeout_s = topic, timeout_s
         self._begin, self._end = with_batch_index(begin), None if end is None else with_batch_index(end)
         self._known_entries = known_entries or KnownEntries()
         if self._begin[1] == 0:  # positions after a message have a higher entry number, so this one is of a message
@@ -68,6 +70,8 @@ class RangeReader:
         self._deferred_entry: Entry | None = None
         """An entry that was taken from the consumer, but begins the next batch: a chunked message without its first chunks, which
         lie before the entry at which the consumer started. `_complete_message` must read it again first."""
+        self._next_check_at = 0.0
+        """Loop time from which the next check for the end of the partition may be made."""
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Yield the batches of the range; end early if the partition ends before the range.
@@ -89,11 +93,8 @@ class RangeReader:
                 next_entry = self._deferred_entry or consumer.take()
                 self._deferred_entry = None
                 if next_entry is None:
-                    if self._end is not None and not await consumer.has_more() and not consumer.queued:
+                    if not await self._wait_for_entry(consumer):
                         return
-                    await consumer.wait_available(END_CHECK_INTERVAL_S)
-                    if consumer.end_error is not None and not consumer.queued:
-                        raise consumer.end_error
                     continue
                 if position is self._begin:  # nothing of the range was read yet
                     await self._check_gap(next_entry)
@@ -104,6 +105,24 @@ class RangeReader:
                     yield batch
         finally:
             await consumer.close()
+
+    async def _wait_for_entry(self, consumer: EntryConsumer) -> bool:
+        """Wait for an entry, or at most until the next check; return False if the partition has ended before the range.
+
+        Raises the ClusterError that ended the consumer.
+        """
+        if self._end is None:
+            await consumer.wait_available()
+        else:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._next_check_at:
+                if not await consumer.has_more() and not consumer.queued:
+                    return False
+                self._next_check_at = loop.time() + END_CHECK_INTERVAL_S
+            await consumer.wait_available(self._next_check_at - loop.time())
+        if consumer.end_error is not None and not consumer.queued:
+            raise consumer.end_error
+        return True
 
     def _collect(self, consumer: EntryConsumer, entry: Entry | None, position: Position) -> tuple[Batch | None, Position]:
         """Collect this entry and the queued ones into a batch, as far as they are in the range.

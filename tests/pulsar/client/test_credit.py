@@ -338,7 +338,7 @@ async def test_an_idle_lane_raises_the_error_that_ended_its_consumer(broker: Bro
     consumer = await client.consumer(TOPIC, Subscription("g"), ReceiveBudget(1 << 20))
     lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
     waiting = asyncio.ensure_future(lane.receive())
-    await until(lambda: lane.caught_up)
+    assert await lane.confirm_caught_up()
     consumer.end(ClusterError("no rights any more", Failure.FATAL))
     with pytest.raises(ClusterError, match="no rights any more"):
         await waiting

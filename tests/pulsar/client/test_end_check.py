@@ -1,19 +1,27 @@
-"""A lane near the end of its topic: whether it has caught up, and that it delivers entries during the check."""
+"""A lane near the end of its topic: it asks for the end only if it is asked, and knows then whether it has caught up."""
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from mqbridge.adapter.receipt import MessageFailure
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter import end_check
 from mqbridge.pulsar.adapter.lane import PulsarLane
+from mqbridge.pulsar.adapter.range_reader import RangeReader
+from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.kit.virtual_time import VirtualTimeLoop
 from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, ends_at, scripted_client, success, until
 
 TOPIC = "persistent://public/default/t"
+PARTITION = Partition("c", "t", "-1", 0)
 LAST = BaseCommand.GET_LAST_MESSAGE_ID
 
 
@@ -21,111 +29,176 @@ LAST = BaseCommand.GET_LAST_MESSAGE_ID
 async def lane(broker: Broker):
     client = scripted_client()
     consumer = await client.consumer(TOPIC, Subscription("g"))
-    lane = PulsarLane(Partition("c", "t", "-1", 0), consumer, 1 << 20, 1 << 20)
+    lane = PulsarLane(PARTITION, consumer, 1 << 20, 1 << 20)
     yield lane
     await lane.release()
     await client.close()
 
 
-async def test_entries_that_arrive_during_an_end_check_are_delivered(broker: Broker, lane: PulsarLane):
-    broker.on[LAST] = lambda *_: None
-    waiting = asyncio.ensure_future(lane.receive())
-    await until(lambda: len(broker.asked[LAST]) == 1)
-    broker.link.message(0, 1, 0, b"x")
-    assert (await asyncio.wait_for(waiting, PATIENCE_S)).data[0].id == (1, 0)
+async def turn() -> None:
+    """Let all callbacks and tasks run that wait for nothing else."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def receive(lane: PulsarLane) -> tuple[int, int]:
+    """Receive and acknowledge a batch of one entry; return the id of the entry."""
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    lane.acknowledge(batch)
+    ((ledger, entry),) = [entry.id for entry in batch.data]
+    return ledger, entry
+
+
+async def test_receiving_sends_no_request_for_the_end(broker: Broker, lane: PulsarLane):
+    for entry in range(100):
+        waiting = asyncio.ensure_future(receive(lane))
+        await turn()
+        broker.link.message(0, 1, entry, b"x")
+        assert await waiting == (1, entry)
+    assert broker.asked[LAST] == []
+
+
+@pytest.mark.parametrize("kind", [Types.Exclusive, Types.Failover, Types.Shared])
+def test_an_idle_lane_sends_only_pings(kind: int):
+    """Except for the checks of ordered subscriptions for stalls, which are as rare as `silence_s` says."""
+    broker, loop = Broker(), VirtualTimeLoop()
+
+    async def idle_for_an_hour() -> None:
+        client = scripted_client()
+        consumer = await client.consumer(TOPIC, Subscription("g", kind, silence_s=7200.0))
+        broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
+        lane = PulsarLane(PARTITION, consumer, 1 << 20, 1 << 20)
+        waiting = asyncio.ensure_future(lane.receive())
+        await asyncio.sleep(1.0)
+        asked = {command: len(bodies) for command, bodies in broker.asked.items()}
+        await asyncio.sleep(3600.0)
+        added = {command: len(bodies) - asked.get(command, 0) for command, bodies in broker.asked.items()}
+        assert {command for command, count in added.items() if count} == {BaseCommand.PING}
+        assert broker.asked[LAST] == []
+        broker.link.message(0, 1, 0, b"x")
+        assert (await waiting).data[0].id == (1, 0)
+        await lane.release()
+        await client.close()
+
+    with patch.object(handshake, "dial", broker.dial):
+        loop.run_until_complete(idle_for_an_hour())
+    loop.close()
+
+
+async def test_a_lane_is_caught_up_only_after_it_was_asked(broker: Broker, lane: PulsarLane):
+    waiting = asyncio.ensure_future(receive(lane))
+    await turn()
     assert not lane.caught_up
+    assert await lane.confirm_caught_up()
+    assert lane.caught_up
+    broker.on[LAST] = ends_at(1, 0)
+    assert not await lane.confirm_caught_up(), "the entry is stored, but was not received"
+    assert not lane.caught_up
+    broker.link.message(0, 1, 0, b"x")
+    await waiting
+    assert await lane.confirm_caught_up()
+    broker.link.message(0, 1, 1, b"y")
+    assert not lane.caught_up, "an entry is queued"
+    assert await receive(lane) == (1, 1)
+    assert not lane.caught_up
+    assert len(broker.asked[LAST]) == 3
 
 
-async def test_a_response_older_than_received_entries_is_ignored(broker: Broker, lane: PulsarLane):
-    held: list[tuple] = []
+async def test_an_entry_that_arrives_while_the_broker_is_asked_is_delivered(broker: Broker, lane: PulsarLane):
+    held: list[tuple[Any, Any]] = []
     broker.on[LAST] = lambda *asked: held.append(asked)
-    waiting = asyncio.ensure_future(lane.receive())
+    waiting, asking = asyncio.ensure_future(receive(lane)), asyncio.ensure_future(lane.confirm_caught_up())
     await until(lambda: bool(held))
     broker.link.message(0, 1, 0, b"x")
-    await asyncio.wait_for(waiting, PATIENCE_S)
-    broker.on[LAST] = ends_at(1, 1)
-    ends_at(-1, -1)(*held[0])
-    waiting = asyncio.ensure_future(lane.receive())
-    await until(lambda: len(broker.asked[LAST]) == 2)
-    assert not lane.caught_up
-    broker.on[LAST] = ends_at(1, 1)
-    broker.link.message(0, 1, 1, b"y")
-    await asyncio.wait_for(waiting, PATIENCE_S)
-    waiting = asyncio.ensure_future(lane.receive())
-    await until(lambda: lane.caught_up)
-    broker.link.message(0, 1, 2, b"z")
-    await asyncio.wait_for(waiting, PATIENCE_S)
+    assert await waiting == (1, 0)
+    ends_at(-1, -1)(*held[0])  # as if the broker had read its end before it stored the entry
+    assert not await asking
     assert not lane.caught_up
 
 
-async def test_an_end_check_from_before_a_seek_is_ignored(broker: Broker, lane: PulsarLane):
-    """`receive` is cancelled in the loop iteration in which its check began, and the lane seeks in the same iteration."""
+async def test_a_response_from_before_a_seek_is_ignored(broker: Broker, lane: PulsarLane):
     broker.link.message(0, 1, 0, b"x")
-    broker.link.message(0, 1, 1, b"y")
-    lane.acknowledge(await asyncio.wait_for(lane.receive(), PATIENCE_S))
+    assert await receive(lane) == (1, 0)
+    broker.on[LAST] = ends_at(1, 0)
     seen: list[bool] = []
 
     async def answer(*sought: Any) -> None:
-        await until(lambda: bool(broker.asked[LAST]))
-        await asyncio.sleep(0)
-        seen.append(lane.caught_up)
+        seen.append(await lane.confirm_caught_up())
         success(*sought)
 
     answers: list[asyncio.Task[None]] = []
-    broker.on[LAST] = ends_at(1, 1)
     broker.on[BaseCommand.SEEK] = lambda *sought: answers.append(asyncio.ensure_future(answer(*sought)))
-    waiting = asyncio.ensure_future(lane.receive())
-    await asyncio.sleep(0)
-    waiting.cancel()
     await lane.seek((1, 0))
-    assert seen == [False]
+    assert len(seen) == 1
     assert not lane.caught_up
 
 
-async def test_a_lost_connection_ends_being_caught_up_until_the_next_check(broker: Broker, lane: PulsarLane):
-    broker.on[LAST] = ends_at(-1, -1)
+async def test_a_lost_connection_ends_being_caught_up_until_the_lane_is_asked_again(broker: Broker, lane: PulsarLane):
     waiting = asyncio.ensure_future(lane.receive())
-    await until(lambda: lane.caught_up)
-    broker.on[LAST] = lambda *_: None
+    assert await lane.confirm_caught_up()
     broker.link.drop()
     await until(lambda: not lane.caught_up)
     await until(lambda: lane._consumer.registrations == 2)
     assert not lane.caught_up
-    broker.on[LAST] = ends_at(-1, -1)
-    broker.link.drop()
-    await until(lambda: lane.caught_up)
     assert await lane.confirm_caught_up()
-    broker.on[LAST] = ends_at(1, 0)
-    assert not await lane.confirm_caught_up()
+    assert lane.caught_up
     waiting.cancel()
 
 
-async def test_a_bug_in_an_end_check_reaches_the_reading_task(lane: PulsarLane, monkeypatch: pytest.MonkeyPatch):
-    async def broken() -> bool:
-        raise RuntimeError("a bug")
+async def test_a_broker_that_cannot_be_asked_raises(broker: Broker, lane: PulsarLane):
+    broker.on[LAST] = lambda link, frame: link.error(frame.command.getLastMessageId.request_id, pb.AuthorizationError)
+    with pytest.raises(ClusterError) as refused:
+        await lane.confirm_caught_up()
+    assert refused.value.failure is Failure.FATAL
+    broker.on[LAST] = ends_at(-1, -1)
+    assert await lane.confirm_caught_up()
 
-    monkeypatch.setattr(lane._consumer, "has_more", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
-        await asyncio.wait_for(lane.receive(), PATIENCE_S)
 
-
-async def test_no_end_check_while_a_redelivery_is_expected(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("delay_s", [0.0, 60.0])
+async def test_the_end_is_not_reached_while_a_redelivery_is_expected(
+    broker: Broker, delay_s: float, monkeypatch: pytest.MonkeyPatch
+):
     """The topic's newest entry was delivered and rejected on a shared subscription."""
     monkeypatch.setattr(end_check, "REDELIVERY_WAIT_S", 1e6)
     broker.on[LAST] = ends_at(1, 0)
     client = scripted_client()
-    lane = PulsarLane(
-        Partition("c", "t", "-1", 0), await client.consumer(TOPIC, Subscription("g", Types.Shared)), 1 << 20, 1 << 20
-    )
+    lane = PulsarLane(PARTITION, await client.consumer(TOPIC, Subscription("g", Types.Shared)), 1 << 20, 1 << 20)
     broker.link.message(0, 1, 0, b"x")
-    lane.reject(await asyncio.wait_for(lane.receive(), PATIENCE_S), (), 0.0)
-    asked = len(broker.asked[LAST])
-    waiting = asyncio.ensure_future(lane.receive())
-    await until(lambda: bool(broker.asked[BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES]))
-    await asyncio.sleep(2 * end_check.MIN_INTERVAL_S)
-    assert len(broker.asked[LAST]) == asked
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    assert await lane.confirm_caught_up(), "the gateway counts the batch as in flight"
+    lane.reject(batch, [MessageFailure(0, Failure.RETRY, "not now")], delay_s)
     assert not lane.caught_up
-    broker.link.message(0, 1, 0, b"x")
-    lane.acknowledge(await asyncio.wait_for(waiting, PATIENCE_S))
+    asked = len(broker.asked[LAST])
+    assert not await lane.confirm_caught_up()
+    assert len(broker.asked[LAST]) == asked + 1, "the broker must be asked whether it is there"
+    monkeypatch.setattr(lane._end_check, "_no_end_before", 0.0)
+    assert await lane.confirm_caught_up(), "another member received it"
     await lane.release()
     await client.close()
+
+
+async def test_a_range_is_read_with_few_requests_for_the_end(broker: Broker):
+    """The entries arrive one by one, so the receiver queue runs empty after each of them."""
+    client, count = scripted_client(), 100
+    broker.on[LAST] = ends_at(1, count - 1)
+    positions: list[Any] = []
+    async for batch in _feeding(broker, RangeReader(client, PARTITION, TOPIC, (1, 0, 0), (1, count, 0), PATIENCE_S), count):
+        positions += [message.position for message in batch.messages]
+    assert [position[1] for position in positions] == list(range(count))
+    assert len(broker.asked[LAST]) < count // 2
+    await client.close()
+
+
+async def _feeding(broker: Broker, reader: RangeReader, count: int):
+    """Yield the batches of the reader, and send it an entry whenever it waits."""
+
+    async def feed() -> None:
+        await until(lambda: bool(broker.asked[BaseCommand.FLOW]))
+        for entry in range(count):
+            broker.link.message(broker.asked[BaseCommand.SUBSCRIBE][0].consumer_id, 1, entry, b"x")
+            await turn()
+
+    feeding = asyncio.ensure_future(feed())
+    async for batch in reader.batches():
+        yield batch
+    await feeding

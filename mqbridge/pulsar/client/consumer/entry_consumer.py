@@ -281,10 +281,13 @@ class EntryConsumer:
         while self.active and self.deactivations == deactivations:
             await self._wait_for_role_change()
 
-    async def wait_available(self, timeout: float) -> None:
-        """Wait as `wait_change` does, but return at once if an entry is queued or the consumer has ended."""
+    async def wait_available(self, timeout: float | None = None) -> None:
+        """Wait as `wait_change` does, but return at once if an entry is queued or the consumer has ended.
+
+        Without a timeout, this waits as long as nothing changes.
+        """
         if not self._receiver_queue and self.end_error is None:
-            await self.wait_change(timeout)
+            await (self._wait_for_change() if timeout is None else self.wait_change(timeout))
 
     async def wait_change(self, timeout: float) -> None:
         """Wait for the next change, a new entry or a change of the consumer's state; at most `timeout` seconds."""
