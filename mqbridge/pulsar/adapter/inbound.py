@@ -50,7 +50,8 @@ class PulsarInbound:
 
     def __init__(self, client: BaseClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - validated with that model
-        self._client, self._topics, self._spec, self._refresh_s = client, topics, spec, refresh_s
+        self._client, self._topics = client, topics
+        self._spec, self._refresh_s = spec, refresh_s
         self._options = spec.options or PulsarInboundOptions()
         self._type = SUBSCRIPTION_TYPES[self._options.subscription_type]
         self.individual_ack = self._type in (Types.Shared, Types.Key_Shared)

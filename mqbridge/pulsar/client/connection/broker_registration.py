@@ -69,8 +69,9 @@ class BrokerRegistration:
         """True if the producer must not be registered again; it sets this itself when it ends."""
         self._is_over = is_over or (lambda: self.ended)
         self._lookup, self._registrable = lookup, registrable
-        self._what, self._topic, self._key = what, topic, key
-        self._table, self._close_command, self._timeout_s = table, close_command, request_timeout_s
+        self._what, self._topic = what, topic
+        self._key, self._table = key, table
+        self._close_command, self._timeout_s = close_command, request_timeout_s
         self._registering_at: Connection | None = None
         """Connection of a registration in progress."""
         self._to_close: Connection | None = None

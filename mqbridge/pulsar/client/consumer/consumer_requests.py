@@ -46,7 +46,8 @@ class ConsumerRequests:
     """
 
     def __init__(self, consumer_id: int, topic: str, connection: Callable[[], Connection], timeout_s: float) -> None:
-        self._id, self._topic, self._connection, self._timeout_s = consumer_id, topic, connection, timeout_s
+        self._id, self._topic = consumer_id, topic
+        self._connection, self._timeout_s = connection, timeout_s
 
     async def cursor(self, connection: Connection, is_durable: bool) -> EntryId | None:
         """Return the subscription's cursor: the last of the entries acknowledged without a gap; None if none or unknown.

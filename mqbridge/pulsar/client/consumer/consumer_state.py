@@ -191,7 +191,7 @@ class ConsumerState:
         """The entry before the first one of this generation, or a later cursor. A cursor before it is older than expected."""
         self._start_known = start != ids.LATEST
         """True if `reader_start` is a definite entry, not LATEST."""
-        self._closed = False
+        self._closed_by_broker = False
         """True if the broker has closed the consumer since the last SUBSCRIBE."""
         self._acks_individually = False
         """True after the application's first individual acknowledgement; more of them are expected."""
@@ -211,7 +211,7 @@ class ConsumerState:
         """True if `on_subscribed` needs the broker's cursor: to replace a reader's LATEST, or to notice a reset or lost acks."""
         if self._is_reader:
             return not self._start_known
-        return self.last_sent_ack is not None or (self._closed and self._in_order and self.progress is S.READING)
+        return self.last_sent_ack is not None or (self._closed_by_broker and self._in_order and self.progress is S.READING)
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
         """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker.
@@ -221,7 +221,7 @@ class ConsumerState:
         Return True if the subscription was reset by an operator or another client; then this call has discarded all positions.
         """
         self.link = _next(LINK, self.link, E.SUCCESS)
-        closed, self._closed = self._closed, False
+        closed, self._closed_by_broker = self._closed_by_broker, False
         self.ack_may_be_lost = False
         if self._is_reader:
             if not self._start_known and cursor is not None:
@@ -251,7 +251,7 @@ class ConsumerState:
         """
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.DETACH)
-        self._closed |= closed
+        self._closed_by_broker |= closed
         if not self._in_order:  # the broker redelivers unacknowledged entries in any order
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
@@ -375,7 +375,8 @@ class ConsumerState:
         self.generation += 1
         self.delivered = self.acked_up_to = self.last_skipped = ids.EARLIEST
         self._resume_at = self._floor = self._before_first = ids.EARLIEST
-        self.last_sent_ack, self.ack_may_be_lost, self._closed = None, False, False
+        self.last_sent_ack, self.ack_may_be_lost = None, False
+        self._closed_by_broker = False
 
     def on_migrated(self) -> None:
         """Record the migration to another cluster, whose entries have other ids; a reader starts at the earliest entry there."""

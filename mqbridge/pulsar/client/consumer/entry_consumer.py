@@ -291,9 +291,8 @@ class EntryConsumer:
 
     async def wait_change(self, timeout: float) -> None:
         """Wait for the next change, a new entry or a change of the consumer's state; at most `timeout` seconds."""
-        timer = asyncio.get_running_loop().call_later(
-            timeout, self._changed.set
-        )  # needs a third of the CPU time of asyncio.timeout
+        # `call_later` needs a third of the CPU time of `asyncio.timeout`.
+        timer = asyncio.get_running_loop().call_later(timeout, self._changed.set)
         try:
             await self._wait_for_change()
         finally:

@@ -37,8 +37,10 @@ class EntryReceiver:
         connection: Callable[[], Connection | None],
         wake: Callable[[], None],
     ) -> None:
-        self._state, self._receiver_queue, self._acks, self._partition = state, receiver_queue, acks, partition
-        self._chunk_expiry_s, self._connection, self._wake = chunk_expiry_s, connection, wake
+        self._state, self._receiver_queue = state, receiver_queue
+        self._acks, self._partition = acks, partition
+        self._chunk_expiry_s, self._connection = chunk_expiry_s, connection
+        self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._chunk_timer: asyncio.TimerHandle | None = None
 
@@ -59,7 +61,8 @@ class EntryReceiver:
         The entries of a run are queued together if all are new, and if no partly acknowledged entry and no dropped chunk awaits
         redelivery. Then a run costs little more than one entry. Otherwise the entries are processed one by one.
         """
-        receiver_queue, state, before = self._receiver_queue, self._state, len(self._receiver_queue)
+        receiver_queue, state = self._receiver_queue, self._state
+        before = len(receiver_queue)
         if (
             state.accepts_epoch(run.epoch)
             and state.is_new(run.first)  # then all are, because their ids ascend

@@ -124,7 +124,8 @@ class ReceiverQueue:
         the queue is empty. The memory stays charged until `FlowPermits.release_deferred`.
         """
         entries: list[Entry] = []
-        queue, size, memory = self._queue, 0, 0
+        queue = self._queue
+        size = memory = 0
         while queue and not (entries and (size >= max_bytes or memory >= max_memory or len(entries) >= max_entries)):
             entry, charge = queue.popleft()
             entries.append(entry)
