@@ -280,3 +280,24 @@ async def test_a_seek_without_an_active_partition_is_refused(client: PulsarClien
         broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=asked.consumer_id, is_active=False))
     with pytest.raises(ClusterError, match="not the active consumer of any partition"):
         await consumer.seek("earliest")
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+async def test_entries_are_acknowledged_by_their_consumers(client: PulsarClient, broker: Broker) -> None:
+    async with client.entry_consumer("orders", "billing", mode="exclusive") as consumer:
+        for entry in range(3):
+            deliver(broker, 1, entry, b"a", b"b")
+        received = [await asyncio.wait_for(consumer.receive(), PATIENCE_S) for _ in range(3)]
+        assert [(owner.topic, entry.id) for owner, entry in received] == [(f"{TOPIC}-partition-1", (7, at)) for at in range(3)]
+        owner = received[0][0]
+        owner.acknowledge((7, 0))
+        owner.acknowledge_message((7, 1), 0, 2)
+        owner.acknowledge_message((7, 1), 1, 2)
+        owner.flush_acks()
+        await until(lambda: acknowledged(broker) == [(7, 0), (7, 1)])
+        owner.acknowledge_up_to((7, 2))
+        owner.flush_acks()
+        await until(lambda: acknowledged(broker) == [(7, 0), (7, 1), (7, 2)])
+    assert owner.closed
