@@ -18,7 +18,7 @@ COPY pyproject.toml README.md LICENSE requirements.lock ./
 COPY mqbridge mqbridge
 COPY --from=native /wheels /wheels
 RUN python -m venv /opt/mqbridge && /opt/mqbridge/bin/pip install --no-cache-dir -c requirements.lock . /wheels/*.whl \
-  && /opt/mqbridge/bin/python -c "from mqbridge import native; assert native.compiled, native.remark"
+  && /opt/mqbridge/bin/python -c "from mqbridge import native; assert native.compiled, native.notice"
 
 FROM python:3.11-slim
 COPY --from=build /opt/mqbridge /opt/mqbridge

@@ -5,17 +5,12 @@ OUTSIDE lists other programs, with the reason why no test runs them. All lines m
 """
 
 import re
-import shlex
 import subprocess
-from typing import Any
 
 import pytest
-from typer import Context
-from typer.main import get_command
 
-from mqbridge.cli.app import app
-from mqbridge.cli.lazy_group import LazyCommand
 from tests.docs.pages import ROOT, Block, blocks, name_of, pages
+from tests.docs.shell import commands, parse_arguments, program
 
 RUN_PAGES = {
     "docs/tutorial.md",
@@ -41,49 +36,12 @@ OUTSIDE = {
 }
 HARMLESS = {"cd", "curl", "echo", "export", "mv", "pip", "printf", "python", "python3.11", "source", "sudo"}
 """Shell programs that need no test, and programs that the test of their page runs."""
-ROOT_COMMAND: Any = get_command(app)
-"""The Click command of `mqbridge`."""
 SHELL_BLOCKS = [block for page in pages() for block in blocks(page, "sh", "bash")]
-
-
-def click_context(command: Any, parent: Any) -> Any:
-    return Context(command, info_name=command.name, parent=parent)
-
-
-def commands(block: Block) -> list[list[str]]:
-    """Return the words of each command of a block; loops, pipes and lists are split into their commands."""
-    text = re.sub(r"\\\n", " ", block.text)
-    split_commands = []
-    for line in text.splitlines():
-        words: list[str] = []
-        is_file = False
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        for word in [*lexer, ";"]:
-            if is_file:
-                is_file = False
-            elif set(word) <= set("<>"):
-                is_file = True
-            elif set(word) <= set(";|&()<>"):
-                if words:
-                    split_commands.append(words)
-                words = []
-            else:
-                words.append(word)
-    return split_commands
-
-
-def program(words: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the program, without its folder, and its arguments; variables and shell words before it are removed."""
-    rest = [*words]
-    while rest and (re.match(r"\w+=", rest[0]) or rest[0] in ("do", "then", "until", "while", "if", "sudo", "!")):
-        rest.pop(0)
-    return (rest[0].rpartition("/")[2], rest[1:]) if rest else ("", [])
 
 
 def calls_of(name: str) -> list[tuple[Block, list[str]]]:
     """Return the block and the arguments of every call of this program."""
-    calls = [(block, program(words)) for block in SHELL_BLOCKS for words in commands(block)]
+    calls = [(block, program(words)) for block in SHELL_BLOCKS for words in commands(block.text)]
     return [(block, arguments) for block, (called, arguments) in calls if called == name]
 
 
@@ -97,13 +55,7 @@ def test_shell_lines_are_valid(block: Block) -> None:
     ("block", "arguments"), calls_of("mqbridge"), ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else ""
 )
 def test_mqbridge_commands_in_the_docs_exist(block: Block, arguments: list[str]) -> None:
-    command, context, rest = ROOT_COMMAND, click_context(ROOT_COMMAND, None), arguments
-    while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
-        subcommand = command.get_command(context, rest[0])
-        assert subcommand is not None, f"{name_of(block.page)}: mqbridge has no command {rest[0]!r}"
-        command = subcommand.load() if isinstance(subcommand, LazyCommand) else subcommand
-        context, rest = click_context(command, context), rest[1:]
-    command.make_parser(context).parse_args([*rest])  # raises for an option that does not exist
+    parse_arguments(arguments, name_of(block.page))
 
 
 def test_make_targets_in_the_docs_exist() -> None:
@@ -117,7 +69,7 @@ def test_every_program_in_the_docs_runs_or_has_a_reason_not_to() -> None:
     known = OUTSIDE.keys() | HARMLESS | {"make", "mqbridge", "", "done", "for"}
     for block in SHELL_BLOCKS:
         if name_of(block.page) not in RUN_PAGES:
-            called = {program(words)[0] for words in commands(block)}
+            called = {program(words)[0] for words in commands(block.text)}
             assert called <= known, f"{name_of(block.page)}: {called - known}"
 
 
