@@ -341,7 +341,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "inFlightBytes",
-        "Maximum number of bytes that a task buffers until they are stored. With `route`, the setting of the route applies.",
+        "Maximum number of bytes that a task buffers until they are stored: one half for rows that wait to be sent, the other "
+        "half for messages in flight. With `route`, `in_flight_bytes` of the route applies in the same way.",
         Usage.WRITE,
         "size",
         parsers.parse_positive_size,

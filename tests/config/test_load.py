@@ -10,6 +10,7 @@ from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.base import ONE_OR_MORE
 from mqbridge.config.load import from_dict, load, parse, wants_json_log
 from mqbridge.config.options.config import Config
+from mqbridge.config.options.delivery import MIN_IN_FLIGHT_BYTES, Delivery
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.schema import json_schema
 from mqbridge.errors import ConfigError
@@ -111,6 +112,13 @@ routes: [{name: r, from: {cluster: a, topic: t, group: g}, to: {cluster: b}}]
     assert (route.filter.include, route.filter.exclude, route.targets[0].edit) == ((), (), None)
     assert delivery.model_copy(update={"stamp_origin": False}).loops_prevented is False
     assert (delivery.retry.max_elapsed, delivery.dead_letter, delivery.rate, delivery.rate_bytes) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("size", [MIN_IN_FLIGHT_BYTES, 16 << 20, (1 << 20) + 1])
+def test_the_bytes_in_flight_are_divided_between_reading_ahead_and_sending(size: int) -> None:
+    delivery = Delivery(in_flight_bytes=size)
+    assert delivery.read_ahead_bytes + delivery.sending_bytes == size
+    assert delivery.sending_bytes - delivery.read_ahead_bytes in (0, 1)
 
 
 def test_variables_become_text_and_cannot_change_the_structure() -> None:

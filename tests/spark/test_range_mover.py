@@ -1,6 +1,7 @@
 """The pump moves complete ranges as the gateway moves lanes, and new topics are deferred until their targets exist."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ from mqbridge.config.load import from_dict
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError, GapError
 from mqbridge.message import Batch, Message, Partition, Share
+from mqbridge.net.tasks import spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.mirror import targets
 from mqbridge.spark.mirror.targets import NewTargetCreator, prepare_targets
@@ -21,6 +23,7 @@ from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.config import MemoryConfig
 from mqbridge.testing.memory.broker import delete_broker
+from tests.spark.transfer.flaky import run_in_virtual_time
 
 ROUTE: dict[str, Any] = {
     "name": "orders",
@@ -47,12 +50,12 @@ class RouteSetup:
     def pump(self) -> Pump:
         return Pump(TargetsSpec.of_route(self.route, self.refs), self.refs, "job")
 
-    async def fill(self, topic: str, partitions: int, count: int) -> None:
+    async def fill(self, topic: str, partitions: int, count: int, message: Message | None = None) -> None:
         cluster = self.clusters["there"]
         await cluster.create(topic, partitions)
         outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False))
         for partition in range(partitions):
-            messages = [Message(b"%d" % n, key=f"k{n % 3}") for n in range(count)]
+            messages = [message or Message(b"%d" % n, key=f"k{n % 3}") for n in range(count)]
             await outbound.send(partition, Share(Batch.of(messages)))
         await outbound.close()
 
@@ -117,6 +120,36 @@ async def test_a_range_whose_messages_are_deleted_is_a_gap() -> None:
     counts = await RouteSetup(delivery={"on_gap": "continue"}).pump().move([row(0, 0, 30)], setup.find, Replay())
     assert (counts.stored, counts.skipped) == (0, 20)
     assert setup.stored("copy_a") == [payloads(0, 20)]
+
+
+def test_a_task_holds_at_most_the_in_flight_bytes_of_its_route() -> None:
+    """The target confirms nothing for a while: the task then stops reading, however many ranges it moves."""
+
+    async def run() -> None:
+        limit, size, ranges, count = 512 << 10, 8_000, 20, 70
+        setup = RouteSetup(delivery={"in_flight_bytes": limit})
+        await setup.fill("eu_a", ranges, count, Message(bytes(size)))
+        await prepare_targets([setup.route], setup.clusters)
+        source, target = setup.clusters["there"], setup.clusters["here"]
+        read_bytes = 0
+        read = source.read
+
+        async def counted(*arguments: Any) -> AsyncGenerator[Batch, None]:
+            nonlocal read_bytes
+            async for batch in read(*arguments):
+                read_bytes += batch.size
+                yield batch
+
+        source.read = counted  # type: ignore[method-assign, assignment]
+        target.broker.faults.hold_receipts = True
+        rows = [row(partition, 0, count) for partition in range(ranges)]
+        moving = spawn(setup.pump().move(rows, setup.find), "moving", log_errors=False)
+        await asyncio.sleep(60)  # in virtual time: until nothing more happens
+        assert limit // 4 < read_bytes <= limit
+        target.broker.release_receipts()
+        assert (await moving).stored == ranges * count
+
+    run_in_virtual_time(run)
 
 
 async def test_ranges_of_an_unknown_cluster_are_an_error() -> None:

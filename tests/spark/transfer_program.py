@@ -15,6 +15,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.options.target import Target
 from mqbridge.message import Batch, Message, Partition
+from mqbridge.net.budget import Budget
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.spark.transfer.transfer import Transfer
@@ -48,7 +49,8 @@ async def attempt(service_url: str, admin_url: str, topic: str, count: int, repl
         yield cluster
 
     spec = TargetsSpec("job", {"here": ref}, (Target(cluster="here", topic=topic),))
-    counts = await Transfer(spec, SOURCE, "job", find_cluster=find, replay=replay).run(batches(count))
+    budget = Budget(spec.delivery.sending_bytes)
+    counts = await Transfer(spec, SOURCE, "job", find_cluster=find, replay=replay, budget=budget).run(batches(count))
     print(f"stored {counts.stored}, found {counts.skipped}")
     await cluster.close()
 

@@ -64,9 +64,9 @@ class Delivery(Options):
     in_flight_bytes: Size = Field(
         default=16 << 20,
         ge=MIN_IN_FLIGHT_BYTES,
-        description="Maximum bytes of the route that are read but not yet stored. It bounds the memory of the route; when it is "
-        "reached, the source is not read further. One half is for reading ahead, over all partitions, and the other half for "
-        "messages in flight to the targets.",
+        description="Maximum bytes that the route has read and not yet stored, in each gateway and in each task of a Spark "
+        "mirror. It bounds the memory of the route; when it is reached, the source is not read further. One half is for reading "
+        "ahead, over all partitions, and the other half for messages in flight to the targets.",
     )
     retry: Retry = Field(default=Retry(), description="How long transient failures are retried.")
     dead_letter: DeadLetter | None = Field(
@@ -109,12 +109,12 @@ class Delivery(Options):
 
     @property
     def read_ahead_bytes(self) -> int:
-        """The part of `in_flight_bytes` for messages that are read ahead."""
+        """The half of `in_flight_bytes` for messages that are read and wait to be sent, over all partitions."""
         return self.in_flight_bytes // 2
 
     @property
     def sending_bytes(self) -> int:
-        """The part of `in_flight_bytes` for messages in flight to the targets."""
+        """The half of `in_flight_bytes` for messages in flight to the targets: sent, and not yet confirmed."""
         return self.in_flight_bytes - self.read_ahead_bytes
 
     @property

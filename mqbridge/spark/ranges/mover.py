@@ -20,6 +20,8 @@ from mqbridge.spark.transfer.transfer import Transfer
 
 MAX_CONCURRENT_RANGES = 16
 """How many ranges one task moves at the same time: enough to hide the latency of the clusters, few enough to limit the memory."""
+BATCH_BYTES = 1 << 20
+"""Reserved for a batch before it is read and its size is known: the adapters end a batch at this size, or earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Pump:
         `replay` says where an earlier attempt may have stored some of the messages; None: this is the first attempt. Raises
         the errors of `RangeReader.batches` and `Transfer.run`. The first range that fails cancels the others.
         """
-        budget, range_slots = Budget(self.spec.delivery.in_flight_bytes), asyncio.Semaphore(MAX_CONCURRENT_RANGES)
+        delivery, range_slots = self.spec.delivery, asyncio.Semaphore(MAX_CONCURRENT_RANGES)
+        send_budget, read_budget = Budget(delivery.sending_bytes), Budget(delivery.read_ahead_bytes)
 
         async def move_range(row: RangeRow) -> Counts:
             async with range_slots:
@@ -65,9 +68,9 @@ class Pump:
                     cluster=self._source_cluster(row.partition.cluster).identity,
                     find_cluster=find_cluster,
                     replay=replay,
-                    budget=budget,
+                    budget=send_budget,
                 )
-                async with aclosing(self._read(row, find_cluster)) as batches:
+                async with aclosing(self._read(row, find_cluster, read_budget)) as batches:
                     return await transfer.run(batches)
 
         tasks = [spawn(move_range(row), f"range of {row.partition}", log_errors=False) for row in rows]
@@ -76,14 +79,30 @@ class Pump:
         finally:
             await cancel(*tasks)
 
-    async def _read(self, row: RangeRow, find_cluster: FindCluster) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of a range. Raises the errors of `RangeReader.batches`; ConfigError for an unknown cluster."""
+    async def _read(self, row: RangeRow, find_cluster: FindCluster, budget: Budget) -> AsyncGenerator[Batch, None]:
+        """Yield the batches of a range. Raises the errors of `RangeReader.batches`; ConfigError for an unknown cluster.
+
+        A batch counts against the budget, which all ranges of the task share, until the next one is requested: then the delivery
+        has counted it.
+        """
         partition = row.partition
         task = RangeTask((partition.topic, partition.name), row.begin, row.end, is_part=row.is_part, index=partition.index)
         ref = self._source_cluster(partition.cluster)
+        # At most a quarter: several ranges are read at once. Less for a small range, so that many of them are read at once.
+        expected_bytes = min(BATCH_BYTES, row.estimated_bytes or BATCH_BYTES, budget.limit // 4)
         async with aclosing(RangeReader(self._read_rules, task, lambda: find_cluster(ref)).batches()) as batches:
-            async for batch in batches:
-                yield batch
+            while True:
+                await budget.reserve(counted_bytes := expected_bytes)
+                try:
+                    batch = await anext(batches, None)
+                    if batch is None:
+                        return
+                    budget.release(expected_bytes - batch.held_bytes)  # negative if the batch is larger than expected
+                    counted_bytes = batch.held_bytes
+                    yield batch
+                    del batch  # the delivery owns it now
+                finally:
+                    budget.release(counted_bytes)
 
     def _source_cluster(self, name: str) -> ClusterRef:
         try:

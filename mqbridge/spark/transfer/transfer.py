@@ -48,7 +48,7 @@ class Transfer:
     job     the name of the job, the same in every attempt. Job, source and target form the writer's id (see `writer_id`)
     cluster identity of the source's cluster (`ClusterRef.identity`); "" if it is the name in `source`
     replay  where an earlier attempt may have stored some of the messages; None if this is the first attempt
-    budget  limits the bytes in flight; the transfers of a task share one. None: the transfer makes its own
+    budget  limits the bytes in flight to the targets; the transfers of a task share one
 
     `find_cluster` provides the connected clusters.
     """
@@ -61,12 +61,12 @@ class Transfer:
         *,
         cluster: str = "",
         find_cluster: FindCluster,
+        budget: Budget,
         replay: Replay | None = None,
-        budget: Budget | None = None,
     ) -> None:
         self._spec, self._source, self._find_cluster, self._replay = spec, source, find_cluster, replay
         self._job = SourceJob(job, cluster or source.cluster)
-        self._budget = Budget(spec.delivery.in_flight_bytes) if budget is None else budget
+        self._budget = budget
         self._tally = Tally()
         """Counts each batch once, even if it is sent in several rounds."""
         self._counters = Counters()

@@ -18,6 +18,7 @@ from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.target import Target
 from mqbridge.errors import ClusterError, ConfigError, DeliveryError, Failure
 from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Share, split_origin
+from mqbridge.net.budget import Budget
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer import transfer as transfer_module
@@ -69,7 +70,8 @@ async def move(
     job: str = "job",
     source_cluster: str = "",
 ) -> Counts:
-    transfer = Transfer(spec, source, job, cluster=source_cluster, find_cluster=cluster.find, replay=replay)
+    budget = Budget(spec.delivery.sending_bytes)
+    transfer = Transfer(spec, source, job, cluster=source_cluster, find_cluster=cluster.find, replay=replay, budget=budget)
     return await transfer.run(iterate(batches))
 
 
@@ -158,7 +160,7 @@ def test_an_error_of_the_iterator_ends_the_transfer() -> None:
             raise ClusterError("the source is unreachable")
 
         with pytest.raises(ClusterError, match="the source is unreachable"):
-            await Transfer(spec_of(), SOURCE, "job", find_cluster=cluster.find).run(read())  # type: ignore[arg-type]
+            await Transfer(spec_of(), SOURCE, "job", find_cluster=cluster.find, budget=Budget(1 << 20)).run(read())  # type: ignore[arg-type]
         assert payloads(cluster.stored("copy")[1]) == [b"1"]
 
     run_in_virtual_time(run)
@@ -585,8 +587,7 @@ def test_the_bytes_of_buffered_batches_are_bounded() -> None:
                 max_unstored = max(max_unstored, batches_read - len(cluster.stored("copy")[1]))
                 yield Batch(SOURCE, [message(n)], count=1, size=10_000, first=(n,), next=(n + 1,))
 
-        spec = spec_of(delivery=Delivery(in_flight_bytes=100_000))
-        transfer = Transfer(spec, SOURCE, "job", find_cluster=cluster.find)
+        transfer = Transfer(spec_of(), SOURCE, "job", find_cluster=cluster.find, budget=Budget(100_000))
         counts = await transfer.run(read())  # type: ignore[arg-type]
         assert counts.stored == 200
         assert max_unstored <= 100_000 // 10_000 + 2
