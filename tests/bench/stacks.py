@@ -23,11 +23,12 @@ _SYSTEM_CALL = re.compile(
 )
 _LIBC = "(libc.so"
 _LOOP = re.compile(r"uvloop|asyncio|selectors|_uv_|\buv__?\w+")
-_OURS = re.compile(r"mqbridge/(?:(?:tubemq|pulsar|rocketmq|log|memory)/)?(\w+)")
-_FOLDERS = {
-    "wire": MAPPING, "mapping": MAPPING, "message": MAPPING, "client": CLIENT, "adapter": ADAPTER, "delivery": DELIVERY,
-    "gateway": DELIVERY, "routing": DELIVERY, "receipts": DELIVERY, "ranges": DELIVERY, "positions": DELIVERY, "net": NET,
+_OURS = re.compile(r"mqbridge/(?:(?:tubemq|pulsar|rocketmq|log|testing/memory)/)?(\w+)")
+FOLDERS = {
+    "wire": MAPPING, "mapping": MAPPING, "message": MAPPING, "client": CLIENT, "store": CLIENT, "adapter": ADAPTER,
+    "testing": ADAPTER, "delivery": DELIVERY, "routes": DELIVERY, "gateway": DELIVERY, "routing": DELIVERY, "net": NET,
 }  # fmt: skip
+"""Group of each folder or file of mqbridge, or of a system, in which a gateway uses much CPU time; all others are OTHER."""
 _COMMAND = ("mqbridge/cli/", "mqbridge/__main__")
 """Files of the command line, whose frames are at the root of every stack and form no group."""
 
@@ -57,7 +58,7 @@ def group_of(frame: str) -> str | None:
     if any(command in frame for command in _COMMAND):
         return None
     if found := _OURS.search(frame):
-        return _FOLDERS.get(found[1], OTHER)
+        return FOLDERS.get(found[1], OTHER)
     return NET if _LOOP.search(frame) else None
 
 

@@ -1,12 +1,17 @@
 """Sampled stacks go to the package whose work they are, and fit into a picture."""
 
+from pathlib import Path
+
 import pytest
 
+import mqbridge
 from tests.bench import flame
 from tests.bench.stacks import (
+    ADAPTER,
     CLIENT,
     COMPILED,
     DELIVERY,
+    FOLDERS,
     KERNEL,
     MAPPING,
     NET,
@@ -20,15 +25,16 @@ from tests.bench.stacks import (
 )
 from tests.bench.syscalls import read_perf, read_strace
 
-ROOT = "_start (python3.11);main (mqbridge/cli/main.py:9);run_forever (uvloop/loop.pyx:3);"
-RAW = f"""{ROOT}data_received (mqbridge/net/endpoint.py:7);feed (mqbridge/wire/cutter.py:30) 30
-{ROOT}LaneDelivery.run (mqbridge/delivery/lane.py:80);encode (/w/mqbridge/pulsar/mapping/fast/encode.py:4);memcpy (libc.so.6) 20
-{ROOT}LaneDelivery.run (mqbridge/delivery/lane.py:81) 10
-{ROOT}_flush (mqbridge/net/endpoint.py:9);uv_try_write (stream.c:80);writev (libc.so.6) 15
-{ROOT}decode (mqbridge/pulsar/mapping/stored.py:5);decode (mqbridge_native.abi3.so) 10
-{ROOT}uv__io_poll (linux.c:90) 10
-{ROOT}uv__io_poll (linux.c:90);epoll_pwait (libc.so.6) 700
-{ROOT}fetch (mqbridge/rocketmq/client/consumer/pull_loop.py:3);loads (json/__init__.py:3) 10
+ROOT = Path(mqbridge.__file__).parent
+MAIN = "_start (python3.11);main (mqbridge/cli/main.py:9);run_forever (uvloop/loop.pyx:3);"
+RAW = f"""{MAIN}data_received (mqbridge/net/endpoint.py:7);feed (mqbridge/wire/cutter.py:30) 30
+{MAIN}LaneDelivery.run (mqbridge/delivery/lane.py:80);encode (/w/mqbridge/pulsar/mapping/fast/encode.py:4);memcpy (libc.so.6) 20
+{MAIN}LaneDelivery.run (mqbridge/delivery/lane.py:81) 10
+{MAIN}_flush (mqbridge/net/endpoint.py:9);uv_try_write (stream.c:80);writev (libc.so.6) 15
+{MAIN}decode (mqbridge/pulsar/mapping/stored.py:5);decode (mqbridge_native.abi3.so) 10
+{MAIN}uv__io_poll (linux.c:90) 10
+{MAIN}uv__io_poll (linux.c:90);epoll_pwait (libc.so.6) 700
+{MAIN}fetch (mqbridge/rocketmq/client/consumer/pull_loop.py:3);loads (json/__init__.py:3) 10
 _start (python3.11);collect (gcmodule.c:3) 10
 """
 
@@ -55,14 +61,26 @@ def test_library_frames_count_as_their_caller() -> None:
     [
         ("Batch.release_messages (mqbridge/message.py:80)", MAPPING),
         ("route (mqbridge/routes/route.py:80)", DELIVERY),
+        ("rows (mqbridge/log/store/read.py:80)", CLIENT),
+        ("receive (mqbridge/testing/memory/adapter/inbound.py:80)", ADAPTER),
+        ("last_stored (mqbridge/adapter/tools/stored_positions.py:80)", ADAPTER),
         ("get_running_loop (_asynciomodule.c:2)", NET),
         ("run (mqbridge/cli/commands/run.py:80)", None),
         ("memcpy (libc.so.6)", None),
-        ("page (mqbridge/net/secret.py:3)", OTHER),
+        ("import_compiled (mqbridge/native.py:3)", OTHER),
     ],
 )
 def test_the_group_of_a_frame_follows_from_its_file(frame: str, group: str | None) -> None:
     assert group_of(frame) == group
+
+
+def test_the_folders_with_a_group_exist() -> None:
+    folders = [ROOT, *(path.parent for path in ROOT.rglob("adapter") if path.parent != ROOT)]
+    existing = {path.stem for folder in folders for path in folder.iterdir()}
+    assert FOLDERS.keys() <= existing
+    cold = {"cli", "config", "errors", "library", "native", "py", "spark"}  # `native` only chooses an implementation
+    systems = {folder.name for folder in folders}
+    assert {path.stem for path in ROOT.iterdir() if not path.name.startswith("__")} - systems <= FOLDERS.keys() | cold
 
 
 def test_the_flame_graph_leaves_out_narrow_frames() -> None:
