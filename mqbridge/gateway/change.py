@@ -41,7 +41,9 @@ def compare(old: Config, new: Config, routes: Sequence[Route]) -> Change:
     unchanged_routes = {
         name
         for name, route in running.items()
-        if route.error is None and configured.get(name) == route.config and not route.config.clusters & new_or_changed_clusters
+        if route.state.error is None
+        and configured.get(name) == route.config
+        and not route.config.clusters & new_or_changed_clusters
     }
     return Change(
         clusters_to_connect={name: cluster for name, cluster in new.clusters.items() if name in new_or_changed_clusters},

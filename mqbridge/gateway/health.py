@@ -39,7 +39,7 @@ def stuck_targets(route: Route, now: float) -> dict[str, str]:
     """
     return {
         label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends_in_flight} sends are in flight"
-        for label, progresses in route.progress.items()
+        for label, progresses in route.state.progress.items()
         for progress in progresses
         if progress.waiting_s(now) >= STUCK_S
     }
@@ -50,6 +50,7 @@ def route_failures(route: Route) -> dict[str, str]:
 
     The keys are `ROUTE`, if the route has failed or waits to join its group again, and `ROUTE PARTITION` for stopped partitions.
     """
-    failure = route.error or route.retry_reason
+    state = route.state
+    failure = state.error or state.retry_reason
     failures = {} if failure is None else {route.name: str(failure)}
-    return failures | {f"{route.name} {partition}": why for partition, why in route.stopped.items()}
+    return failures | {f"{route.name} {partition}": why for partition, why in state.stopped.items()}

@@ -117,7 +117,7 @@ class StatusServer:
             name: why for route in gateway.routes for name, why in unreachable_clusters(gateway.clusters, route).items()
         }
         stuck = {f"{route.name} {label}": why for route in gateway.routes for label, why in stuck_targets(route, now).items()}
-        unprotected = {f"{route.name} {label}": why for route in gateway.routes for label, why in route.unprotected.items()}
+        unprotected = {f"{route.name} {label}": why for route in gateway.routes for label, why in route.state.unprotected.items()}
         ready = gateway.ready and not (stopped or unreachable or stuck or unprotected)
         last_reload = gateway.reloader.last
         body = {
@@ -132,7 +132,7 @@ class StatusServer:
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _routes(self, _: Request) -> Response:
-        return JSONResponse([self._route_state(route) for route in self._gateway.routes])
+        return JSONResponse([self._describe(route) for route in self._gateway.routes])
 
     async def _reload(self, _: Request) -> Response:
         reloader = self._gateway.reloader
@@ -142,19 +142,19 @@ class StatusServer:
         result = await reloader.reload()
         return JSONResponse(result.as_dict(), status_code=422 if result.problems else 200)
 
-    def _route_state(self, route: Route) -> dict[str, Any]:
+    def _describe(self, route: Route) -> dict[str, Any]:
         """Return the object for `/routes` about one route."""
-        now = asyncio.get_running_loop().time()
+        now, state = asyncio.get_running_loop().time(), route.state
         lag, unreachable = self._gateway.lag.of(route), unreachable_clusters(self._gateway.clusters, route)
         waiting_s = {  # by target: time since its last receipt while sends are in flight
-            label: max(progress.waiting_s(now) for progress in progresses) for label, progresses in route.progress.items()
+            label: max(progress.waiting_s(now) for progress in progresses) for label, progresses in state.progress.items()
         }
-        blocked_by = route.retry_reason or next((f"cluster {name} {why}" for name, why in unreachable.items()), None)
+        blocked_by = state.retry_reason or next((f"cluster {name} {why}" for name, why in unreachable.items()), None)
         return {
             "name": route.name,
-            **route.counters.totals(),
-            "in_flight_bytes": route.budget.used,
-            "in_flight_messages": route.in_flight_messages,
+            **state.counters.totals(),
+            "in_flight_bytes": state.budget.used,
+            "in_flight_messages": state.in_flight_messages,
             "lag": {
                 "total": None if lag.measured_at is None else lag.total,
                 "unit": lag.unit,
@@ -163,14 +163,14 @@ class StatusServer:
                 "problem": lag.problem,
             },
             "lanes": {  # by partition: the position after the last batch that is stored with all batches before it
-                str(partition): ":".join(map(str, delivery.position or ())) for partition, delivery in route.deliveries.items()
+                str(partition): ":".join(map(str, delivery.position or ())) for partition, delivery in state.deliveries.items()
             },
-            "targets": route.target_partitions,  # number of target partitions, by source topic and target label
+            "targets": state.target_partitions,  # number of target partitions, by source topic and target label
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
-            "stopped": {str(partition): why for partition, why in route.stopped.items()},
-            "unprotected": dict(route.unprotected),
+            "stopped": {str(partition): why for partition, why in state.stopped.items()},
+            "unprotected": dict(state.unprotected),
             "warnings": route.warnings.current,
-            "error": None if route.error is None else str(route.error),
+            "error": None if state.error is None else str(state.error),
             "retrying": None if blocked_by is None else str(blocked_by),
         }
 

@@ -99,7 +99,7 @@ class LagWatch:
             problem = "is not connected" if cluster is None else "cannot report the lag without admin_url"
             raise ClusterError(f"cluster {name!r} {problem}", Failure.FATAL)
         backlogs: dict[TopicPartition, int] = {}
-        for topic in list(route.target_partitions):  # its keys are the source topics
+        for topic in list(route.state.target_partitions):  # its keys are the source topics
             try:
                 async with asyncio.timeout(TOPIC_TIMEOUT_S):
                     backlog = await _topic_backlog(cluster, operations, topic, route)
@@ -130,4 +130,4 @@ async def _topic_backlog(cluster: Cluster, operations: Operations, topic: str, r
 
 def _assigned_partitions(route: Route, topic: str) -> Collection[str]:
     """Return the names of the topic's partitions that are assigned to this gateway, also of those that it has stopped reading."""
-    return {partition.name for partition in (*route.deliveries, *route.stopped) if partition.topic == topic}
+    return {partition.name for partition in (*route.state.deliveries, *route.state.stopped) if partition.topic == topic}

@@ -1,4 +1,4 @@
-"""Logs a status line per route at intervals: its progress, or what blocks it."""
+"""Logs what the routes do: a status line per route at intervals, and each route that waits for its first partition."""
 
 import asyncio
 import logging
@@ -13,6 +13,10 @@ log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 30.0
 """Pause between two status lines of a route."""
+ASSIGNMENT_CHECK_S = 1.0
+"""Pause between two checks whether routes have a partition."""
+UNASSIGNED_LOG_S = 5.0
+"""Seconds without a partition after which the wait is logged; most assignments take less."""
 
 
 class ReportedGateway(Protocol):
@@ -29,7 +33,7 @@ async def report(gateway: ReportedGateway) -> None:
     while True:
         await asyncio.sleep(REPORT_INTERVAL_S)
         for route in gateway.routes:
-            stored = route.counters.stored
+            stored = route.state.counters.stored
             rate = (stored - stored_before.get(route.name, 0)) / REPORT_INTERVAL_S
             stored_before[route.name] = stored
             log.info("status: %s", status_line(gateway, route, rate))
@@ -37,20 +41,42 @@ async def report(gateway: ReportedGateway) -> None:
 
 def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:
     """Return the status line of a route; `rate` is in messages per second."""
-    counters, lag = route.counters, gateway.lag.of(route)
+    state, counters, lag = route.state, route.state.counters, gateway.lag.of(route)
     parts = [
         f"route {route.name}: {counters.stored:,} messages stored, {rate:,.0f} per second",
-        f"{len(route.deliveries)} partitions",
-        f"{route.in_flight_messages:,} messages ({size_text(route.budget.used)}) in flight",
+        f"{len(state.deliveries)} partitions",
+        f"{state.in_flight_messages:,} messages ({size_text(state.budget.used)}) in flight",
         f"{counters.dead:,} dead letters",
     ]
     now = asyncio.get_running_loop().time()
     if lag.measured_at is not None:
         parts.append(f"lag {lag.total:,} {lag.unit} {now - lag.measured_at:.0f} s ago")
     parts += [f"target {label}: {why}" for label, why in stuck_targets(route, now).items()]
-    parts += [f"target {label} is unprotected: {why}" for label, why in route.unprotected.items()]
+    parts += [f"target {label} is unprotected: {why}" for label, why in state.unprotected.items()]
     parts += [f"cluster {name} {why}" for name, why in unreachable_clusters(gateway.clusters, route).items()]
     return "; ".join(parts)
+
+
+async def log_unassigned_routes(gateway: ReportedGateway) -> None:
+    """Log each membership without a partition once, until cancelled.
+
+    A user could take the wait for a fault: on TubeMQ the first assignment may take half a minute.
+    """
+    logged: dict[str, int] = {}  # by route: which of its memberships was logged last, counted from 1
+    while True:
+        await asyncio.sleep(ASSIGNMENT_CHECK_S)
+        now = asyncio.get_running_loop().time()
+        for route in gateway.routes:
+            waited, memberships = route.state.unassigned_for(now), route.state.memberships
+            if waited >= UNASSIGNED_LOG_S and logged.get(route.name) != memberships:
+                logged[route.name] = memberships
+                log.info(
+                    "route %s is a member of group %s and has waited %.0f s for its first partition: some systems take half "
+                    "a minute; after that, check whether other members of the group hold all partitions",
+                    route.name,
+                    route.config.source.group,
+                    waited,
+                )
 
 
 def size_text(size: int) -> str:

@@ -32,10 +32,9 @@ from mqbridge.gateway.http import StatusServer
 from mqbridge.gateway.idle_watch import IdleWatch
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.reload import Reloader
-from mqbridge.gateway.report import report
+from mqbridge.gateway.report import log_unassigned_routes, report
 from mqbridge.gateway.run_result import RunResult, route_result
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.routes.assignment import log_unassigned_routes
 from mqbridge.routes.closing import GRACE_S, wait_by_deadline
 from mqbridge.routes.plan import Plan, Planner, is_transient, raise_problems
 from mqbridge.routes.route import Route
@@ -110,7 +109,7 @@ class Gateway:
             self._start_routes(self.routes)
             self.ready = True
             helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
-            helpers.append(spawn(log_unassigned_routes(lambda: self.routes), "assignments"))
+            helpers.append(spawn(log_unassigned_routes(self), "assignments"))
             try:
                 unread = await self._wait_for_end(until_idle_s)
             finally:
@@ -228,7 +227,7 @@ class Gateway:
         else:
             for route in [route for route, plan in plans.items() if plan.problems and all(map(is_transient, plan.problems))]:
                 problem = plans.pop(route).problems[0]
-                route.retry_reason = self.initial_connections.error_of(route.config.clusters) or problem
+                route.state.wait_after(self.initial_connections.error_of(route.config.clusters) or problem)
         raise_problems(list(plans.values()))
         for route, plan in plans.items():
             try:
@@ -236,7 +235,7 @@ class Gateway:
             except ClusterError as error:
                 if fail_fast or not is_transient(error):
                     raise
-                route.retry_reason = error
+                route.state.wait_after(error)
                 for other_plan in plans.values():  # other plans may rely on topics that this route did not create
                     other_plan.is_provisional = True
 
@@ -259,11 +258,11 @@ class Gateway:
         """Show the error of a cluster that is not connected yet as the reason why its routes wait."""
         for route in self.routes:
             if name in route.config.clusters:
-                route.retry_reason = error
+                route.state.wait_after(error)
 
     def _make_route(self, config: RouteConfig, clusters: Mapping[str, Cluster], drain_s: float) -> Route:
         """Make a route; if it replaces a running route of the same name, it takes over the totals of that route."""
-        counters = next((route.counters for route in self.routes if route.name == config.name), Counters())
+        counters = next((route.state.counters for route in self.routes if route.name == config.name), Counters())
         wait_connected = partial(self.initial_connections.wait_connected, config.clusters)
         pending = partial(self._earlier_pending_routes, config.name)
         return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending)

@@ -67,10 +67,11 @@ class RunResult:
 
 def route_result(route: Route, unread: Mapping[str, str]) -> RouteResult:
     """Return the result of a route."""
+    state = route.state
     return RouteResult(
         name=route.name,
-        counters=route.counters,
-        error=None if route.error is None else str(route.error),
-        stopped={str(partition): reason for partition, reason in route.stopped.items()},
+        counters=state.counters,
+        error=None if state.error is None else str(state.error),
+        stopped={str(partition): reason for partition, reason in state.stopped.items()},
         unread=unread,
     )

@@ -55,8 +55,8 @@ async def already_connected() -> float:
     return 0.0
 
 
-class Route(RouteState):
-    """One route of the configuration, from `prepare` and `run` to its end.
+class Route:
+    """One route of the configuration, from `prepare` and `run` to its end; `state` says what it is doing.
 
     Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `counters` continue
     the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time
@@ -74,25 +74,34 @@ class Route(RouteState):
         wait_connected: Callable[[], Awaitable[float]] = already_connected,
         pending_routes: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
-        super().__init__(config, Counters() if counters is None else counters)
-        self._wait_connected, self._pending_routes = wait_connected, pending_routes
-        self._clusters = {name: clusters[name] for name in config.clusters}
+        self.name, self.config = config.name, config
         self.source = clusters[config.source.cluster]
-        self._checkpoints = checkpoints
+        """The cluster of the source topics."""
+        self._clusters = {name: clusters[name] for name in config.clusters}
+        self._wait_connected, self._pending_routes = wait_connected, pending_routes
+        self._checkpoints, self._drain_s = checkpoints, drain_s
+        self.state = RouteState(config, Counters() if counters is None else counters, self._make_endpoints())
+        self.warnings = RouteWarnings(self.name, self._fetch_warnings)
+        """Warnings about retention that deletes messages of its topics before they are consumed."""
         self._gap_check = GapCheck(self.name, config.source.group, self.source, checkpoints)
         self._positions = RoutePositions(config.name, config.source.group, config.source.cluster, checkpoints)
-        self._drain_s = drain_s
-        self._endpoints = self._make_endpoints()
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
         """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning."""
         self._next_endpoints: RouteEndpoints | None = None
         """Endpoints that are open already for the next membership; None if the current ones stay in use."""
+        self._stop_requested = asyncio.Event()
         self._deadline: float | None = None
         """The deadline given to `stop`, or its default; None until then."""
         self._rejoin_backoff = Backoff(initial_s=MIN_REJOIN_PAUSE_S, max_s=MAX_REJOIN_PAUSE_S)
         self._looped_logged_at = float("-inf")
-        self.warnings = RouteWarnings(self.name, self._fetch_warnings)
-        """Warnings about retention that deletes messages of its topics before they are consumed."""
+
+    @property
+    def is_pending(self) -> bool:
+        """True if the route has not opened its targets yet and is not being stopped.
+
+        Other routes are then planned as if the topics that it will create existed.
+        """
+        return not (self.state.endpoints.is_open or self._stop_requested.is_set())
 
     async def prepare(self, plan: Plan | None = None) -> None:
         """Carry out the plan, or a new one if it is None: create missing targets, and open every outbound.
@@ -100,31 +109,32 @@ class Route(RouteState):
         Raises ConfigError or ClusterError. If this was not called before `run`, `run` calls it when the clusters are connected,
         and retries transient failures.
         """
-        await self._endpoints.open(plan, self._drain_deadline)
-        self._initial_partitions = self._endpoints.source_partition_names
+        await self.state.endpoints.open(plan, self._drain_deadline)
+        self._initial_partitions = self.state.endpoints.source_partition_names
 
     async def run(self) -> None:
-        """Consume and deliver until `stop` or a failure that is not transient; that failure is in `error`, not raised."""
+        """Consume and deliver until `stop` or a failure that is not transient; that failure is in `state.error`, not raised."""
+        state = self.state
         retention_check: asyncio.Task[None] | None = None
         try:
             while not self._stop_requested.is_set():
                 try:
-                    if not self._endpoints.is_open:
+                    if not state.endpoints.is_open:
                         await self._open_endpoints()
-                    if self._endpoints.is_open and not self._stop_requested.is_set():
+                    if state.endpoints.is_open and not self._stop_requested.is_set():
                         retention_check = retention_check or spawn(self.warnings.run(), f"retention warnings of {self.name}")
                         await self._consume()
                 except ClusterError as error:
                     if not is_transient(error):
                         raise
-                    self.retry_reason = error
-                if self._next_endpoints is not None:
-                    old, self._endpoints, self._next_endpoints = self._endpoints, self._next_endpoints, None
-                    await self._close_endpoints(old, self._drain_deadline())
-                elif self.retry_reason is None:  # the membership was stopped
+                    state.wait_after(error)
+                if (new_endpoints := self._next_endpoints) is not None:
+                    self._next_endpoints = None
+                    await self._close_endpoints(state.replace_endpoints(new_endpoints), self._drain_deadline())
+                elif state.retry_reason is None:  # the membership was stopped
                     return
                 else:
-                    await self._pause_before_rejoin(self.retry_reason)
+                    await self._pause_before_rejoin(state.retry_reason)
         except Exception as error:  # noqa: BLE001 - a bug, too, stops only this route
             self._fail(error)
         finally:
@@ -134,13 +144,13 @@ class Route(RouteState):
         """Stop receiving; `run` then drains until the deadline and returns. The default is the time set by `drain_within`."""
         self._deadline = self._drain_deadline() if deadline is None else deadline
         self._stop_requested.set()
-        if self._membership is not None:
-            self._membership.stop(self._deadline)
+        if (membership := self.state.membership) is not None:
+            membership.stop(self._deadline)
 
     def request_refresh(self) -> None:
         """Request a check of the source topics without waiting for the next interval."""
-        if self._membership is not None:
-            self._membership.refresh_requested.set()
+        if (membership := self.state.membership) is not None:
+            membership.refresh_requested.set()
 
     def drain_within(self, seconds: float) -> None:
         """Set the time in seconds for draining and leaving the group when a membership ends."""
@@ -148,7 +158,7 @@ class Route(RouteState):
 
     async def close(self, deadline: float | None = None) -> None:
         """Close all endpoints; a second call does nothing."""
-        await self._close_endpoints(self._endpoints, deadline)
+        await self._close_endpoints(self.state.endpoints, deadline)
         if self._next_endpoints is not None:
             await self._close_endpoints(self._next_endpoints, deadline)
 
@@ -200,18 +210,17 @@ class Route(RouteState):
 
     async def _consume(self) -> None:
         """Run one membership until `stop`, an error, or a change of the endpoints. Raises if it cannot join."""
-        membership = self._membership = GroupMembership(
+        membership = GroupMembership(
             self.config,
             self.source,
-            self._endpoints,
+            self.state.endpoints,
             self._lane_settings(),
             self._gap_check,
             self._initial_partitions,
             self._positions,
             self._on_membership_failure,
         )
-        self.memberships += 1
-        self.retry_reason = None
+        self.state.begin_membership(membership)
         began_at = asyncio.get_running_loop().time()
         membership_task = spawn(membership.run(), f"membership of {self.name}", log_errors=False)
         watcher = spawn(self._watch_clusters(membership), f"watch of {self.name}", log_errors=False)
@@ -244,7 +253,7 @@ class Route(RouteState):
                     await membership.refresh_requested.wait()
             membership.refresh_requested.clear()
             try:
-                if await self._endpoints.refresh():
+                if await self.state.endpoints.refresh():
                     log.info("route %s: its topics or their partitions changed, so the route is opened again", self.name)
                     new_endpoints = self._make_endpoints()
                     await new_endpoints.open(close_deadline=self._drain_deadline)
@@ -264,10 +273,10 @@ class Route(RouteState):
         """
         has_failed = False
         while True:
-            known = self._endpoints.unprotected
+            known = self.state.endpoints.unprotected
             await asyncio.sleep(UNPROTECTED_CHECK_S if known else PROTECTION_CHECK_S)
             try:
-                await self._endpoints.check_unprotected()
+                await self.state.endpoints.check_unprotected()
                 has_failed = False
             except MqbridgeError as error:
                 # A single failure is harmless, since the next check follows soon. Servers often fail one after an outage.
@@ -275,7 +284,7 @@ class Route(RouteState):
                 text = "route %s: checking whether its targets keep messages failed, so the last result counts: %s"
                 log.log(level, text, self.name, error)
                 has_failed = True
-            if new := {label: reason for label, reason in self._endpoints.unprotected.items() if label not in known}:
+            if new := {label: reason for label, reason in self.state.endpoints.unprotected.items() if label not in known}:
                 raise unprotected_error(self.name, new)
 
     def _log_level(self, error: Exception) -> int:
@@ -291,21 +300,20 @@ class Route(RouteState):
 
     def _on_membership_failure(self, error: Exception) -> None:
         """Stop the route if the failure is not transient. The first transient failure becomes `retry_reason`."""
-        if is_transient(error):
-            self.retry_reason = self.retry_reason or error
-        else:
+        if not is_transient(error):
             self._fail(error)
+        elif self.state.retry_reason is None:
+            self.state.wait_after(error)
 
     def _fail(self, error: Exception) -> None:
         """Stop the route with this error; only the first error is kept and logged."""
-        if self.error is None:
-            self.error = error
+        if self.state.stop_with(error):
             expected = isinstance(error, MqbridgeError)
             log.error("route %s stopped: %s", self.name, error if expected else repr(error), exc_info=None if expected else error)
         self._stop_requested.set()
 
     async def _fetch_warnings(self) -> list[str]:
-        return await self._endpoints.warnings()  # of the endpoints in use now: the route may have been reopened
+        return await self.state.endpoints.warnings()  # of the endpoints in use now: the route may have been reopened
 
     def _make_endpoints(self) -> RouteEndpoints:
         return RouteEndpoints(self.config, self._clusters, self._count_looped, self._pending_routes)
@@ -314,10 +322,10 @@ class Route(RouteState):
         delivery, source = self.config.delivery, self.config.source
         limits = {"count": delivery.rate, "size": delivery.rate_bytes}  # per second; the keys are attributes of `Batch`
         return LaneSettings(
-            budget=self.budget,
-            counters=self.counters,
+            budget=self.state.budget,
+            counters=self.state.counters,
             filter=make_filter(source.msg_types, self.config.filter, self._count_filtered),
-            dead_letters=self._endpoints.dead_letters,
+            dead_letters=self.state.endpoints.dead_letters,
             skip_gaps=delivery.on_gap == "continue",
             rates=[(attribute, RateLimit(limit)) for attribute, limit in limits.items() if limit],
             on_progress=self._record_position if self._checkpoints is not None else None,
@@ -329,10 +337,10 @@ class Route(RouteState):
         self._checkpoints.record(self.name, self.config.source.group, batch.partition, batch.next, may_go_back=is_assigned)
 
     def _count_filtered(self, count: int) -> None:
-        self.counters.filtered += count
+        self.state.counters.filtered += count
 
     def _count_looped(self, count: int) -> None:
-        self.counters.looped += count
+        self.state.counters.looped += count
         now = asyncio.get_running_loop().time()
         if now - self._looped_logged_at >= LOOPED_LOG_INTERVAL_S:
             self._looped_logged_at = now
@@ -340,5 +348,5 @@ class Route(RouteState):
                 "route %s: dropping looped messages (their origin is the target, or they passed %d gateways): %d so far",
                 self.name,
                 self.config.delivery.max_hops,
-                self.counters.looped,
+                self.state.counters.looped,
             )

@@ -1,9 +1,11 @@
-"""The current state of a route, which health checks, metrics, `--until-idle` and the summary line read."""
+"""The state of a route: its endpoints and its group membership, and why it waits or has stopped.
+
+`Route` makes the transitions. Health checks, metrics, HTTP, `--until-idle` and the status line read the state.
+"""
 
 import asyncio
 from collections.abc import Mapping
 
-from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
@@ -22,69 +24,101 @@ not idle for as long, so that other routes can subscribe to them.
 
 
 class RouteState:
-    """The state of a route; the subclass `Route` changes it."""
+    """The state of one route, from its creation to its end.
 
-    _endpoints: RouteEndpoints
-    """Source topics and targets that are in use; set by the subclass."""
-    source: Cluster
-    """The cluster of the source topics; set by the subclass."""
+    A route opens its endpoints, and then has one membership after the other. After a transient failure it waits, with the failure
+    as `retry_reason`, until it opens its endpoints again, or begins the next membership. Any other failure ends it, as `error`.
+    """
 
-    def __init__(self, config: RouteConfig, counters: Counters) -> None:
-        self.name = config.name
-        self.config = config
+    def __init__(self, config: RouteConfig, counters: Counters, endpoints: RouteEndpoints) -> None:
         self.counters = counters
         self.budget = Budget(config.delivery.sending_bytes)
         """Limits the bytes of the batches in flight; the source is not read while it is full."""
+        self.endpoints = endpoints
+        """The source topics and targets of the current membership, or of the next one."""
+        self.membership: GroupMembership | None = None
+        """The current or last membership; None before the first."""
+        self.memberships = 0
+        """Number of memberships started so far."""
         self.error: Exception | None = None
         """The error that stopped the route; None while it runs."""
         self.retry_reason: Exception | None = None
         """The transient error because of which the route will open its targets, or join its group, again; None without one."""
-        self.memberships = 0
-        """Number of memberships started so far."""
-        self._membership: GroupMembership | None = None
-        """The current or last membership; None before the first."""
-        self._stop_requested = asyncio.Event()
+        self._source_cluster = config.source.cluster
         self._created_at = asyncio.get_running_loop().time()
+
+    # --- transitions --------------------------------------------------------------------------------------------------
+
+    def begin_membership(self, membership: GroupMembership) -> None:
+        """Begin a membership, which ends the wait after a transient failure."""
+        self.membership = membership
+        self.memberships += 1
+        self.retry_reason = None
+
+    def replace_endpoints(self, endpoints: RouteEndpoints) -> RouteEndpoints:
+        """Use these endpoints from the next membership on; return those that were used before."""
+        before, self.endpoints = self.endpoints, endpoints
+        return before
+
+    def wait_after(self, error: Exception) -> None:
+        """Wait after this transient failure until the next attempt."""
+        self.retry_reason = error
+
+    def stop_with(self, error: Exception) -> bool:
+        """Stop the route with this error. The first error is kept; return True if this is the first."""
+        is_first = self.error is None
+        self.error = self.error or error
+        return is_first
+
+    # --- partitions and targets -----------------------------------------------------------------------------------------
 
     @property
     def deliveries(self) -> Mapping[Partition, LaneDelivery]:
         """The deliveries of the partitions that are assigned and read."""
-        return {} if self._membership is None else self._membership.deliveries
+        return {} if self.membership is None else self.membership.deliveries
 
     @property
     def stopped(self) -> Mapping[Partition, str]:
         """Partitions that are not read, with the reason."""
-        return {} if self._membership is None else self._membership.stopped
+        return {} if self.membership is None else self.membership.stopped
 
     @property
-    def unprotected(self) -> Mapping[str, str]:
-        """Why targets are unprotected, by `CLUSTER/TOPIC`: what is written there is deleted before anybody has read it."""
-        return self._endpoints.unprotected
+    def missing_partitions(self) -> list[Partition]:
+        """Partitions of the source topics that are not assigned: a server is away, or other members have them.
 
-    @property
-    def is_pending(self) -> bool:
-        """True if the route has not opened its targets yet and is not being stopped.
-
-        Other routes are then planned as if the topics that it will create existed.
+        Their `index` is 0, because it is unknown.
         """
-        return not (self._endpoints.is_open or self._stop_requested.is_set())
+        assigned = {(partition.topic, partition.name) for partition in (*self.deliveries, *self.stopped)}
+        return [
+            Partition(self._source_cluster, topic, name, index=0)
+            for topic, names in self.endpoints.source_partition_names.items()
+            for name in sorted(names)
+            if (topic, name) not in assigned
+        ]
 
     @property
     def target_partitions(self) -> dict[str, dict[str, int]]:
         """Number of partitions of each target, by source topic and label."""
         return {
             topic: {target.label: target.outbound.partitions for target in targets}
-            for topic, targets in self._endpoints.targets.items()
+            for topic, targets in self.endpoints.targets.items()
         }
+
+    @property
+    def unprotected(self) -> Mapping[str, str]:
+        """Why targets are unprotected, by `CLUSTER/TOPIC`: what is written there is deleted before anybody has read it."""
+        return self.endpoints.unprotected
 
     @property
     def progress(self) -> Mapping[str, list[TargetProgress]]:
         """Progress of the targets by label; targets of several source topics may have the same label."""
         progress_by_label: dict[str, list[TargetProgress]] = {}
-        for targets in self._endpoints.targets.values():
+        for targets in self.endpoints.targets.values():
             for target in targets:
                 progress_by_label.setdefault(target.label, []).append(target.progress)
         return progress_by_label
+
+    # --- messages in flight -----------------------------------------------------------------------------------------------
 
     @property
     def in_flight_messages(self) -> int:
@@ -103,28 +137,21 @@ class RouteState:
             default=0.0,
         )
 
+    # --- membership and rest ----------------------------------------------------------------------------------------------
+
     @property
     def is_joined(self) -> bool:
         """True while the route is a member of its group, and will stay it."""
-        membership = self._membership
+        membership = self.membership
         has_joined = membership is not None and membership.has_joined and not membership.is_ending
         return has_joined and self.retry_reason is None
 
-    @property
-    def missing_partitions(self) -> list[Partition]:
-        """Partitions of the source topics that are not assigned: a server is away, or other members have them.
-
-        Their `index` is 0, because it is unknown.
-        """
-        membership = self._membership
-        assigned = set() if membership is None else {*membership.deliveries, *membership.stopped}
-        assigned_names = {(partition.topic, partition.name) for partition in assigned}
-        return [
-            Partition(self.config.source.cluster, topic, name, index=0)
-            for topic, names in self._endpoints.source_partition_names.items()
-            for name in sorted(names)
-            if (topic, name) not in assigned_names
-        ]
+    def unassigned_for(self, now: float) -> float:
+        """Return for how many seconds the route has been a member of its group without a partition; 0 in any other state."""
+        membership = self.membership
+        if membership is None or not membership.has_joined or membership.partition_count or self.retry_reason is not None:
+            return 0.0
+        return now - membership.changed_at
 
     def quiet_for(self, now: float) -> float:
         """Return the seconds since the last message, or since the creation of the route; 0 while messages are in flight."""
@@ -139,7 +166,7 @@ class RouteState:
         """
         if self.error is not None:
             return float("inf")
-        membership = self._membership
+        membership = self.membership
         if membership is None or not self.is_joined:
             return 0.0
         is_busy = self.in_flight_batches or not all(delivery.lane.caught_up for delivery in membership.deliveries.values())
@@ -148,10 +175,3 @@ class RouteState:
         if is_busy or (is_incomplete and now - membership.changed_at < ASSIGNMENT_PATIENCE_S):
             return 0.0
         return now - max(self.counters.last_batch_at, membership.changed_at)
-
-    def unassigned_for(self, now: float) -> float:
-        """Return for how many seconds the route has been a member of its group without a partition; 0 in any other state."""
-        membership = self._membership
-        if membership is None or not membership.has_joined or membership.partition_count or self.retry_reason is not None:
-            return 0.0
-        return now - membership.changed_at

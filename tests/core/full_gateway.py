@@ -53,16 +53,16 @@ async def main(case: dict[str, Any]) -> None:
     await asyncio.wait([preparing, task], return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
-    route_state = gateway.routes[0]
+    state = gateway.routes[0].state
     before, unchanged = -1, 0  # the budget is full when nothing has changed in 20 checks
     while unchanged < 20:
         await asyncio.sleep(0.1)
-        now = route_state.counters.received + sum(one.in_flight_batches for one in route_state.deliveries.values())
+        now = state.counters.received + sum(one.in_flight_batches for one in state.deliveries.values())
         unchanged = unchanged + 1 if now == before and now else 0
         before = now
         if task.done():
             task.result()
-    result = {"resident_mb": resident_mb(), "used": route_state.budget.used, "received": route_state.counters.received}
+    result = {"resident_mb": resident_mb(), "used": state.budget.used, "received": state.counters.received}
     print(json.dumps(result), flush=True)
     os._exit(0)
 

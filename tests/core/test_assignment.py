@@ -11,8 +11,8 @@ TOLD = "route r is a member of group g-r and has waited"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqbridge.routes.assignment.CHECK_INTERVAL_S", 0.001)
-    monkeypatch.setattr("mqbridge.routes.assignment.LOG_AFTER_S", 0.01)
+    monkeypatch.setattr("mqbridge.gateway.report.ASSIGNMENT_CHECK_S", 0.001)
+    monkeypatch.setattr("mqbridge.gateway.report.UNASSIGNED_LOG_S", 0.01)
 
 
 async def test_a_route_without_a_partition_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -24,7 +24,7 @@ async def test_a_route_without_a_partition_is_logged_once(world: World, caplog: 
         await until(lambda: TOLD in caplog.text)
         await other.close()
         await until(lambda: everything(world.b, "t") == list(range(5)))
-        assert gateway.routes[0].unassigned_for(float("inf")) == 0.0
+        assert gateway.routes[0].state.unassigned_for(float("inf")) == 0.0
         assert caplog.text.count(TOLD) == 1
 
 
@@ -32,7 +32,7 @@ async def test_a_route_with_a_partition_is_not_logged(world: World, caplog: pyte
     caplog.set_level("INFO")
     fill(world.a, "t", 1, 5)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
-        await until(lambda: gateway.routes[0].deliveries)
+        await until(lambda: gateway.routes[0].state.deliveries)
         caplog.clear()
         await until(lambda: everything(world.b, "t") == list(range(5)))
         assert TOLD not in caplog.text

@@ -58,7 +58,7 @@ async def test_positions_are_written_after_a_lock_is_released(
         lock.close()
         await until(lambda: positions(path) == ["21"])
         await until(lambda: f"the state file {path} can be written again" in caplog.text)
-        assert named(gateway, "r").error is None
+        assert named(gateway, "r").state.error is None
 
 
 async def test_a_file_locked_at_shutdown_is_logged_and_does_not_block(

@@ -215,7 +215,7 @@ async def test_a_healthy_rebalance_is_no_gap(world: World, tmp_path: Path, caplo
         world.a.revoke("t", 0)
         put(world.a, "t", 0, b"520")
         await until(lambda: committed(world.a, "g-r") == 521)
-        assert named(gateway, "r").stopped == {}
+        assert named(gateway, "r").state.stopped == {}
         assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -256,9 +256,9 @@ async def test_the_checkpoint_is_the_low_water_mark_where_acknowledgement_is_ind
         checkpoints = gateway._checkpoints
         assert checkpoints is not None
         world.c.connected.clear()
-        await until(lambda: named(gateway, "r").counters.acknowledged == 80)
+        await until(lambda: named(gateway, "r").state.counters.acknowledged == 80)
         assert checkpoints.load("r", "g-r", Partition("a", "t", "0", 0)) is None
-        assert named(gateway, "r").deliveries[PARTITION].position is None
+        assert named(gateway, "r").state.deliveries[PARTITION].position is None
         world.c.reconnect()
         await until(lambda: committed(world.a, "g-r") == 100)
         assert checkpoints.load("r", "g-r", PARTITION) == (100,)
@@ -283,17 +283,18 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
         await until(lambda: len(world.b.withheld_receipts) == 6)
         fill(world.a, "t", 2, 200, 100)
         world.a.delete_below("t", 0, 120)
-        await until(lambda: found.stopped or found.deliveries[PARTITION]._drain_timeout)
+        await until(lambda: found.state.stopped or found.state.deliveries[PARTITION]._drain_timeout)
         world.b.release_receipts()
-        await until(lambda: found.stopped)
-        assert list(map(str, found.stopped)) == ["a/t/0"]
+        await until(lambda: found.state.stopped)
+        assert list(map(str, found.state.stopped)) == ["a/t/0"]
         await until(lambda: world.a.progress["g-r", "t", 1].committed == 150)
         assert world.a.progress["g-r", "t", 0].committed == 50, "what was in flight before the gap is acknowledged"
         assert released == []
         assert sum("stopped:" in record.message for record in caplog.records) == 1
         for _ in range(5):
             world.a.rebalance("g-r")
-        assert found.idle_for(asyncio.get_running_loop().time() + 3600) > 0, "it does not keep a gateway up that ends when idle"
+        idle_s = found.state.idle_for(asyncio.get_running_loop().time() + 3600)
+        assert idle_s > 0, "it does not keep a gateway up that ends when idle"
         world.a.revoke("t", 0)  # it comes back, and stops again
         await until(lambda: sum("stopped:" in record.message for record in caplog.records) == 2)
     assert len(released) >= 2
@@ -307,11 +308,11 @@ async def test_a_stopped_partition_that_is_revoked_is_no_longer_shown(world: Wor
     world.a.delete_below("t", 0, 70)
     async with running(config, alone=False) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.stopped)
+        await until(lambda: found.state.stopped)
         world.a.unassign("g-r", "t", 0)
         for member in world.a._members["g-r"]:
             member.revoke("t", 0)
-        await until(lambda: not found.stopped)
+        await until(lambda: not found.state.stopped)
 
 
 async def test_a_gap_check_ends_when_its_partition_is_revoked(
@@ -329,11 +330,11 @@ async def test_a_gap_check_ends_when_its_partition_is_revoked(
     monkeypatch.setattr(MemoryCluster, "bounds", silent)
     async with running(config, alone=False) as gateway:
         await asyncio.wait_for(asking.wait(), PATIENCE_S)
-        [lane] = [one.lane for one in named(gateway, "r").deliveries.values()]
+        [lane] = [one.lane for one in named(gateway, "r").state.deliveries.values()]
         for member in world.a._members["g-r"]:
             member.revoke("t", 0)
-        await until(lambda: lane.revoked.is_set() and not named(gateway, "r").deliveries)
+        await until(lambda: lane.revoked.is_set() and not named(gateway, "r").state.deliveries)
         world.a.unassign("g-r", "t", 0)
         world.a.rebalance("g-r")
-        await until(lambda: named(gateway, "r").deliveries)
-    assert named(gateway, "r").error is None, "nor does the end of the session wait for it"
+        await until(lambda: named(gateway, "r").state.deliveries)
+    assert named(gateway, "r").state.error is None, "nor does the end of the session wait for it"

@@ -128,14 +128,14 @@ async def test_the_budget_bounds_the_bytes_in_flight(source: Broker, target: Bro
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     [route] = gateway.routes
-    assert 0 < route.budget.used <= 256 << 10, "half of the limit is for sends"
-    lanes = route.deliveries.values()
+    assert 0 < route.state.budget.used <= 256 << 10, "half of the limit is for sends"
+    lanes = route.state.deliveries.values()
     read_ahead_bytes = sum(delivery.lane.held_bytes for delivery in lanes)  # type: ignore[attr-defined]
     assert read_ahead_bytes <= 256 << 10, "the other half is for batches read ahead, of all partitions together"
     target.release_receipts()
     gateway.stop()
     assert (await task).clean
-    assert route.budget.used == 0
+    assert route.state.budget.used == 0
 
 
 async def test_messages_keep_their_order_during_transient_faults(source: Broker, target: Broker, name: str) -> None:
@@ -351,7 +351,7 @@ async def test_sends_in_flight_are_acknowledged_before_a_gap_is_skipped(source: 
         # Lost before it was read; a lane sees the gap only after all messages before it.
         source.topics["few"][0].append([Message(b"%d" % number, position=(number,)) for number in range(100, 400)])
         source.delete_below("few", 0, 300)
-        while not gateway.routes[0].counters.gaps:
+        while not gateway.routes[0].state.counters.gaps:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         assert committed(source) == 0
@@ -421,7 +421,7 @@ async def test_a_bug_stops_only_its_route(source: Broker, target: Broker, name: 
     task = asyncio.ensure_future(gateway.run())
     while not gateway.ready:
         await asyncio.sleep(0.01)
-    for target_of in gateway.routes[0]._endpoints.targets["orders"]:
+    for target_of in gateway.routes[0].state.endpoints.targets["orders"]:
         target_of.partitioner.divide = broken  # type: ignore[assignment, method-assign]
     put(source, "orders", 0, Message(b"one more"))
     outcome = await task
@@ -434,7 +434,7 @@ async def test_a_bug_when_a_lane_is_assigned_stops_the_route(source: Broker, tar
     task = asyncio.ensure_future(gateway.run())
     while committed(source) < COUNT:
         await asyncio.sleep(0.01)
-    gateway.routes[0]._endpoints.targets.clear()
+    gateway.routes[0].state.endpoints.targets.clear()
     source.revoke("orders", 0)
     outcome = await asyncio.wait_for(task, PATIENCE_S)
     assert outcome.routes[0].error == "'orders'"

@@ -33,15 +33,15 @@ async def test_a_target_grows_with_its_source(world: World, by: str, growing: bo
     )
     async with running(config) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
-        other, session = named(gateway, "other"), named(gateway, "other")._membership
+        other, session = named(gateway, "other"), named(gateway, "other").state.membership
         fill(world.a, "t", 5, 400, first=100)
         await until(lambda: committed(world.a, "g-r") == 500)
-        await until(lambda: named(gateway, "r").target_partitions == {"t": {"b/t": 5}})
+        await until(lambda: named(gateway, "r").state.target_partitions == {"t": {"b/t": 5}})
         put(world.a, "t", 4, b"500")
         await until(lambda: committed(world.a, "g-r") == 501)
-        assert named(gateway, "r").memberships == (1 if growing else 2)
-        assert named(gateway, "r").stopped == {}
-        assert other._membership is session
+        assert named(gateway, "r").state.memberships == (1 if growing else 2)
+        assert named(gateway, "r").state.stopped == {}
+        assert other.state.membership is session
     assert everything(world.b, "t") == list(range(501))
     if by == "identity":
         assert stored(world.b, "t") == stored(world.a, "t")
@@ -57,15 +57,15 @@ async def test_without_create_a_new_partition_waits_for_a_target_partition(
         await until(lambda: committed(world.a, "g-r") == 100)
         fill(world.a, "t", 3, 90, first=100)
         held = named(gateway, "r")
-        await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
-        assert {str(at): why for at, why in held.stopped.items()} == {
+        await until(lambda: committed(world.a, "g-r") == 160 and held.state.stopped)
+        assert {str(at): why for at, why in held.state.stopped.items()} == {
             "a/t/2": "target b/t has no partition for source partition a/t/2: `by: identity` needs "
             "target partition 2, but the target has 2 partitions (0 to 1)"
         }
-        assert [str(partition) for partition in held.deliveries] == ["a/t/0", "a/t/1"]
+        assert [str(partition) for partition in held.state.deliveries] == ["a/t/0", "a/t/1"]
         world.b.create("t", 3)
         await until(lambda: committed(world.a, "g-r") == 190)
-        assert held.stopped == {}
+        assert held.state.stopped == {}
     assert stored(world.b, "t") == stored(world.a, "t")
     assert "a/t/2 waits for its targets: target b/t has no" in caplog.text
 
@@ -76,15 +76,15 @@ async def test_a_partition_that_is_not_in_the_table_waits_alone(world: World) ->
     async with running(world.config(route("r", "a/t", target, source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
         fill(world.a, "t", 3, 90, first=100)
-        await until(lambda: committed(world.a, "g-r") == 160 and named(gateway, "r").stopped)
-        [why] = named(gateway, "r").stopped.values()
+        await until(lambda: committed(world.a, "g-r") == 160 and named(gateway, "r").state.stopped)
+        [why] = named(gateway, "r").state.stopped.values()
         assert why == (
             "target b/t has no partition for source partition a/t/2: the table of `partitions` does not contain this source "
             "partition"
         )
         put(world.a, "t", 0, b"200")
         await until(lambda: committed(world.a, "g-r") == 161)
-        assert named(gateway, "r").error is None
+        assert named(gateway, "r").state.error is None
     progress = world.a.progress["g-r", "t", 2]
     assert progress.committed == 0  # not lost: the partition can be added to the table
 
@@ -106,19 +106,19 @@ async def test_a_waiting_partition_that_is_reassigned_is_shown_correctly(world: 
     grown = asyncio.Event()
 
     def why_not_readable(_: RouteEndpoints, __: Partition) -> str | None:
-        if len(lanes) > 1 and partition in found.deliveries:
+        if len(lanes) > 1 and partition in found.state.deliveries:
             grown.set()
         return None if grown.is_set() else "no place"
 
     monkeypatch.setattr(RouteEndpoints, "why_not_readable", why_not_readable)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.stopped)
+        await until(lambda: found.state.stopped)
         world.a.revoke("t", 0)
         await until(lambda: committed(world.a, "g-r") == 20)
         assert len(lanes) == 2
-        assert [delivery.lane for delivery in found.deliveries.values()] == [lanes[1]]
-        assert found.stopped == {}
+        assert [delivery.lane for delivery in found.state.deliveries.values()] == [lanes[1]]
+        assert found.state.stopped == {}
 
 
 async def test_a_partition_without_a_target_partition_does_not_keep_an_idle_gateway_up(world: World) -> None:
@@ -150,16 +150,16 @@ async def test_new_topics_that_match_a_pattern_are_consumed(world: World, indivi
     )
     async with running(config) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
-        session = named(gateway, "other")._membership
+        session = named(gateway, "other").state.membership
         world.b.faults.receipt_delay_s = 0.02
         for n in range(2, 5):
             fill(world.a, f"t{n}", 3, 300, first=n * 300)
             put(world.a, "t1", 0, b"%d" % (100 + n))
             await until(lambda n=n: everything(world.b, f"copy-{n}") == list(range(n * 300, n * 300 + 300)))  # type: ignore[misc]
         await until(lambda: committed(world.a, "g-r") == 1003)
-        assert 2 <= named(gateway, "r").memberships <= 4
-        assert (named(gateway, "other")._membership, named(gateway, "other").memberships) == (session, 1)
-        assert named(gateway, "r").counters.acknowledged >= 1003
+        assert 2 <= named(gateway, "r").state.memberships <= 4
+        assert (named(gateway, "other").state.membership, named(gateway, "other").state.memberships) == (session, 1)
+        assert named(gateway, "r").state.counters.acknowledged >= 1003
     assert everything(world.b, "copy-1") == [*range(100), 102, 103, 104]
 
 
@@ -169,7 +169,7 @@ async def test_deleted_topics_are_dropped_from_a_route(world: World) -> None:
     async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 200)
         del world.a.topics["t2"]
-        await until(lambda: set(named(gateway, "r").target_partitions) == {"t1"})
+        await until(lambda: set(named(gateway, "r").state.target_partitions) == {"t1"})
         put(world.a, "t1", 0, b"100")
         await until(lambda: everything(world.b, "t1") == list(range(101)))
 
@@ -199,7 +199,7 @@ async def test_a_target_that_cannot_be_opened_leaves_the_route_unchanged(world: 
         await until(lambda: "known topics: route 'r': the topic b/t2 does not exist and cannot be created" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 101)
-        assert named(gateway, "r").memberships == 1
+        assert named(gateway, "r").state.memberships == 1
         world.b.create("t2", 1)
         await until(lambda: committed(world.a, "g-r") == 111)
 
@@ -262,10 +262,10 @@ async def test_targets_in_the_embedded_log_grow(tmp_path: Path) -> None:
 
     await write("t1", 2, b"first")
     task = spawn(gateway.run(), "gateway")
-    await until(lambda: gateway.ready and named(gateway, "r").counters.acknowledged == 20)
+    await until(lambda: gateway.ready and named(gateway, "r").state.counters.acknowledged == 20)
     await write("t1", 4, b"second")
     await write("t2", 1, b"third")
-    await until(lambda: named(gateway, "r").counters.acknowledged == 70)
+    await until(lambda: named(gateway, "r").state.counters.acknowledged == 70)
     bounds = {topic: await gateway.clusters["b"].bounds(topic) for topic in ("t1", "t2")}
     gateway.stop()
     assert (await task).clean
@@ -288,8 +288,8 @@ async def test_a_topic_beyond_the_limit_of_the_group_is_logged_and_the_others_co
         await until(lambda: "known topics: route 'r' selects 3 topics, but a group of 'a' may read at most 2" in caplog.text)
         put(world.a, "t1", 0, b"100")
         await until(lambda: committed(world.a, "g-r") == 201)
-        assert named(gateway, "r").error is None
-        assert named(gateway, "r").memberships == 1
+        assert named(gateway, "r").state.error is None
+        assert named(gateway, "r").state.memberships == 1
     assert "t3" not in world.b.topics
 
 
@@ -315,8 +315,8 @@ async def test_a_partition_without_a_target_partition_is_not_read_while_its_memb
         await until(lambda: committed(world.a, "g-r") == 100)
         fill(world.a, "t", 3, 90, first=100)
         held = named(gateway, "r")
-        await until(lambda: committed(world.a, "g-r") == 160 and held.stopped)
-    assert held.error is None
+        await until(lambda: committed(world.a, "g-r") == 160 and held.state.stopped)
+    assert held.state.error is None
     assert world.a.progress["g-r", "t", 2].committed == 0
 
 
@@ -329,14 +329,14 @@ async def test_later_partitions_and_topics_are_read_from_their_beginning(world: 
     config = world.config(route("r", "a/~t.", by_identity, source_=source), b={"growing_outbound": growing})
     async with running(config) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.deliveries)
+        await until(lambda: found.state.deliveries)
         fill(world.a, "t1", 1, 20, first=100)
         await until(lambda: everything(world.b, "t1") == list(range(100, 120)))
         fill(world.a, "t0", 2, 20, first=200)
         await until(lambda: everything(world.b, "t0") == list(range(200, 220)))
-        assert found.memberships >= 2
+        assert found.state.memberships >= 2
         world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.memberships >= 3 + (not growing))
+        await until(lambda: found.state.memberships >= 3 + (not growing))
         put(world.a, "t0", 0, b"220")
         await until(lambda: everything(world.b, "t0") == list(range(200, 221)))
 
@@ -361,11 +361,11 @@ async def test_later_partitions_of_a_log_are_read_from_their_beginning(tmp_path:
     await write("t1", 1)
     gateway = Gateway(from_dict(config, adapters=adapters), adapters)
     task = spawn(gateway.run(), "gateway")
-    await until(lambda: gateway.ready and named(gateway, "r").deliveries)
+    await until(lambda: gateway.ready and named(gateway, "r").state.deliveries)
     await write("t1", 2, only=1)
-    await until(lambda: named(gateway, "r").counters.acknowledged == 10)
+    await until(lambda: named(gateway, "r").state.counters.acknowledged == 10)
     await write("t2", 2)
-    await until(lambda: named(gateway, "r").counters.acknowledged == 30)
+    await until(lambda: named(gateway, "r").state.counters.acknowledged == 30)
     gateway.stop()
     assert (await task).clean
     await writer.close()

@@ -493,11 +493,11 @@ async def test_a_membership_that_fails_transiently_is_retried(world: World, monk
         await until(lambda: committed(world.a, "g-r") == 50)
         found = named(gateway, "r")
         world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.memberships == 2)
+        await until(lambda: found.state.memberships == 2)
         put(world.a, "t", 0, b"50")
         await until(lambda: committed(world.a, "g-r") == 51)
-        assert found.error is None
-        assert found.retry_reason is None
+        assert found.state.error is None
+        assert found.state.retry_reason is None
 
 
 async def test_the_reason_for_joining_again_is_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,10 +507,10 @@ async def test_the_reason_for_joining_again_is_shown(world: World, monkeypatch: 
         await until(lambda: committed(world.a, "g-r") == 50)
         found = named(gateway, "r")
         world.a.fail("g-r", ClusterError("the coordinator moves"))
-        await until(lambda: found.retry_reason is not None)
-        assert "the coordinator moves" in str(found.retry_reason)
+        await until(lambda: found.state.retry_reason is not None)
+        assert "the coordinator moves" in str(found.state.retry_reason)
         world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))  # the route has no member now
-        assert found.error is None
+        assert found.state.error is None
 
 
 async def test_a_route_stops_while_it_waits_to_join(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,7 +529,7 @@ async def test_a_route_stops_while_it_waits_to_join(world: World, monkeypatch: p
     async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="100ms")) as gateway:
         await asyncio.wait_for(joining.wait(), PATIENCE_S)
     assert cut_short.is_set()
-    assert named(gateway, "r").error is None
+    assert named(gateway, "r").state.error is None
 
 
 @pytest.mark.parametrize("has_letters", [False, True])

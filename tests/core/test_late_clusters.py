@@ -50,11 +50,11 @@ async def test_a_late_cluster_starts_its_routes(world: World, caplog: pytest.Log
     async with started(config) as (gateway, _):
         await until(lambda: everything(world.a, "u") == list(range(10)))  # the other route runs meanwhile
         late = named(gateway, "late")
-        assert (late.memberships, str(late.retry_reason)) == (0, "memory cluster 'b' is disconnected")
+        assert (late.state.memberships, str(late.state.retry_reason)) == (0, "memory cluster 'b' is disconnected")
         await until(lambda: caplog.text.count("cluster b cannot be reached, trying again in ") > 2)  # at debug level
         world.b.reconnect()
         await until(lambda: everything(world.b, "t") == list(range(40)))
-        assert late.retry_reason is None
+        assert late.state.retry_reason is None
         assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "cluster b" in r.getMessage()] == [
             "cluster b cannot be reached, trying again with pauses of up to 15 s: memory cluster 'b' is disconnected"
         ]
@@ -75,7 +75,7 @@ async def test_a_bug_while_connecting_does_not_end_the_attempts(
     monkeypatch.setattr(MemoryCluster, "connect", fail_twice)
     monkeypatch.setattr("mqbridge.gateway.clusters.MIN_CONNECT_PAUSE_S", 0.2)
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
-        await until(lambda: gateway.routes and "ValueError('a bug')" in str(named(gateway, "r").retry_reason))
+        await until(lambda: gateway.routes and "ValueError('a bug')" in str(named(gateway, "r").state.retry_reason))
         await until(lambda: everything(world.b, "t") == list(range(5)))
     assert "cluster b: connecting failed with an unexpected error" in caplog.text
 
@@ -150,7 +150,7 @@ async def test_a_topic_may_be_missing_for_a_while_after_its_cluster_was_reached(
         await until(
             lambda: (
                 "does not exist in cluster 'a' (retrying, because a cluster of the route was connected only recently)"
-                in str(named(gateway, "r").retry_reason)
+                in str(named(gateway, "r").state.retry_reason)
             )
         )
         fill(world.a, "t", 1, 5)
@@ -171,7 +171,7 @@ async def test_a_route_waits_for_a_cluster_that_cannot_describe_topics_yet(world
     monkeypatch.setattr("mqbridge.routes.route.Route.run", hold(run := asyncio.Event(), Route.run))
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, _):
         await until(lambda: gateway.ready)
-        assert str(named(gateway, "r").retry_reason) == "no leader yet"  # before it has begun to run
+        assert str(named(gateway, "r").state.retry_reason) == "no leader yet"  # before it has begun to run
         run.set()
         starting.clear()
         await until(lambda: everything(world.b, "t") == list(range(5)))
@@ -196,9 +196,9 @@ async def test_a_late_route_that_is_refused_stops_alone(world: World, monkeypatc
     async with started(config) as (gateway, _):
         await until(lambda: everything(world.b, "t") == list(range(5)))
         world.c.reconnect()
-        await until(lambda: named(gateway, "late").error is not None)
-        assert str(named(gateway, "late").error) == "route 'late': the topic 'missing' does not exist in cluster 'c'"
-        assert named(gateway, "here").error is None
+        await until(lambda: named(gateway, "late").state.error is not None)
+        assert str(named(gateway, "late").state.error) == "route 'late': the topic 'missing' does not exist in cluster 'c'"
+        assert named(gateway, "here").state.error is None
         assert "late" not in world.b.topics
 
 
@@ -221,12 +221,12 @@ async def test_a_route_waits_for_the_topic_that_a_late_route_creates(world: Worl
         else:
             missing, creation = f"the topic {wanted!r} does not exist in cluster 'b' yet", "creates it"
         why = f"route 'second': {missing}: route 'first', which {creation}, is not open yet"
-        assert str(second.retry_reason) == why
+        assert str(second.state.retry_reason) == why
         await until(lambda: second._rejoin_backoff.has_failed)  # the route has also tried to open by itself
-        assert (second.error, str(second.retry_reason)) == (None, why)
+        assert (second.state.error, str(second.state.retry_reason)) == (None, why)
         fill(world.a, "mi" if "{" in maker[1] else "t", 1, 5)
         world.a.reconnect()
-        await until(lambda: second.memberships and second.retry_reason is None)
+        await until(lambda: second.state.memberships and second.state.retry_reason is None)
         assert "middle" in world.b.topics
 
 
@@ -245,7 +245,7 @@ async def test_a_route_waits_for_a_topic_that_another_route_cannot_create_yet(
     fill(world.a, "t", 1, 5)
     async with started(world.config(route("first", "a/t", "b/t"), route("second", "b/t", "c/t"))) as (gateway, task):
         await until(lambda: gateway.ready or task.done())
-        assert "route 'first', which creates it, is not open yet" in str(named(gateway, "second").retry_reason)
+        assert "route 'first', which creates it, is not open yet" in str(named(gateway, "second").state.retry_reason)
         starting.clear()
         await until(lambda: everything(world.c, "t") == list(range(5)))
 
@@ -259,8 +259,9 @@ async def test_a_route_waits_until_the_outbound_of_a_grown_topic_has_all_partiti
     monkeypatch.setattr(MemoryOutbound, "partitions", few)
     fill(world.a, "t", 3, 5)
     async with started(world.config(route("r", "a/t", end("b/t", partitions={"by": "identity"})))) as (gateway, task):
-        await until(lambda: task.done() or (gateway.routes and named(gateway, "r").retry_reason is not None))
-        assert "accepts messages in only 2 partitions so far, but the route needs 3" in str(named(gateway, "r").retry_reason)
+        await until(lambda: task.done() or (gateway.routes and named(gateway, "r").state.retry_reason is not None))
+        reason = str(named(gateway, "r").state.retry_reason)
+        assert "accepts messages in only 2 partitions so far, but the route needs 3" in reason
         starting.clear()
         await until(lambda: everything(world.b, "t") == everything(world.a, "t"))
 
@@ -285,7 +286,7 @@ async def test_the_first_route_that_can_open_creates_a_shared_target_topic(
     config = world.config(route("first", "a/t", "b/both", "c/t"), route("second", "a/u", "b/both"))
     async with started(config) as (gateway, task):
         await until(lambda: task.done() or set(everything(world.b, "both")) >= set(range(5, 10)))
-        assert named(gateway, "second").error is None
+        assert named(gateway, "second").state.error is None
         world.c.reconnect()
         await until(lambda: everything(world.b, "both") == list(range(10)))
         assert len(world.b.topics["both"]) == 2
@@ -310,7 +311,7 @@ async def test_a_gateway_stops_at_once_while_it_waits_for_a_cluster(world: World
     world.b.disconnect()
     async with started(world.config(route("r", "a/t", "b/t"))) as (gateway, task):
         await until(lambda: gateway.ready)
-        assert str(named(gateway, "r").retry_reason) == "memory cluster 'b' is disconnected"  # from the first attempt on
+        assert str(named(gateway, "r").state.retry_reason) == "memory cluster 'b' is disconnected"  # from the first attempt on
         gateway.stop()
         outcome = await asyncio.wait_for(task, PATIENCE_S)
         assert outcome.clean

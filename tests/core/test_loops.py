@@ -103,7 +103,7 @@ async def test_routes_in_both_directions_do_not_loop(world: World, caplog: pytes
     async with running(world.config(route("there", "a/t", "b/t"), route("back", "b/t", "a/t"))) as gateway:
         await until(lambda: committed(world.a, "g-there") == 600 and committed(world.b, "g-back") == 600)
         assert everything(world.a, "t") == everything(world.b, "t") == list(range(600))
-        assert [(one.counters.looped, one.counters.stored) for one in gateway.routes] == [(300, 300), (300, 300)]
+        assert [(one.state.counters.looped, one.state.counters.stored) for one in gateway.routes] == [(300, 300), (300, 300)]
         put(world.a, "t", 0, b"600")
         await until(lambda: committed(world.b, "g-back") == 601)
         assert everything(world.a, "t") == everything(world.b, "t") == list(range(601))
@@ -130,7 +130,7 @@ async def test_loops_of_gateways_with_different_cluster_names_end(world: World) 
     back["routes"][0]["from"]["cluster"] = "other-b"
     back["routes"][0]["to"][0]["cluster"] = "other-a"
     async with running(there) as first, running(back, alone=False) as second:
-        await until(lambda: named(first, "there").counters.looped + named(second, "back").counters.looped == 10)
+        await until(lambda: named(first, "there").state.counters.looped + named(second, "back").state.counters.looped == 10)
         assert len(world.a.topics["t"][0].messages) + len(world.b.topics["t"][0].messages) == 10 * 9
 
 

@@ -97,7 +97,7 @@ async def test_an_outage_of_the_target_is_seen_everywhere_and_so_is_its_end(
         await page.until('mqbridge_cluster_away_seconds{cluster="b"}', 0.001)
         await page.until('mqbridge_target_waiting_seconds{route="r",target="b/copy"}', 0.001)
         await page.until('mqbridge_retries_total{cluster="b"}', 1)
-        assert await page.metric('mqbridge_target_sends{route="r",target="b/copy"}') == gateway.routes[0].in_flight_batches
+        assert await page.metric('mqbridge_target_sends{route="r",target="b/copy"}') == gateway.routes[0].state.in_flight_batches
         assert await page.metric('mqbridge_partition_lag{partition="1",route="r",topic="t"}') == COUNT / 2
         status, body = await page.ready()
         assert (status, body["ready"]) == (503, False)
@@ -171,7 +171,7 @@ async def test_a_target_without_receipts_for_long_is_not_ready(world: World, pag
         assert await page.metric('mqbridge_target_waiting_seconds{route="r",target="c/copy"}') == 0.0
         assert "target b/copy: no receipt for" in status_line(gateway, gateway.routes[0], 0.0)
         world.b.release_receipts()
-        await until(lambda: gateway.routes[0].in_flight_batches == 0)
+        await until(lambda: gateway.routes[0].state.in_flight_batches == 0)
         assert (await page.ready())[0] == 200
 
 
@@ -179,7 +179,7 @@ async def test_a_slow_target_is_not_stuck(world: World, monkeypatch: pytest.Monk
     """Receipts keep coming, though each batch waits longer than STUCK_S."""
     fill(world.a, "t", 1, 1)
     async with running(world.config(route("r", "a/t", "b/copy"))) as gateway:
-        [[progress]] = gateway.routes[0].progress.values()
+        [[progress]] = gateway.routes[0].state.progress.values()
         await until(lambda: not progress.sends_in_flight)
         clock = asyncio.get_running_loop().time
         begin = clock()
@@ -200,14 +200,14 @@ async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beg
     world.c.create("copy", 2)
     world.c.faults.hold_receipts = True
     async with running(config(world, page, route("r", "a/t", "c/copy")), alone=False) as gateway:
-        await until(lambda: gateway.routes[0].in_flight_messages == COUNT)
+        await until(lambda: gateway.routes[0].state.in_flight_messages == COUNT)
         world.a.progress.clear()  # what a system shows that knows nothing of a group before its first commit
         known = gateway.lag.of(gateway.routes[0])
         known.measured_at, known.partitions = None, {}
         await page.until('mqbridge_lag_age_seconds{route="r"}', 0.0)
         assert (known.total, len(known.partitions)) == (COUNT, 2)
         world.c.release_receipts()
-        await until(lambda: gateway.routes[0].counters.stored == COUNT)
+        await until(lambda: gateway.routes[0].state.counters.stored == COUNT)
 
 
 async def test_series_by_partition_are_bounded_and_totals_are_not(
@@ -240,9 +240,9 @@ async def test_latency_and_times_are_counted_once_per_batch(world: World, page: 
     put(world.a, "u", 0, b"no time")
     routes = route("r", "a/t", "b/t"), route("timeless", "a/u", "b/u")
     async with running(config(world, page, *routes), alone=False) as gateway:
-        await until(lambda: all(one.counters.last_stored_at for one in gateway.routes))
-        await until(lambda: gateway.routes[0].counters.acknowledged == 50)
-        batches = gateway.routes[0].counters.batches
+        await until(lambda: all(one.state.counters.last_stored_at for one in gateway.routes))
+        await until(lambda: gateway.routes[0].state.counters.acknowledged == 50)
+        batches = gateway.routes[0].state.counters.batches
         assert batches == 3
         assert await page.metric('mqbridge_delivery_seconds_count{route="r"}') == batches
         assert await page.metric('mqbridge_end_to_end_seconds_count{route="r"}') == batches
@@ -278,7 +278,7 @@ async def test_the_closing_line_names_returned_messages_and_missing_clusters(
             await until(lambda: len(everything(world.b, "copy")) == COUNT)
             world.b.disconnect()
             put(world.a, "t", 0, *[b"%d" % number for number in range(COUNT)])
-            await until(lambda: gateway.routes[0].in_flight_messages == COUNT)
+            await until(lambda: gateway.routes[0].state.in_flight_messages == COUNT)
     closing_line(outcomes[0])
     first, second = capsys.readouterr().err.splitlines()
     assert f"{COUNT} given back, to be delivered again" in first

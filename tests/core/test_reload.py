@@ -61,13 +61,13 @@ class Watch:
     @staticmethod
     def _look(gateway: Gateway, name: str) -> list[object]:
         one = named(gateway, name)
-        lanes = [delivery for _, delivery in sorted(one.deliveries.items(), key=lambda item: item[0].index)]
+        lanes = [delivery for _, delivery in sorted(one.state.deliveries.items(), key=lambda item: item[0].index)]
         receivers = [delivery._receiver for delivery in lanes]
         return [
             one,
             gateway._tasks[one],
-            one._membership,
-            one._endpoints,
+            one.state.membership,
+            one.state.endpoints,
             gateway.clusters["a"],
             gateway.clusters["b"],
             *lanes,
@@ -100,7 +100,7 @@ async def test_only_what_changed_is_restarted_and_nothing_is_lost(world: World, 
         for n in range(COUNT + 200, COUNT + 300):
             put(world.a, "u", n % 2, b"%d" % n)
         await until(lambda: committed(world.a, "g-changed") == COUNT + 300)
-        assert named(gateway, "changed").counters.acknowledged == COUNT + 300  # totals go on
+        assert named(gateway, "changed").state.counters.acknowledged == COUNT + 300  # totals go on
         watch.assert_same()
     assert everything(world.b, "before") == list(range(COUNT + 300))
     after = everything(world.b, "after")
@@ -237,7 +237,7 @@ async def test_a_reload_restarts_a_stopped_route(world: World, file: Path) -> No
         await until(lambda: committed(world.a, "g-kept") == COUNT and committed(world.a, "g-changed") == COUNT)
         world.b.faults.refuse = lambda message: "too odd" if message.payload == b"300" else None
         put(world.a, "t", 0, b"300")
-        await until(lambda: named(gateway, "kept").error is not None)
+        await until(lambda: named(gateway, "kept").state.error is not None)
         watch = Watch(gateway, "changed")
         world.b.faults.refuse = None
         assert (await gateway.reloader.reload()).routes == {"started": ["kept"], "removed": []}

@@ -54,7 +54,7 @@ async def test_a_late_receipt_does_not_set_a_checkpoint_back(
             answer()
         await until(lambda: checkpoints.load("r", "g-r", partition) == (40,))
         late()
-        await until(lambda: found.counters.stored == 60)
+        await until(lambda: found.state.counters.stored == 60)
         assert checkpoints.load("r", "g-r", partition) == (40,)
         world.b.release_receipts()
 
@@ -162,13 +162,12 @@ async def test_revocations_during_an_outage_add_no_sends(world: World, monkeypat
         world.b.connected.clear()
         put(world.a, "t", 0, *[bytes(1000) for _ in range(60)])
         for _ in range(20):
-            await until(lambda: found.in_flight_batches >= 2)
-            before = found.deliveries
-            lanes = [one.lane for one in before.values()]
+            await until(lambda: found.state.in_flight_batches >= 2)
+            before = set(found.state.deliveries.values())
             world.a.revoke("t", 0)
-            await until(lambda lanes=lanes: all(one.lane not in lanes for one in found.deliveries.values()) and found.deliveries)
+            await until(lambda before=before: found.state.deliveries and before.isdisjoint(found.state.deliveries.values()))
         assert max(queued) <= 64 << 10
-        assert found.budget.used <= 64 << 10
+        assert found.state.budget.used <= 64 << 10
         world.b.reconnect()
         await until(lambda: committed(world.a, "g-r") == 60)
     assert len(world.b.topics["t"][0].messages) == 60
@@ -178,7 +177,7 @@ async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: W
     fill(world.a, "t", 2, 0)
     config = world.config(route("r", "a/t", "b/t", delivery={"in_flight_bytes": "64KiB"}))
     async with running(config, alone=False) as one:
-        [target] = named(one, "r")._endpoints.targets["t"]
+        [target] = named(one, "r").state.endpoints.targets["t"]
         way, real = asyncio.Event(), MemoryOutbound._wait_storable
 
         async def cut(self: MemoryOutbound, send: Any) -> bool:
@@ -189,7 +188,7 @@ async def test_a_partition_that_moves_to_another_gateway_is_stored_once(world: W
 
         monkeypatch.setattr(MemoryOutbound, "_wait_storable", cut)
         put(world.a, "t", 1, *[b"%d" % n for n in range(200)])
-        await until(lambda: named(one, "r").in_flight_batches > 2)
+        await until(lambda: named(one, "r").state.in_flight_batches > 2)
         async with running(config, alone=False):
             await until(lambda: committed(world.a, "g-r") == 200)
             way.set()

@@ -26,7 +26,7 @@ async def test_acknowledgement_waits_for_the_last_target(world: World) -> None:
     async with running(world.config(route("r", "a/t", "b/t", "c/t"))) as gateway:
         await until(lambda: everything(world.b, "t") == ALL and everything(world.c, "t") == ALL)
         assert committed(world.a, "g-r") == 0
-        assert named(gateway, "r").in_flight_batches == COUNT // 20
+        assert named(gateway, "r").state.in_flight_batches == COUNT // 20
         world.c.release_receipts()
         await until(lambda: committed(world.a, "g-r") == COUNT)
     assert everything(world.b, "t") == everything(world.c, "t") == ALL
@@ -43,7 +43,7 @@ async def test_a_slow_target_delays_the_others_only_when_the_budget_is_full(worl
         await until(lambda: committed(world.a, "g-fast") == 4000)
         await until(lambda: len(stored(world.b, "slow")[0]) >= fits)  # the other target has all messages that the budget admits
         assert committed(world.a, "g-slow") == 0
-        assert named(gateway, "slow").budget.used <= 64 << 10
+        assert named(gateway, "slow").state.budget.used <= 64 << 10
         assert len(stored(world.b, "slow")[0]) == fits
         world.c.release_receipts()
         await until(lambda: committed(world.a, "g-slow") == 4000)
@@ -98,9 +98,8 @@ async def test_several_topics_share_one_target_topic(world: World) -> None:
     fill(world.a, "t3", 5, COUNT, first=2 * COUNT)
     async with running(world.config(route("r", "a/t1", "b/all", source_={"topic": None, "topics": ["t1", "~t[23]"]}))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 3 * COUNT)
-        assert (
-            len({id(target.outbound) for targets in named(gateway, "r")._endpoints.targets.values() for target in targets}) == 1
-        )
+        targets = named(gateway, "r").state.endpoints.targets.values()
+        assert len({id(target.outbound) for of_topic in targets for target in of_topic}) == 1
     assert everything(world.b, "all") == list(range(3 * COUNT))
     assert len(world.b.topics["all"]) == 5
     for topic in ("t1", "t2", "t3"):
@@ -122,7 +121,7 @@ async def test_a_source_that_expels_the_group_stops_only_its_route(world: World)
     async with running(world.config(route("r", "a/t", "b/t"), route("other", "a/t", "b/other"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == COUNT)
         world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))
-        await until(lambda: named(gateway, "r").error is not None)
+        await until(lambda: named(gateway, "r").state.error is not None)
         put(world.a, "t", 1, b"%d" % COUNT)
         await until(lambda: everything(world.b, "other") == [*ALL, COUNT])
         await asyncio.sleep(0)

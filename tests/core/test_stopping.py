@@ -41,12 +41,12 @@ async def test_stopping_ends_by_the_deadline_whatever_hangs(
     real_close = MemoryOutbound.close
     async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="200ms"), alone=False) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
-        outbound = gateway.routes[0]._endpoints.targets["t"][0].outbound
+        outbound = gateway.routes[0].state.endpoints.targets["t"][0].outbound
         world.b.connected.clear()
         put(world.a, "t", 0, b"20")
-        await until(lambda: named(gateway, "r").in_flight_batches)
+        await until(lambda: named(gateway, "r").state.in_flight_batches)
         monkeypatch.setattr(what, "release" if what is MemoryLane else "close", hang)
-    assert gateway.routes[0].error is None
+    assert gateway.routes[0].state.error is None
     assert "is abandoned" in caplog.text
     await real_close(outbound, 0.0)  # type: ignore[arg-type]
 
@@ -57,7 +57,7 @@ async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configure
         await until(lambda: committed(world.a, "g-r") == 20)
         world.b.connected.clear()
         put(world.a, "t", 0, b"20")
-        await until(lambda: named(gateway, "r").in_flight_batches)
+        await until(lambda: named(gateway, "r").state.in_flight_batches)
     assert committed(world.a, "g-r") == 20
     assert everything(world.b, "t") == list(range(20)), "sends that are not on the wire are withdrawn"
 
@@ -161,8 +161,8 @@ async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, 
     monkeypatch.setattr(MemoryCluster, "inbound", once)
     async with running(world.config(route("r", "a/t", "b/t"), route("s", "a/u", "b/u"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == committed(world.a, "g-s") == 20)
-        assert [one.error for one in gateway.routes] == [None, None]
-        assert sorted(one.memberships for one in gateway.routes) == [1, 2]
+        assert [one.state.error for one in gateway.routes] == [None, None]
+        assert sorted(one.state.memberships for one in gateway.routes) == [1, 2]
 
 
 async def test_a_join_that_hangs_is_retried(
@@ -182,7 +182,7 @@ async def test_a_join_that_hangs_is_retried(
     monkeypatch.setattr("mqbridge.routes.membership.JOIN_TIMEOUT_PER_PARTITION_S", 0.1)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
-        assert named(gateway, "r").memberships == 2
+        assert named(gateway, "r").state.memberships == 2
     assert "joining group 'g-r' in cluster a did not finish within 0.25 s" in caplog.text
 
 
@@ -197,9 +197,9 @@ async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.
     monkeypatch.setattr(MemoryCluster, "inbound", slow)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.memberships)
+        await until(lambda: found.state.memberships)
         later = asyncio.get_running_loop().time() + 3600
-        assert (found.idle_for(later), found.unassigned_for(later)) == (0, 0)
+        assert (found.state.idle_for(later), found.state.unassigned_for(later)) == (0, 0)
         lets_in.set()
         await until(lambda: committed(world.a, "g-r") == 20)
 
@@ -223,7 +223,7 @@ async def test_a_stop_while_the_last_target_opens_starts_no_membership(
             patch.setattr(MemoryCluster, "outbound", stopped_meanwhile)
             world.b.reconnect()
             await until(gateway._tasks[found].done)
-        assert found.memberships == 0
+        assert found.state.memberships == 0
 
 
 @pytest.mark.parametrize("what", ["lanes", "describe", "inbound"])
@@ -305,7 +305,7 @@ async def test_lanes_drain_although_the_lane_iterator_hangs(world: World, monkey
     async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="1h")) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
         gateway.stop()
-        await until(lambda: not named(gateway, "r").deliveries)
+        await until(lambda: not named(gateway, "r").state.deliveries)
         comes.set()
 
 
@@ -372,7 +372,7 @@ async def test_a_failed_release_at_a_new_topic_stops_nothing(
         fill(world.a, "t1", 1, 20)
         await until(lambda: committed(world.a, "g-r") == 40)
         assert not failures
-        assert named(gateway, "r").error is None
+        assert named(gateway, "r").state.error is None
 
 
 async def test_a_batch_waiting_for_its_rate_keeps_an_idle_gateway_running(world: World) -> None:
@@ -380,7 +380,7 @@ async def test_a_batch_waiting_for_its_rate_keeps_an_idle_gateway_running(world:
     config = world.config(route("r", "a/t", "b/t", delivery={"rate": 20}))
     async with running(config) as gateway:
         found = named(gateway, "r")
-        await until(lambda: found.counters.received and found.deliveries and found.in_flight_batches)
-        await until(lambda: all(one.lane.caught_up for one in found.deliveries.values()))
-        assert found.counters.received != 60
-        assert found.idle_for(asyncio.get_running_loop().time() + 3600) == 0
+        await until(lambda: found.state.counters.received and found.state.deliveries and found.state.in_flight_batches)
+        await until(lambda: all(one.lane.caught_up for one in found.state.deliveries.values()))
+        assert found.state.counters.received != 60
+        assert found.state.idle_for(asyncio.get_running_loop().time() + 3600) == 0

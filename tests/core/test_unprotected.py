@@ -90,7 +90,7 @@ async def test_nothing_is_sent_until_somebody_subscribes(world: World, subscript
         health = await web.get("/health/ready")  # at once: the gateway is never ready before the first check
         assert (health.status_code, health.json()["unprotected"]) == (503, {"r b/t": "t has no group; create one"})
         assert len(world.b.topics["t"]) == 2, "the topic exists, so that consumers can subscribe to it"
-        await until(lambda: len(named(gateway, "r").stopped) == 2)
+        await until(lambda: len(named(gateway, "r").state.stopped) == 2)
         assert set((await web.get("/health/ready")).json()["stopped"].values()) == {WHY}
         [shown] = (await web.get("/routes")).json()
         assert shown["unprotected"] == {"b/t": "t has no group; create one"}
@@ -123,7 +123,7 @@ async def test_the_route_pauses_when_the_last_subscription_is_deleted(world: Wor
     async with observed(world, route("r", "a/t", "b/t")) as (gateway, web):
         await until(lambda: committed(world.a, "g-r") == 10)
         subscriptions.of["t"].clear()
-        await until(lambda: named(gateway, "r").stopped)
+        await until(lambda: named(gateway, "r").state.stopped)
         assert (await web.get("/health/ready")).status_code == 503
         put(world.a, "t", 0, b"10")
         seen = len(subscriptions.checks)
@@ -140,8 +140,8 @@ async def test_only_the_partitions_of_an_unprotected_topic_wait(world: World, su
     fill(world.a, "t2", 1, 10)
     subscriptions.of["t1"] = {"billing"}
     async with running(world.config(route("r", "a/~t[12]", "b/{topic}"))) as gateway:
-        await until(lambda: committed(world.a, "g-r") == 10 and named(gateway, "r").stopped)
-        assert [str(partition) for partition in named(gateway, "r").stopped] == ["a/t2/0"]
+        await until(lambda: committed(world.a, "g-r") == 10 and named(gateway, "r").state.stopped)
+        assert [str(partition) for partition in named(gateway, "r").state.stopped] == ["a/t2/0"]
         assert (everything(world.b, "t1"), everything(world.b, "t2")) == (list(range(10)), [])
 
 
@@ -152,8 +152,8 @@ async def test_a_dead_letter_topic_is_a_target(world: World, subscriptions: Subs
     made = route("r", "a/t", "b/t", delivery={"dead_letter": {"cluster": "c", "topic": "dead", "unread": unread}})
     async with running(world.config(made)) as gateway:
         if unread == "kept":
-            await until(lambda: named(gateway, "r").stopped)
-            assert list(named(gateway, "r").unprotected) == ["c/dead"]
+            await until(lambda: named(gateway, "r").state.stopped)
+            assert list(named(gateway, "r").state.unprotected) == ["c/dead"]
             subscriptions.of["dead"] = {"operator"}
         await until(lambda: committed(world.a, "g-r") == 10)
 
@@ -222,7 +222,7 @@ async def test_a_route_waits_while_its_targets_cannot_be_checked(world: World, s
     subscriptions.failure = Failure.RETRY
     async with observed(world, route("r", "a/t", "b/t")) as (gateway, web):
         assert (await web.get("/health/ready")).json()["stopped"] == {"r": "no answer"}
-        assert named(gateway, "r").memberships == 0
+        assert named(gateway, "r").state.memberships == 0
         subscriptions.failure = None
         await until(lambda: committed(world.a, "g-r") == 10)
         subscriptions.failure = Failure.RETRY  # while it runs, the last result counts
@@ -269,6 +269,6 @@ async def test_a_route_runs_if_it_may_not_read_whether_messages_are_kept(world: 
 async def test_stopping_a_gateway_that_waits_is_clean_of_tasks(world: World) -> None:
     fill(world.a, "t", 1, 10)
     async with running(world.config(route("r", "a/t", "b/t"))) as gateway:
-        await until(lambda: named(gateway, "r").stopped)
+        await until(lambda: named(gateway, "r").state.stopped)
         await asyncio.sleep(0)
     assert committed(world.a, "g-r") == 0

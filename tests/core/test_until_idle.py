@@ -8,7 +8,7 @@ import pytest
 
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Unreachable
-from mqbridge.gateway import idle_watch, unread
+from mqbridge.gateway import idle_watch
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.routes import route_state
@@ -24,7 +24,7 @@ IDLE_S = 0.1
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_watch, "UNKNOWN_PATIENCE_S", 0.5)
     monkeypatch.setattr(idle_watch, "SOURCE_CHECK_S", 0.05)
-    monkeypatch.setattr(unread, "CONFIRM_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(idle_watch, "CONFIRM_TIMEOUT_S", 0.2)
 
 
 class Answers:

@@ -89,18 +89,18 @@ async def test_deleted_ledgers_are_no_gap_when_a_route_opens_again(scene, caplog
                 await scene.delete_ledgers()
             (route,) = gateway.routes
             await scene.admin.create(parse_topic(f"{scene.topic}-new"), 0)
-            while len(route.deliveries) + len(route.stopped) < 3:
+            while len(route.state.deliveries) + len(route.state.stopped) < 3:
                 await asyncio.sleep(0.05)
             await scene.send(10)
             while scene.copied != list(range(30)):
-                assert route.stopped == {}
+                assert route.state.stopped == {}
                 await asyncio.sleep(0.05)
-            assert route.memberships == 2
+            assert route.state.memberships == 2
     finally:
         gateway.stop()
         await running
     assert [text for text in warnings(caplog) if "lost" in text or "unread" in text or "ends at" in text] == []
-    assert route.counters.possible_gaps == 0
+    assert route.state.counters.possible_gaps == 0
 
 
 async def test_messages_skipped_by_an_operator_are_no_gap(scene, caplog):
@@ -168,7 +168,7 @@ async def test_messages_that_may_have_been_deleted_unread_are_a_warning(scene, c
     assert scene.copied == [*range(10), *range(15, 20)]
     (warning,) = warnings(caplog)
     assert "cannot tell whether unread messages were in it" in warning
-    assert gateway.routes[0].counters.possible_gaps == 1
+    assert gateway.routes[0].state.counters.possible_gaps == 1
     caplog.clear()
     await scene.send(5)
     assert (await scene.run(admin=admin)).clean

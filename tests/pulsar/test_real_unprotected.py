@@ -89,22 +89,22 @@ async def test_the_route_waits_for_a_subscription_and_pauses_without_it(
     gateway = Gateway(from_dict(configuration(pulsar, tmp_path, {"topic": topic})))
     running = asyncio.ensure_future(gateway.run())
     try:
-        await until(lambda: gateway.ready and len(gateway.routes[0].stopped) == 2)
+        await until(lambda: gateway.ready and len(gateway.routes[0].state.stopped) == 2)
         [route] = gateway.routes
-        assert "has no subscription and no retention" in route.unprotected[f"pulsar/{topic}"]
+        assert "has no subscription and no retention" in route.state.unprotected[f"pulsar/{topic}"]
         assert stats(pulsar, topic)["msgInCounter"] == 0
         assert sorted(stats(pulsar, topic)["partitions"]) == [f"{topic}-partition-{n}" for n in range(2)]
         await asyncio.to_thread(subscribe, pulsar, topic)
-        await until(lambda: route.counters.stored == 100)
-        assert (dict(route.unprotected), dict(route.stopped)) == ({}, {})
+        await until(lambda: route.state.counters.stored == 100)
+        assert (dict(route.state.unprotected), dict(route.state.stopped)) == ({}, {})
         # One partition without subscription is enough: its messages are lost.
         pulsar.admin("DELETE", f"{topic.replace('://', '/')}-partition-1/subscription/billing")
-        await until(lambda: len(route.stopped) == 2)
-        assert "(partition 1) has no subscription" in route.unprotected[f"pulsar/{topic}"]
+        await until(lambda: len(route.state.stopped) == 2)
+        assert "(partition 1) has no subscription" in route.state.unprotected[f"pulsar/{topic}"]
         await asyncio.to_thread(fill, tmp_path, 50)
         retention = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         pulsar.admin("POST", f"namespaces/{namespace}/retention", retention)
-        await until(lambda: route.counters.stored == 150)
+        await until(lambda: route.state.counters.stored == 150)
         assert stats(pulsar, topic)["msgInCounter"] == 150
     finally:
         gateway.stop()

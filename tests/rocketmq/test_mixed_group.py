@@ -33,12 +33,12 @@ async def test_a_route_reports_a_member_with_other_subscriptions(scene: Scene) -
         route = Route(config.routes[0], clusters, None, 1.0)
         await route.prepare()
         running = spawn(route.run(), "route")
-        await until(lambda: route.retry_reason is not None)
-        assert "java@1" in str(route.retry_reason)
-        assert not route.deliveries
+        await until(lambda: route.state.retry_reason is not None)
+        assert "java@1" in str(route.state.retry_reason)
+        assert not route.state.deliveries
         del scene.groups.members["G"]["java@1"]
-        await until(lambda: route.deliveries)
-        assert route.retry_reason is None
+        await until(lambda: route.state.deliveries)
+        assert route.state.retry_reason is None
         route.stop()
         await running
         await route.close()

@@ -122,7 +122,8 @@ def serve(
 
 def _print_in_flight(gateway: "Gateway") -> None:
     """Print how many batches each route has in flight; called when the process ends without draining."""
-    in_flight = [(route.name, route.in_flight_batches, route.budget.used) for route in gateway.routes if route.in_flight_batches]
+    states = [(route.name, route.state) for route in gateway.routes]
+    in_flight = [(name, state.in_flight_batches, state.budget.used) for name, state in states if state.in_flight_batches]
     for name, batches, size in in_flight:
         print_note(
             f"route {name} leaves {batches} batches in flight ({size / 1e6:,.1f} MB): they are delivered again by the next run"

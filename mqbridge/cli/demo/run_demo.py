@@ -207,7 +207,7 @@ async def _run_gateway(config: Config, total: int, report_progress: ReportProgre
 
     async def report_loop() -> None:
         while True:
-            report_progress("bridge", sum(route.counters.acknowledged for route in gateway.routes), total)
+            report_progress("bridge", sum(route.state.counters.acknowledged for route in gateway.routes), total)
             await asyncio.sleep(PROGRESS_INTERVAL_S)
 
     reporter = spawn(report_loop(), "progress")

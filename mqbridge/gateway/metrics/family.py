@@ -8,6 +8,7 @@ from mqbridge.delivery.counters import Histogram
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.reload import Reloader
 from mqbridge.routes.route import Route
+from mqbridge.routes.route_state import RouteState
 
 
 class MeteredGateway(Protocol):
@@ -48,11 +49,11 @@ ROUTE = ("route",)
 """The labels of a metric with one sample per route."""
 
 
-def of_routes(read: Callable[[Route], Value | None]) -> Callable[[MeteredGateway], Samples]:
+def of_routes(read: Callable[[RouteState], Value | None]) -> Callable[[MeteredGateway], Samples]:
     """Return a function that reads one sample per route; routes whose value is None have no sample."""
 
     def samples(gateway: MeteredGateway) -> Samples:
-        values = ((route, read(route)) for route in gateway.routes)
+        values = ((route, read(route.state)) for route in gateway.routes)
         return [((route.name,), value) for route, value in values if value is not None]
 
     return samples

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from mqbridge.delivery.counters import Counters, Total, declared_totals
 from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples, of_routes
-from mqbridge.routes.route import Route
+from mqbridge.routes.route_state import RouteState
 
 _WHEN_TO_LOOK = {
     "received": "Does anything arrive?",
@@ -30,8 +30,8 @@ def totals() -> Iterator[Family]:
         yield Family(total.metric, "counter", ROUTE, total.description, _WHEN_TO_LOOK[total.name], of_routes(_reader(total)))
 
 
-def _reader(total: Total) -> Callable[[Route], float]:
-    return lambda route: float(getattr(route.counters, total.name))
+def _reader(total: Total) -> Callable[[RouteState], float]:
+    return lambda state: float(getattr(state.counters, total.name))
 
 
 def states() -> Iterator[Family]:
@@ -41,7 +41,7 @@ def states() -> Iterator[Family]:
             "route_up",
             "1 while the route runs, 0 when it stopped",
             "Look here first: 0 needs a person.",
-            lambda route: route.error is None,
+            lambda state: state.error is None,
         ),
         (
             "route_retrying",
@@ -53,43 +53,43 @@ def states() -> Iterator[Family]:
             "route_sessions",
             "Number of group memberships that the route has begun, including those whose join failed",
             "It grows: joins or memberships fail.",
-            lambda route: route.memberships,
+            lambda state: state.memberships,
         ),
         (
             "lanes",
             "Source partitions that this process reads",
             "0 on all instances: nobody reads the source.",
-            lambda route: len(route.deliveries),
+            lambda state: len(state.deliveries),
         ),
         (
             "stopped_partitions",
             "Assigned partitions that are not read, because of an error",
             "Above 0 needs a person.",
-            lambda route: len(route.stopped),
+            lambda state: len(state.stopped),
         ),
         (
             "unprotected_targets",
             "Targets, without those with `unread: may_be_deleted`, whose cluster deletes messages that nobody has read",
             "Above 0: nothing is written there until the topic has a subscription or retention.",
-            lambda route: len(route.unprotected),
+            lambda state: len(state.unprotected),
         ),
         (
             "in_flight_bytes",
             "Bytes received and not yet stored",
             "Near the limit: the target is slow.",
-            lambda route: route.budget.used,
+            lambda state: state.budget.used,
         ),
         (
             "in_flight_limit_bytes",
             "Limit of `mqbridge_in_flight_bytes`: half of the option `in_flight_bytes`; the other half is for reading ahead",
             "Divide `mqbridge_in_flight_bytes` by it.",
-            lambda route: route.budget.limit,
+            lambda state: state.budget.limit,
         ),
         (
             "in_flight_messages",
             "Messages received and not yet stored",
             "How much waits for the targets?",
-            lambda route: route.in_flight_messages,
+            lambda state: state.in_flight_messages,
         ),
         (
             "lane_head_age_seconds",
@@ -101,12 +101,12 @@ def states() -> Iterator[Family]:
         yield Family(f"mqbridge_{name}", "gauge", ROUTE, description, when_to_look, of_routes(read))
 
 
-def _is_retrying(route: Route) -> bool:
-    return route.retry_reason is not None
+def _is_retrying(state: RouteState) -> bool:
+    return state.retry_reason is not None
 
 
-def _oldest_batch_age_s(route: Route) -> float:
-    return route.oldest_age(asyncio.get_running_loop().time())
+def _oldest_batch_age_s(state: RouteState) -> float:
+    return state.oldest_age(asyncio.get_running_loop().time())
 
 
 def times() -> Iterator[Family]:
@@ -136,7 +136,7 @@ def times() -> Iterator[Family]:
         "Time from sending a batch until it and all batches before it are stored, once per batch; waits for rate limits and "
         "budget come before the sending and do not count",
         "It grows: the gateway or a target is slow.",
-        of_routes(lambda route: route.counters.delivery),
+        of_routes(lambda state: state.counters.delivery),
     )
     yield Family(
         "mqbridge_end_to_end_seconds",
@@ -145,15 +145,15 @@ def times() -> Iterator[Family]:
         "Time from publishing a batch's first message until the batch is stored, once per batch, by the clocks of producer and "
         "gateway; empty if the publish time is known only after decoding (systems tubemq and log)",
         "The delay that readers of the target see: the time in the source plus the time of delivery.",
-        of_routes(lambda route: route.counters.end_to_end),
+        of_routes(lambda state: state.counters.end_to_end),
     )
 
 
 def _unix_time_of(read: Callable[[Counters], float]) -> Callable[[MeteredGateway], Samples]:
     """Return a function that reads a loop time from each route's counters and converts it to Unix time; 0 gives no sample."""
 
-    def unix_time(route: Route) -> float | None:
-        loop_time = read(route.counters)
+    def unix_time(state: RouteState) -> float | None:
+        loop_time = read(state.counters)
         if not loop_time:
             return None
         return time.time() - (asyncio.get_running_loop().time() - loop_time)

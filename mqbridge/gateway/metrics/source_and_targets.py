@@ -49,7 +49,7 @@ def _target_states(gateway: MeteredGateway) -> Iterator[tuple[str, str, int, flo
                 sum(progress.sends_in_flight for progress in progresses),
                 label,
             )
-            for label, progresses in route.progress.items()
+            for label, progresses in route.state.progress.items()
         ]
         for seconds, sends, label in sorted(states, reverse=True)[:MAX_TARGET_SERIES]:
             yield route.name, label, sends, seconds
