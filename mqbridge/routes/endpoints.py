@@ -23,8 +23,8 @@ from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.routes.closing import close_by_deadline, no_deadline
-from mqbridge.routes.plan import Plan, Planner, outbound_spec, raise_problems
-from mqbridge.routes.retention_warnings import TopicUse, group_maker, warnings_about
+from mqbridge.routes.plan import Plan, Planner, group_maker, outbound_spec, raise_problems
+from mqbridge.routes.retention_warnings import TopicUse, warnings_about
 from mqbridge.routes.topic_selection import select_source_topics
 from mqbridge.routes.unprotected import describe, unprotected_targets
 from mqbridge.routing.edits import Edit

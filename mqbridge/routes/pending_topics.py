@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 
@@ -19,6 +19,15 @@ def creator_of(wanted: str, cluster: str, pending_routes: Iterable[RouteConfig])
         if any(_matches(wanted, created) for created in _topics_created_by(route, cluster)):
             return route.name
     return None
+
+
+def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator: str) -> ClusterError:
+    """Make the error for a missing topic (a name, or a pattern without a match) that another route will create."""
+    if is_pattern(topic):
+        missing, creation = f"no topic of cluster {cluster!r} matches {topic!r} yet", "may create one"
+    else:
+        missing, creation = f"the topic {topic!r} does not exist in cluster {cluster!r} yet", "creates it"
+    return ClusterError(f"route {route.name!r}: {missing}: route {creator!r}, which {creation}, is not open yet")
 
 
 def _matches(wanted: str, created: str | re.Pattern[str]) -> bool:

@@ -4,13 +4,14 @@ Planning changes nothing in the clusters. `run` checks the plans of all routes b
 shows the same plans, so both report the same problems.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.operations import GroupMaker
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.delivery import DeadLetter, Delivery
@@ -19,9 +20,9 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
-from mqbridge.routes.pending_topics import creator_of
-from mqbridge.routes.retention_warnings import TopicUse, group_maker
-from mqbridge.routes.topic_selection import not_created_yet_error, select_source_topics
+from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
+from mqbridge.routes.retention_warnings import TopicUse
+from mqbridge.routes.topic_selection import select_source_topics
 from mqbridge.routing.partitions import (
     configured_or_needed_partitions,
     partitions_needed,
@@ -131,6 +132,23 @@ def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> 
         stamp_origin=delivery.stamp_origin,
         max_elapsed_s=delivery.retry.max_elapsed,
         options=options,
+    )
+
+
+def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
+    """Return the operations by which `cluster` creates groups, for which it then keeps messages; None if `groups` is empty.
+
+    Raises ConfigError or ClusterError if the cluster cannot create groups.
+    """
+    if not groups:
+        return None
+    operations = cluster.operations
+    if isinstance(operations, GroupMaker):
+        operations.check_create_group()
+        return operations
+    raise ConfigError(
+        f"cluster {cluster.name!r} keeps messages with or without subscriptions: `create.subscriptions` has no effect there",
+        hint="Remove `subscriptions` from `create`; how long messages are kept is a setting of the cluster",
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.operations import GroupMaker
-from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
+from mqbridge.errors import ClusterError, Failure, MqbridgeError
 
 log = logging.getLogger(__name__)
 
@@ -61,23 +60,6 @@ async def warnings_about(uses: Sequence[TopicUse], clusters: Mapping[str, Cluste
 
     warnings_by_use = await asyncio.gather(*(fetch_warnings(use) for use in dict.fromkeys(uses) if not use.may_be_deleted))
     return list(dict.fromkeys(text for texts in warnings_by_use for text in texts))
-
-
-def group_maker(cluster: Cluster, groups: Collection[str]) -> GroupMaker | None:
-    """Return the operations by which `cluster` creates groups, for which it then keeps messages; None if `groups` is empty.
-
-    Raises ConfigError or ClusterError if the cluster cannot create groups.
-    """
-    if not groups:
-        return None
-    operations = cluster.operations
-    if isinstance(operations, GroupMaker):
-        operations.check_create_group()
-        return operations
-    raise ConfigError(
-        f"cluster {cluster.name!r} keeps messages with or without subscriptions: `create.subscriptions` has no effect there",
-        hint="Remove `subscriptions` from `create`; how long messages are kept is a setting of the cluster",
-    )
 
 
 class RouteWarnings:

@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import is_pattern
-from mqbridge.errors import ClusterError, ConfigError
-from mqbridge.routes.pending_topics import creator_of
+from mqbridge.errors import ConfigError
+from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routing.topics import SelectedTopic, select_topics
 
 MAX_EXAMPLES = 3
@@ -54,15 +54,6 @@ async def select_source_topics(
             f"half of them sort before {middle_topic}",
         )
     return selected
-
-
-def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator: str) -> ClusterError:
-    """Make the error for a missing topic (a name, or a pattern without a match) that another route will create."""
-    if is_pattern(topic):
-        missing, creation = f"no topic of cluster {cluster!r} matches {topic!r} yet", "may create one"
-    else:
-        missing, creation = f"the topic {topic!r} does not exist in cluster {cluster!r} yet", "creates it"
-    return ClusterError(f"route {route.name!r}: {missing}: route {creator!r}, which {creation}, is not open yet")
 
 
 def _similar_names(names_and_patterns: Sequence[str], existing: Sequence[str]) -> str:
