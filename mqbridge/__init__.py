@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PulsarClient", "RocketMQClient", "TubeMQClient", "__version__"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _CLIENTS = {
     "PulsarClient": "mqbridge.pulsar.library.client",

@@ -24,6 +24,7 @@ RUN_PAGES = {
 OUTSIDE = {
     "apt-get": "changes the machine; tests/prerequisites.sh does the same where it may",
     "docker": "no engine where the tests run",
+    "git": "changes the repository",
     "keytool": "a part of the JDK; the authority of the tests is tests/kit/authority.py",
     "mqadmin": "a tool of RocketMQ's distribution; its commands are sent by tests/kit/rocketmq_lock.py",
     "openssl": "the authority of the tests is tests/kit/authority.py",
@@ -34,7 +35,7 @@ OUTSIDE = {
     "spark-submit": "needs YARN or Kubernetes; tests/spark/test_cluster.py runs on a standalone cluster",
     "venv-pack": "packs for YARN",
 }
-HARMLESS = {"cd", "curl", "echo", "export", "mv", "pip", "printf", "python", "python3.11", "source", "sudo"}
+HARMLESS = {"cd", "curl", "date", "echo", "export", "mv", "pip", "printf", "python", "python3.11", "rm", "source", "sudo"}
 """Shell programs that need no test, and programs that the test of their page runs."""
 SHELL_BLOCKS = [block for page in pages() for block in blocks(page, "sh", "bash")]
 
