@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import sqlite3
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError,
 from mqbridge.log.adapter import ADAPTER
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.outbound import MAX_ROW_BYTES, MAX_ROW_MESSAGES
-from mqbridge.log.store import append, schema
+from mqbridge.log.store import append, database, schema
 from mqbridge.log.store.append import write_group
+from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share
+from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
 from tests.kit.conversation import until
 from tests.log.conftest import OpenLog, lane_of, outbound_of
@@ -39,6 +42,34 @@ async def test_stored_messages_are_read_after_reopening(open_log: OpenLog) -> No
     await first.close()
     _, lane = await lane_of(await open_log())
     assert numbers((await lane.receive()).messages) == list(range(10))
+
+
+async def test_a_connection_that_opens_after_the_cancellation_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway was stopped while it started. The thread goes on: it opens the file when another process unlocks it."""
+    is_opening, may_open, connections = threading.Event(), threading.Event(), list[sqlite3.Connection]()
+
+    def open_slowly(*arguments: Any) -> sqlite3.Connection:
+        is_opening.set()
+        assert may_open.wait(PATIENCE_S)
+        connections.append(schema.open_connection(*arguments))
+        return connections[0]
+
+    monkeypatch.setattr(database, "open_connection", open_slowly)
+    cluster = LogCluster("log", LogSettings(path=tmp_path / "f.db"))
+    connecting = asyncio.ensure_future(cluster.connect())
+    await until(is_opening.is_set)
+    await cancel(connecting)
+    await cluster.close()
+    may_open.set()
+    await until(lambda: connections and is_closed(connections[0]))
+
+
+def is_closed(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.total_changes  # noqa: B018 - raises if it is closed
+    except sqlite3.ProgrammingError:
+        return True
+    return False
 
 
 async def test_stored_messages_are_freed_without_garbage_collection(open_log: OpenLog) -> None:

@@ -12,8 +12,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from mqbridge.adapter.tools.deadlines import seconds_until
@@ -92,10 +91,11 @@ class Store:
         """Start a thread, named by its role, and open its connection."""
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
         config = self.config
-        connect = partial(open_connection, config.path, config.synchronous, config.busy_timeout)
+        opening = executor.submit(open_connection, config.path, config.synchronous, config.busy_timeout)
         try:
-            return executor, await asyncio.get_running_loop().run_in_executor(executor, connect)
-        except ClusterError:
+            return executor, await asyncio.wrap_future(opening)
+        except BaseException:
+            opening.add_done_callback(_close_unused)  # after a cancellation, the thread may still open it
             executor.shutdown(wait=False)
             raise
 
@@ -203,6 +203,12 @@ class Store:
         age = self.config.retention
         before_ms = None if age is None else now_ms() - int(age * 1000)
         return await self.write(retention.trim, self.config.retention_bytes, before_ms)
+
+
+def _close_unused(opening: "Future[sqlite3.Connection]") -> None:
+    """Close a connection for which nobody waits any more; runs in the thread that opened it."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
