@@ -234,7 +234,7 @@ ACL_EXCEPTION = "AclException"
 
 
 def _names_by_code(codes: type) -> dict[int, str]:
-    return {value: name for name, value in vars(codes).items() if isinstance(value, int)}
+    return {value: name for name, value in vars(codes).items() if name.isupper()}  # not Python's own `__firstlineno__`
 
 
 _REQUEST_NAMES = _names_by_code(Code)
