@@ -92,7 +92,7 @@ def test_a_command_without_the_gateway_loads_no_server(
 def test_a_command_that_opens_no_connection_loads_no_client(arguments: tuple[str, ...]) -> None:
     modules = loaded_modules(*arguments)
     assert modules.isdisjoint({"httpx", "cryptography"})
-    assert not [name for name in modules if re.fullmatch(r"mqbridge\.\w+\.client\.connection(_pool)?", name)]
+    assert not [name for name in modules if re.fullmatch(r"mqbridge\.\w+\.client\.connection\.connection(_pool)?", name)]
 
 
 @pytest.mark.parametrize(
