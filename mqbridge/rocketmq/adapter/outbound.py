@@ -20,6 +20,7 @@ from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import LocalProtocolError
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Partition, Position, Share
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import partition_name
 from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
@@ -64,8 +65,6 @@ class RocketMQOutbound:
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
         """The last send of each partition, by index: its queue and its receipt."""
-        self._pending: dict[asyncio.Future[Receipt], tuple[Queue, list[asyncio.Future[SendResult]]]] = {}
-        """The sends without a receipt: the future of each receipt, with the queue and the requests of the send."""
         self._origin_of = spec.origin_of
         """Returns the origin prefix to stamp on messages of a source partition; None if they keep their origin."""
         self._loop = asyncio.get_running_loop()
@@ -123,14 +122,11 @@ class RocketMQOutbound:
         share.held_bytes = sum(len(request.body) + len(request.properties) for request in requests)
         aggregator = ReceiptAggregator(share.count, failures, self._loop)
         queue = self._queue_of(partition, aggregator.future)
-        results = [self._submit(queue, request) for request in requests]
-        for request, result in zip(requests, results, strict=True):
+        caller = Caller(aggregator.future, share.batch.partition, (aggregator.future,))
+        for request in requests:
+            result = self._submit(queue, request, caller)
             aggregator.add_request(result, request.indexes, partial(_positions, request))
-        future = aggregator.finish_adding()
-        if not future.done():
-            self._pending[future] = queue, results
-            future.add_done_callback(self._pending.pop)
-        return future
+        return aggregator.finish_adding()
 
     def _queue_of(self, partition: int, receipt: "asyncio.Future[Receipt]") -> Queue:
         """Return the queue of a partition, and record `receipt` as that of its last send.
@@ -144,20 +140,16 @@ class RocketMQOutbound:
         self._last_sent[partition] = (queue, receipt)
         return queue
 
-    def _submit(self, queue: Queue, request: EncodedRequest) -> "asyncio.Future[SendResult]":
+    def _submit(self, queue: Queue, request: EncodedRequest, caller: Caller) -> "asyncio.Future[SendResult]":
         if request.is_batch:
-            return self._producer.send_batch(queue, request.body, request.count, request.born)
-        return self._producer.send_single(queue, request.body, request.properties, request.flag, request.sys_flag, request.born)
+            return self._producer.send_batch(queue, request.body, request.count, request.born, caller=caller)
+        return self._producer.send_single(
+            queue, request.body, request.properties, request.flag, request.sys_flag, request.born, caller=caller
+        )
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Cancel the requests of these sends that are not on the wire; the others wait for their responses."""
-        by_queue: dict[Queue, set[asyncio.Future[SendResult]]] = {}
-        for send in sends:
-            if (pending := self._pending.get(send)) is not None:
-                queue, results = pending
-                by_queue.setdefault(queue, set()).update(results)
-        for queue, queue_results in by_queue.items():
-            self._producer.withdraw(queue, queue_results)
+        self._producer.withdraw(frozenset(sends))
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition of a key: its absolute Java hash code modulo the number of queues, as SelectMessageQueueByHash."""

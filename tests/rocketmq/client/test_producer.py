@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.net.window import SendWindow
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection.route_table import Queue
@@ -455,7 +456,7 @@ async def test_close_fails_waiting_sends_after_its_timeout(cluster: Cluster, pro
 
 @pytest.mark.parametrize("code", [Status.TOPIC_NOT_EXIST, Status.NO_PERMISSION, Status.SYSTEM_ERROR])
 async def test_no_message_overtakes_a_failed_one(cluster: Cluster, client: ClusterClient, code: int) -> None:
-    """Messages behind the failed one fail too, even those sent before the caller could know of it; later ones are stored."""
+    """Messages behind the failed one fail too, even those sent before the caller knows of it; later ones are stored."""
     limit = 0.0 if code == Status.SYSTEM_ERROR else None
     producer = client.producer("p", TOPIC, fail_behind=True, max_elapsed_s=limit)
     queue = (await producer.queues())[0]
@@ -463,15 +464,19 @@ async def test_no_message_overtakes_a_failed_one(cluster: Cluster, client: Clust
         cluster.topics.pop(TOPIC)
     cluster.on[Code.SEND_MESSAGE_V2] = in_turn(refuses(code), store)
     sent_late: list[asyncio.Future[SendResult]] = []
-    first = producer.send_single(queue, b"1", b"")
-    behind = [producer.send_single(queue, b"%d" % n, b"") for n in (2, 3)]
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    caller = Caller(owner=None, stream=None, told_by=(told,))
+    first, *behind = [producer.send_single(queue, b"%d" % n, b"", caller=caller) for n in (1, 2, 3)]
     first.add_done_callback(lambda _: sent_late.append(producer.send_single(queue, b"4", b"")))
     outcomes = await asyncio.gather(first, *behind, return_exceptions=True)
     assert all(isinstance(outcome, ClusterError) and outcome.failure is not Failure.REFUSED for outcome in outcomes)
     late = await asyncio.gather(*sent_late, return_exceptions=True)
     assert [type(outcome) for outcome in late] == [type(outcomes[0])]
     assert sum(map(len, cluster.stored.values())) == 0
-    await producer.send_single(queue, b"5", b"")
+    told.add_done_callback(lambda _: sent_late.append(producer.send_single(queue, b"5", b"")))
+    told.set_result(None)
+    await until(lambda: len(sent_late) == 2)
+    await sent_late[1]
     assert [body for stored in cluster.stored.values() for body, _ in stored] == [b"5"]
     await producer.close()
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.client.admin.admin import Admin
 from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
@@ -76,18 +77,33 @@ class QueueProducer:
     # --- sending encoded messages to a given queue ------------------------------------------------------------------
 
     def send_batch(
-        self, queue: Queue, body: bytes, count: int, born: int, *, movable: bool = False
+        self,
+        queue: Queue,
+        body: bytes,
+        count: int,
+        born: int,
+        *,
+        movable: bool = False,
+        caller: Caller | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Send a batch of `count` messages, encoded by `wire.batch`, after all earlier sends to this queue.
 
-        `born` is the born timestamp, ms since the epoch. A `movable` batch may go to another queue if this one fails.
+        `born` is the born timestamp, ms since the epoch. A `movable` batch may go to another queue if this one fails. Without a
+        `caller`, the future that is returned is its owner, and tells the result.
 
         The future fails with ClusterError: REFUSED for messages that the broker does not accept, REFRESH if the queue no longer
         exists, FATAL for a missing permission or topic, RETRY after `max_elapsed_s`.
         """
         # Without properties: a broker appends those of the header to every message, so a UNIQ_KEY would give all the same id.
         header = SendHeader(self.group, self.topic, queue.id, born, properties="", batch=True, default_topic=self.topic)
-        request = SendRequest(Code.SEND_BATCH_MESSAGE, header, body, self._loop.create_future(), movable=movable)
+        request = SendRequest(
+            Code.SEND_BATCH_MESSAGE,
+            header,
+            body,
+            self._loop.create_future(),
+            movable=movable,
+            caller=caller,
+        )
         return self._add(queue, request, count)
 
     def send_single(
@@ -100,14 +116,15 @@ class QueueProducer:
         born: int | None = None,
         *,
         movable: bool = False,
+        caller: Caller | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Send a message with these encoded properties, after all earlier sends to this queue.
 
         `born` is the born timestamp, ms since the epoch; None: now. `flag` (a number of the application) and `sys_flag`
-        (bits of SysFlag) are stored with the message. `movable` and the errors are those of `send_batch`.
+        (bits of SysFlag) are stored with the message. `movable`, `caller` and the errors are those of `send_batch`.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
-        request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable)
+        request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable, caller=caller)
         return self._add(queue, request, count=1)
 
     async def send_oneway(
@@ -168,13 +185,13 @@ class QueueProducer:
             return ClusterError(problem, Failure.REFUSED)
         return None
 
-    def withdraw(self, queue: Queue, sends: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Withdraw these sends to a queue: those that still wait fail with RETRY. Other sends to the queue continue.
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Withdraw the sends whose callers have one of these owners: those that still wait fail with RETRY. Other sends continue.
 
         A send that is in flight gets the result of its response. If it fails, it is not sent again.
         """
-        if (send_queue := self._send_queues.get(queue)) is not None:
-            send_queue.withdraw(sends)
+        for send_queue in list(self._send_queues.values()):
+            send_queue.withdraw(owners)
 
     # --- choosing queues ----------------------------------------------------------------------------------------------
 

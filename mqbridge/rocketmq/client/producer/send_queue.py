@@ -4,12 +4,11 @@ A broker handles the requests of one connection concurrently, so order requires 
 no sequence numbers, so if a response is lost, the request is sent again and may be stored twice.
 
 Send queues work with callbacks, because a task or a timer for each send would be slow. Only the recovery after a failure is a
-task.
+task. The states of a queue are those of its `WaitingSends`.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from mqbridge.errors import (
@@ -22,7 +21,8 @@ from mqbridge.errors import (
     RequestTimeout,
     ServerRefused,
 )
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.send_recovery import SendRecovery
+from mqbridge.net.waiting_sends import SENDING, WaitingSends
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection.connection import Connection
 from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
@@ -36,7 +36,7 @@ from mqbridge.rocketmq.wire.command import Command
 
 AMBIGUOUS_CODES = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
 """Response codes with two possible causes: the queue was removed (its topic has fewer queues now, or its broker is drained), or
-the broker will never accept this request. `_recover_loop` queries the route again to find out which."""
+the broker will never accept this request. `_connect` queries the route again to find out which."""
 
 
 class PartitionSendQueue:
@@ -45,14 +45,18 @@ class PartitionSendQueue:
     def __init__(self, context: SenderContext, queue: Queue) -> None:
         self.queue = queue
         self._context, self._client = context, context.client
-        self._waiting: deque[SendRequest] = deque()
+        self._sends: WaitingSends[SendRequest] = WaitingSends(in_order=context.fail_behind)
+        self._waiting = self._sends.waiting
         self._in_flight: set[SendRequest] = set()
-        self._rejecting_with: MqbridgeError | None = None
-        """The error with which new sends fail at once; see `_reject_new_sends`."""
         self._address: str | None = None
         """Address of the queue's master; None until it is located, and while the route has none or the queue is not writable."""
-        self._recovery: asyncio.Task[None] | None = None
-        """The task that locates the master after a failure; until it ends, nothing is sent."""
+        self._recovery = SendRecovery(
+            self._sends,
+            f"rocketmq sends to {queue_label(queue)}",
+            connect=self._connect,
+            on_error=self._on_connect_error,
+            send=self.pump,
+        )
         self._outage = SendOutage(queue_label(queue), context.max_elapsed_s, context.client.connectivity)
         self._ambiguous: list[tuple[SendRequest, ServerRefused]] = []
         """Waiting requests that got a response with one of AMBIGUOUS_CODES, each with the error of its response."""
@@ -69,26 +73,20 @@ class PartitionSendQueue:
         return not self._outage.is_recent
 
     def add(self, request: SendRequest) -> None:
-        """Send a request after all earlier ones, or fail it at once while new sends are rejected."""
-        if self._rejecting_with is not None:
-            request.fail(self._rejecting_with)
+        """Send a request after all earlier ones, or let it fail while new sends are rejected."""
+        if self._sends.rejection is not None and self._sends.rejects(request):
             return
         self._waiting.append(request)
         self.pump()
 
-    def withdraw(self, futures: Collection["asyncio.Future[SendResult]"]) -> None:
-        """Fail the given sends that wait; those in flight are not sent again if they fail. Other sends keep their order."""
-        for request in self._in_flight:
-            request.withdrawn = request.withdrawn or request.future in futures
-        withdrawn = {request for request in self._waiting if request.future in futures}
-        self._waiting = deque(request for request in self._waiting if request not in withdrawn)
-        self._ambiguous = [(request, error) for request, error in self._ambiguous if request not in withdrawn]
-        for request in withdrawn:
-            self._fail_withdrawn(request)
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Fail the sends of these owners that wait; those in flight are not sent again if they fail. Others keep their order."""
+        self._sends.withdraw(owners, self._in_flight, self._withdrawal_error())
+        self._ambiguous = [(request, error) for request, error in self._ambiguous if request.caller.owner not in owners]
         self.pump()
 
-    def _fail_withdrawn(self, request: SendRequest) -> None:
-        request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} was withdrawn by the caller"))
+    def _withdrawal_error(self) -> ClusterError:
+        return ClusterError(f"a send to queue {queue_label(self.queue)} was withdrawn by the caller")
 
     def on_route(self, route: TopicRoute) -> None:
         """Send later requests to the queue's master in this route. If it lacks a writable one, `pump` starts a recovery."""
@@ -96,15 +94,15 @@ class PartitionSendQueue:
 
     def pump(self) -> None:
         """Send waiting requests, as many as the limits of this queue and of the client allow."""
-        waiting, client = self._waiting, self._client
-        while waiting and self._recovery is None and len(self._in_flight) < self._context.in_flight_per_queue:
+        waiting, sends, client = self._waiting, self._sends, self._client
+        while waiting and sends.link is SENDING and len(self._in_flight) < self._context.in_flight_per_queue:
             request = waiting[0]
             if request.future.done():  # the caller has cancelled it
                 waiting.popleft()
                 continue
             connection = client.pool.ready(self._address) if self._address else None
             if connection is None:
-                self._start_recovery(error=None)
+                self._recovery.start(error=None)
                 return
             if not client.window.reserve(request.size, self.pump):
                 return  # the window calls `pump` again when it has room
@@ -169,7 +167,7 @@ class PartitionSendQueue:
             self._fail_one(request, error, failure)
             return
         if request.withdrawn:
-            self._fail_withdrawn(request)
+            request.fail(self._withdrawal_error())
         else:
             self._waiting.appendleft(request)
             self._client.connectivity.retries += 1
@@ -180,7 +178,7 @@ class PartitionSendQueue:
             return
         if not is_busy(error):  # an overloaded broker is alive: the sends stay here, and are retried after a pause
             self._move_to_other_queues(self.queue.broker)
-        self._start_recovery(error)
+        self._recovery.start(error)
 
     def _move_to_other_queues(self, avoid: str | None) -> None:
         """Move waiting sends that may go to any queue (`movable`) to healthy queues of other brokers than `avoid`.
@@ -188,75 +186,52 @@ class PartitionSendQueue:
         With None, the queues may be at any broker. Sends for which there is no such queue stay here.
         """
         if any(request.movable for request in self._waiting):
-            waiting, self._waiting = self._waiting, deque()
+            waiting = list(self._waiting)
+            self._waiting.clear()
             kept = [request for request in waiting if not (request.movable and self._context.send_elsewhere(request, avoid))]
-            self._waiting.extendleft(reversed(kept))  # in front of any that were added meanwhile
+            self._sends.put_back(kept)  # in front of any that were added meanwhile
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    def _fail_all(self, error: MqbridgeError) -> None:
-        """Fail every waiting send; later sends get the whole `max_elapsed_s` again.
+    def _fail_all(self, error: MqbridgeError, failed: Sequence[SendRequest] = ()) -> None:
+        """Fail these sends and every waiting one; later sends get the whole `max_elapsed_s` again.
 
-        With `fail_behind`, sends that the caller adds before it knows of the failure fail too.
+        With `fail_behind`, sends that are added before their callers know of the failure fail too.
         """
-        waiting, self._waiting = self._waiting, deque()
         self._outage.restart_time_limit()
         self._ambiguous.clear()
-        for request in waiting:
-            request.fail(error)
-        if self._context.fail_behind:
-            self._reject_new_sends(error)
+        self._sends.fail(failed, error)
 
     def _fail_one(self, request: SendRequest, error: MqbridgeError, failure: Failure) -> None:
         """Fail a send; with `fail_behind` also all waiting ones, unless the broker refuses only this message (REFUSED)."""
-        request.fail(error)
         if self._context.fail_behind and failure is not Failure.REFUSED:
+            self._fail_all(error, [request])
+        else:
+            request.fail(error)
+
+    # --- recovery ---------------------------------------------------------------------------------------------------
+
+    async def _connect(self, error: MqbridgeError | None) -> None:
+        """Pause after an error, locate the queue's master, and connect to it; `error` is the last failure, if any.
+
+        Raises ClusterError, and ProtocolError after an invalid response.
+        """
+        if error is not None:
+            await self._outage.wait(error)
+        # Gets the error because some errors show that the known route is outdated.
+        address = await locate(self._context, self.queue, error)
+        self._decide_ambiguous()
+        await self._client.pool.get(address)
+        self._address = address
+
+    def _on_connect_error(self, error: MqbridgeError) -> None:
+        """Move waiting sends to other queues; fail those that remain if the queue is removed or was down for too long."""
+        timed_out, removed = self._outage.record_failure(), isinstance(error, QueueRemoved)
+        # If only the queue was removed, other queues of its broker will do.
+        self._move_to_other_queues(None if removed else self.queue.broker)
+        is_final = isinstance(error, ClusterError) and error.failure in (Failure.FATAL, Failure.REFUSED)
+        if timed_out or removed or is_final:
             self._fail_all(error)
-
-    def _reject_new_sends(self, error: MqbridgeError) -> None:
-        """Fail new sends with this error until the caller knows of the failure; else they would overtake the failed sends.
-
-        The caller's callbacks run two loop iterations later: those of the request's future in the next one, where the adapter
-        completes its receipt, and the receipt's own callbacks in the one after that.
-        """
-        self._rejecting_with = error
-        self._loop.call_soon(self._loop.call_soon, self._accept_new_sends, error)
-
-    def _accept_new_sends(self, error: MqbridgeError) -> None:
-        """End the rejection, unless a later failure has begun another one."""
-        if self._rejecting_with is error:
-            self._rejecting_with = None
-
-    def _start_recovery(self, error: MqbridgeError | None) -> None:
-        if self._recovery is None:
-            self._recovery = spawn(self._recover_loop(error), f"rocketmq sends to {queue_label(self.queue)}")
-
-    async def _recover_loop(self, error: MqbridgeError | None) -> None:
-        """Pause after an error, locate the queue's master, and connect to it; repeat this until it succeeds. Then send again.
-
-        Ends early once no sends wait, because all have moved to other queues, failed, or been withdrawn.
-        `error` is the failure that began the recovery; None if there is only no connection.
-        """
-        while self._waiting:
-            if error is not None:
-                await self._outage.wait(error)
-            try:
-                # Gets the error because some errors show that the known route is outdated.
-                address = await locate(self._context, self.queue, error)
-                self._decide_ambiguous()
-                await self._client.pool.get(address)
-            except ClusterError as new_error:
-                error = new_error
-                timed_out, removed = self._outage.record_failure(), isinstance(new_error, QueueRemoved)
-                # If only the queue was removed, other queues of its broker will do.
-                self._move_to_other_queues(None if removed else self.queue.broker)
-                if timed_out or removed or new_error.failure in (Failure.FATAL, Failure.REFUSED):
-                    self._fail_all(new_error)
-            else:
-                self._address = address
-                break
-        self._recovery = None
-        self.pump()
 
     def _decide_ambiguous(self) -> None:
         """Fail requests that got a response with one of AMBIGUOUS_CODES. The queue exists: it is not the cause."""
@@ -267,10 +242,9 @@ class PartitionSendQueue:
 
     async def stop(self) -> None:
         """Fail all sends without a result; responses that arrive later are ignored."""
-        await cancel(self._recovery)
-        self._recovery = None
         closed = ConnectionLost(f"the producer of topic {self.queue.topic} is closed")
         closed.failure = Failure.FATAL  # a retry with this producer cannot succeed
         for request in self._in_flight:
             request.fail(closed)
-        self._fail_all(closed)
+        self._sends.close(closed)
+        await self._recovery.stop()

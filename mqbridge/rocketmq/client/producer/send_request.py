@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mqbridge.errors import Failure, RemoteProtocolError
+from mqbridge.errors import Failure, MqbridgeError, RemoteProtocolError
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.client.connection.route import queue_label
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Status, refusal_error
@@ -41,20 +42,29 @@ class SendResult(NamedTuple):
 class SendRequest:
     """A pending send; its body and header are the same for every attempt, except for the queue id.
 
-    `code` is the request code. A `movable` request may go to any queue. A request that was `withdrawn` while in flight is not
-    sent again: it fails unless its response reports a success. `size` is the size of body and properties, in bytes.
+    `code` is the request code. A `movable` request may go to any queue. Without a `caller`, the caller withdraws it by `future`,
+    and learns of its result by `future`. A request that was `withdrawn` while in flight is not sent again: it fails unless its
+    response reports a success. `size` is the size of body and properties, in bytes.
     """
 
-    __slots__ = ("body", "code", "future", "header", "movable", "size", "withdrawn")
+    __slots__ = ("body", "caller", "code", "future", "header", "movable", "size", "withdrawn")
 
     def __init__(
-        self, code: int, header: SendHeader, body: bytes, future: "asyncio.Future[SendResult]", *, movable: bool = False
+        self,
+        code: int,
+        header: SendHeader,
+        body: bytes,
+        future: "asyncio.Future[SendResult]",
+        *,
+        movable: bool = False,
+        caller: Caller | None = None,
     ) -> None:
         self.code, self.header, self.body, self.future, self.movable = code, header, body, future, movable
+        self.caller = caller or Caller(future, None, (future,))
         self.size = len(body) + len(header.properties)
         self.withdrawn = False
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: MqbridgeError) -> None:
         """Let the future fail with `error`, unless it is done already."""
         if not self.future.done():
             self.future.set_exception(error)
