@@ -15,8 +15,9 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
-from mqbridge.tubemq.client.producer.send_result import SendCallback, SenderClosed, SendResult, failure_of
+from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.mapping.share import encode_share
 
 REQUEST_OVERHEAD_BYTES = 450
@@ -38,12 +39,12 @@ class _PendingSend:
     is what `send` returned. `on_end` is called with the future when every message has a result.
     """
 
-    __slots__ = ("failures", "future", "is_withdrawn", "on_end", "partition", "pending", "positions")
+    __slots__ = ("failures", "future", "is_withdrawn", "on_end", "pending", "positions")
 
     def __init__(
-        self, partition: str, future: "asyncio.Future[Receipt]", count: int, on_end: "Callable[[asyncio.Future[Receipt]], object]"
+        self, future: "asyncio.Future[Receipt]", count: int, on_end: "Callable[[asyncio.Future[Receipt]], object]"
     ) -> None:
-        self.partition, self.future, self.pending, self.on_end = partition, future, count, on_end
+        self.future, self.pending, self.on_end = future, count, on_end
         self.is_withdrawn = False
         """True once the caller has withdrawn this call; see `TubeMQOutbound.withdraw`."""
         self.positions: list[Position] = [()] * count
@@ -73,14 +74,6 @@ class _PendingSend:
             self.future.set_result(Receipt(self.positions, self.failures))
 
 
-def _is_withdrawn(done: SendCallback) -> bool:
-    """Return True if the `send` call of a message is withdrawn.
-
-    The partition sender knows only the message's callback: a partial of `_PendingSend.settle`, which is bound to its object.
-    """
-    return isinstance(done, partial) and done.func.__self__.is_withdrawn  # type: ignore[attr-defined]  # a bound method
-
-
 class TubeMQOutbound:
     """The outbound into one topic."""
 
@@ -96,7 +89,6 @@ class TubeMQOutbound:
         self._closed = False
         self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}
         """The `send` calls that have messages without a result, by the future that they returned."""
-        sender.is_withdrawn = _is_withdrawn  # for `withdraw`: the sender calls it for each queued message
         self.partitions = len(self._names)
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
@@ -109,11 +101,11 @@ class TubeMQOutbound:
             return future
         messages = share.messages
         name, submit, zone = self._names[partition], self._sender.submit, self._zone
-        send = self._pending[future] = _PendingSend(name, future, len(messages), self._pending.pop)
+        send = self._pending[future] = _PendingSend(future, len(messages), self._pending.pop)
         if not messages:
             send.finish()
         requests = encode_share(messages, self._origin_prefix_of(share.batch.partition), zone)
-        settle = send.settle
+        settle, caller = send.settle, Caller(future, share.batch.partition, (future,))
         failure_reasons, held_bytes = dict(requests.failures), 0
         for index in range(len(messages)):
             if index in failure_reasons:
@@ -121,18 +113,16 @@ class TubeMQOutbound:
             else:
                 request = requests[index]  # (data, flag, msg_type, msg_time)
                 held_bytes += len(request[0]) + REQUEST_OVERHEAD_BYTES
-                submit(name, *request, done=partial(settle, index))
+                submit(name, *request, done=partial(settle, index), caller=caller)
         share.held_bytes = held_bytes
         return future
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Fail the queued messages of these sends. Their messages in flight are not retried if the response is lost."""
-        names = set()
         for future in sends:
             if (send := self._pending.get(future)) is not None:
                 send.is_withdrawn = True
-                names.add(send.partition)
-        self._sender.withdraw(names)
+        self._sender.withdraw(frozenset(sends))
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition index of a key, chosen by CRC-32. TubeMQ's own producers have no keys and use round robin."""

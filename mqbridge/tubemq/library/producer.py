@@ -15,6 +15,7 @@ from mqbridge.errors import ClusterError, Failure, MappingError, MqbridgeError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
 from mqbridge.message import Message
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, settle_future
 from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
@@ -115,7 +116,8 @@ class Producer:
             assert submitted.ref is not None  # noqa: S101 - it was sent to a partition
             name = submitted.ref.name
         else:
-            self._ordered.submit(name, data, flag, type_field, time_field, done=on_done)
+            caller = Caller(owner=None, stream=None, told_by=(result,))
+            self._ordered.submit(name, data, flag, type_field, time_field, done=on_done, caller=caller)
             stored = await result
         return SendReceipt(self.topic, name, position=(), message_id=str(stored.message_id))
 

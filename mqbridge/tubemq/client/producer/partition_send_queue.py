@@ -9,16 +9,17 @@ store later requests. So the order survives every failure only with one request 
 no request is in flight, and is then sent again; the counter `overtaken` counts messages that were stored before such a message,
 which was submitted earlier.
 
-A queue works with callbacks, without a task or future per message.
+A queue works with callbacks, without a task or future per message. Its states are those of its `WaitingSends`.
 """
 
 import asyncio
-from collections import deque
+from collections.abc import Collection
 from operator import attrgetter
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, ProtocolError
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError
+from mqbridge.net.send_recovery import SendRecovery
+from mqbridge.net.waiting_sends import SENDING, Caller, WaitingSends
 from mqbridge.tubemq.client.connection.counters import SendCounters
 from mqbridge.tubemq.client.connection.tcp_connection import Response
 from mqbridge.tubemq.client.producer.broker_reconnector import BrokerReconnector, ReconnectContext
@@ -52,9 +53,6 @@ class SenderContext(ReconnectContext, Protocol):
     def encoder_for(self, name: str) -> SendRequestEncoder:
         """Return the encoder of the requests to the partition with this name."""
 
-    def is_withdrawn(self, done: SendCallback) -> bool:
-        """Return True if the caller has withdrawn the message that was submitted with this callback: do not send or retry it."""
-
     def on_settled(self, size: int) -> None:
         """Record that a message of `size` bytes is stored or has failed."""
 
@@ -62,10 +60,11 @@ class SenderContext(ReconnectContext, Protocol):
 class _Message:
     """A submitted message. `number` is its number in its queue, in the order of submission, from 1.
 
-    `failed_at` is the loop time of its first failure; None if it has not failed.
+    `failed_at` is the loop time of its first failure; None if it has not failed. `caller` and `withdrawn` are those of
+    `waiting_sends.Send`.
     """
 
-    __slots__ = ("data", "done", "failed_at", "flag", "msg_time", "msg_type", "number", "queue")
+    __slots__ = ("caller", "data", "done", "failed_at", "flag", "msg_time", "msg_type", "number", "queue", "withdrawn")
 
     def __init__(
         self,
@@ -73,16 +72,23 @@ class _Message:
         number: int,
         data: bytes,
         flag: int,
-        type_and_time: tuple[str | None, str | None],
+        msg_type: str | None,
+        msg_time: str | None,
         done: SendCallback,
+        caller: Caller,
     ) -> None:
         self.queue, self.number, self.data, self.flag, self.done = queue, number, data, flag, done
-        self.msg_type, self.msg_time = type_and_time
+        self.msg_type, self.msg_time, self.caller = msg_type, msg_time, caller
         self.failed_at: float | None = None
+        self.withdrawn = False
 
     def on_response(self, response: Response) -> None:
         """Pass the response, or the error in its place, to the queue; the connection calls this."""
         self.queue.on_response(self, response)
+
+    def fail(self, error: MqbridgeError) -> None:
+        """Report the failure to the caller and to the sender."""
+        self.queue.report_failure(self, error)
 
 
 class PartitionSendQueue:
@@ -92,31 +98,44 @@ class PartitionSendQueue:
     """
 
     def __init__(self, sender: SenderContext, partition: str) -> None:
-        self._sender, self._partition = sender, partition
-        self._waiting: deque[_Message] = deque()
+        self._sender, self._partition, self._max_in_flight = sender, partition, sender.max_in_flight
+        self._sends: WaitingSends[_Message] = WaitingSends(in_order=sender.ordered)
+        self._waiting = self._sends.waiting
         self._retries: list[_Message] = []
         self._retry_error: MqbridgeError | None = None
         """The error of the first failed message in `_retries`."""
-        self._in_flight = 0
+        self._in_flight: set[_Message] = set()
         self._in_flight_bytes = 0
         self._submitted = 0
         """Number of messages that were ever submitted to this queue."""
-        self._reconnect_task: asyncio.Task[None] | None = None
         self._reconnector = BrokerReconnector(sender, partition)
+        self._recovery = SendRecovery(
+            self._sends,
+            f"tubemq send to {sender.topic} {partition}",
+            connect=self._reconnect,
+            on_error=self._fail_expired,
+            send=self.send_waiting,
+        )
         self._encoder = sender.encoder_for(partition)
         self._encoded_auth: AuthorizedInfo | None = None
         """The authorization that the encoder writes into requests; None before the first request."""
         self._connection = sender.connection_for(partition)
 
-    @property
-    def idle(self) -> bool:
-        """True if nothing is queued or in flight."""
-        return not self._waiting and not self._in_flight and not self._retries
-
-    def add(self, data: bytes, flag: int, type_and_time: tuple[str | None, str | None], done: SendCallback) -> None:
-        """Queue a message, then send as many waiting messages as possible."""
+    def add(
+        self,
+        data: bytes,
+        flag: int,
+        msg_type: str | None,
+        msg_time: str | None,
+        done: SendCallback,
+        caller: Caller,
+    ) -> None:
+        """Queue a message and send as many waiting messages as possible, or let it fail while new messages are rejected."""
         self._submitted += 1
-        self._waiting.append(_Message(self, self._submitted, data, flag, type_and_time, done))
+        message = _Message(self, self._submitted, data, flag, msg_type, msg_time, done, caller)
+        if self._sends.rejection is not None and self._sends.rejects(message):
+            return
+        self._waiting.append(message)
         self.send_waiting()
 
     def send_waiting(self) -> None:
@@ -124,11 +143,9 @@ class PartitionSendQueue:
 
         Sends nothing during a reconnect, or while failed messages wait for the responses to those in flight.
         """
-        max_in_flight = self._sender.max_in_flight
-        while (
-            (waiting := self._waiting) and self._in_flight < max_in_flight and self._reconnect_task is None and not self._retries
-        ):
-            if self._in_flight and self._in_flight_bytes + len(waiting[0].data) > MAX_IN_FLIGHT_BYTES:
+        waiting, in_flight = self._waiting, self._in_flight
+        while waiting and len(in_flight) < self._max_in_flight and self._sends.link is SENDING and not self._retries:
+            if in_flight and self._in_flight_bytes + len(waiting[0].data) > MAX_IN_FLIGHT_BYTES:
                 return
             if not self._connection.is_writable:
                 self._connection.when_writable(self.send_waiting)
@@ -137,8 +154,8 @@ class PartitionSendQueue:
             try:
                 self._post(message)
             except ConnectionLost:  # there is no connection: the message was not sent
-                self._waiting.appendleft(message)
-                self._start_reconnecting(None)
+                waiting.appendleft(message)
+                self._recovery.start(None)
             except LocalProtocolError as error:  # the request does not fit into a frame
                 self._fail_for_good(message, error)
 
@@ -149,21 +166,21 @@ class PartitionSendQueue:
             self._encoder.authorize(self._encoded_auth)
         request = self._encoder.encode(message.data, message.flag, message.msg_type, message.msg_time)
         self._connection.post(WRITE, SEND, request, message.on_response)
-        self._in_flight += 1
+        self._in_flight.add(message)
         self._in_flight_bytes += len(message.data)
 
     # --- responses --------------------------------------------------------------------------------------------------
 
     def on_response(self, message: _Message, response: Response) -> None:
         """Handle the response to a message: report the result or handle the error, then send more messages."""
-        self._in_flight -= 1
-        self._in_flight_bytes -= len(message.data)
+        sender, size = self._sender, len(message.data)
+        self._in_flight.discard(message)
+        self._in_flight_bytes -= size
         try:
             result = self._parse_response(response)
         except MqbridgeError as error:
             self._on_failure(message, error)
         else:
-            sender, size = self._sender, len(message.data)
             counters = sender.counters
             counters.stored += 1
             counters.stored_bytes += size
@@ -191,24 +208,24 @@ class PartitionSendQueue:
 
         The exception is a REFUSED message: the error concerns only this message, so the waiting ones are still sent.
         """
-        self._report_failure(message, error)
         failure = failure_of(error)
-        if self._sender.ordered and failure is not Failure.REFUSED:
-            later, self._waiting = self._waiting, deque()
+        if self._sends.in_order and failure is not Failure.REFUSED:
             where = f"topic {self._sender.topic} partition {self._partition}"
             problem = f"not sent to {where}, because an earlier message was not stored: {error}"
-            for later_message in later:
-                self._report_failure(later_message, ClusterError(problem, failure))
+            self._sends.fail([message], error, ClusterError(problem, failure))
+        else:
+            message.fail(error)
 
-    def _report_failure(self, message: _Message, error: MqbridgeError) -> None:
+    def report_failure(self, message: _Message, error: MqbridgeError) -> None:
+        """Report a message as failed to its caller and to the sender (`_Message.fail` calls this)."""
         self._sender.counters.failed += 1
         message.done(error)
         self._sender.on_settled(len(message.data))
 
     def _on_failure(self, message: _Message, error: MqbridgeError) -> None:
         """Handle the failure of a request: retry the message later, or report it as failed if a retry is useless or too late."""
-        if self._sender.is_withdrawn(message.done):
-            self._report_failure(message, self._withdrawn_error())
+        if message.withdrawn:
+            message.fail(self._withdrawn_error())
             return
         if self._must_give_up(message) or failure_of(error) in (Failure.REFUSED, Failure.FATAL):
             self._fail_for_good(message, error)
@@ -216,18 +233,17 @@ class PartitionSendQueue:
         self._retries.append(message)
         self._retry_error = self._retry_error or error
 
-    def withdraw(self) -> None:
-        """Report withdrawn messages as failed, unless they are in flight: those are not retried if they fail."""
-        is_withdrawn = self._sender.is_withdrawn
-        withdrawn = [message for message in (*self._retries, *self._waiting) if is_withdrawn(message.done)]
-        if not withdrawn:
-            return
-        self._retries = [message for message in self._retries if not is_withdrawn(message.done)]
-        self._waiting = deque(message for message in self._waiting if not is_withdrawn(message.done))
-        if not self._retries:
-            self._retry_error = None
-        for message in withdrawn:
-            self._report_failure(message, self._withdrawn_error())
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Report the messages of these owners as failed, unless they are in flight: those are not retried if they fail."""
+        error = self._withdrawn_error()
+        withdrawn = [message for message in self._retries if message.caller.owner in owners]
+        if withdrawn:
+            self._retries = [message for message in self._retries if message.caller.owner not in owners]
+            if not self._retries:
+                self._retry_error = None
+            for message in withdrawn:
+                message.fail(error)
+        self._sends.withdraw(owners, self._in_flight, error)
         self.send_waiting()
 
     def _withdrawn_error(self) -> Withdrawn:
@@ -250,52 +266,35 @@ class PartitionSendQueue:
         Called when no message is in flight.
         """
         self._retries.sort(key=attrgetter("number"))
-        self._waiting.extendleft(reversed(self._retries))
+        self._sends.put_back(self._retries)
         self._sender.counters.retried += len(self._retries)
         self._sender.connectivity.retries += len(self._retries)
         self._retries.clear()
         error, self._retry_error = self._retry_error, None
-        self._start_reconnecting(error)
+        self._recovery.start(error)
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 
-    def _start_reconnecting(self, error: MqbridgeError | None) -> None:
-        """Start the task that reconnects, unless it runs; with an `error`, the first attempt follows a backoff delay."""
-        if self._reconnect_task is None:
-            self._reconnect_task = spawn(self._reconnect(error), f"tubemq send to {self._sender.topic} {self._partition}")
-
     async def _reconnect(self, error: MqbridgeError | None) -> None:
-        """Reconnect until this succeeds or no message waits any more, then send the waiting messages.
-
-        `error` is the failure that led to this; see `BrokerReconnector.reconnect`.
-        """
-        while self._waiting:
-            try:
-                self._connection = await self._reconnector.reconnect(error)
-            except (ClusterError, ProtocolError) as reconnect_error:
-                error = reconnect_error
-                self._fail_expired(reconnect_error)
-            else:
-                break
-        self._reconnect_task = None
-        self.send_waiting()
+        """Reconnect once; see `BrokerReconnector.reconnect`."""
+        self._connection = await self._reconnector.reconnect(error)
 
     def _fail_expired(self, error: MqbridgeError) -> None:
         """Report waiting messages as failed with this error: those retried for `max_elapsed_s`; all if the sender is closed."""
-        remaining: deque[_Message] = deque()
+        remaining: list[_Message] = []
         while self._waiting:
             message = self._waiting.popleft()
             if self._must_give_up(message):
                 self._fail_for_good(message, error)
             else:
                 remaining.append(message)
-        self._waiting = remaining
+        self._sends.put_back(remaining)
 
     async def stop(self) -> None:
         """Stop reconnecting, and report all messages that are not in flight as failed, with SenderClosed."""
-        await cancel(self._reconnect_task)
-        waiting = [*self._retries, *self._waiting]
-        self._retries, self._waiting = [], deque()
-        problem = f"the sender to topic {self._sender.topic} was closed before this message was stored"
-        for message in waiting:
-            self._report_failure(message, SenderClosed(problem))
+        error = SenderClosed(f"the sender to topic {self._sender.topic} was closed before this message was stored")
+        retries, self._retries = self._retries, []
+        for message in retries:
+            message.fail(error)
+        self._sends.close(error)
+        await self._recovery.stop()

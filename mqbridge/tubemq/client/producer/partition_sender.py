@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Collection
 from ipaddress import IPv4Address
 
 from mqbridge.errors import LocalProtocolError, MqbridgeError
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.counters import SendCounters
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
@@ -22,6 +23,8 @@ MAX_UNORDERED_REQUESTS = 1000
 """Maximum requests in flight on one partition, for senders that do not keep the order."""
 NO_CHECK_SUM = -1
 """The `checkSum` of a send request whose producer computes no checksum."""
+NO_CALLER = Caller(owner=None, stream=None, told_by=())
+"""The caller of a message that cannot be withdrawn, and whose callback itself tells its caller the result."""
 CLOSE_TIMEOUT_S = 10.0
 """How long `close` waits by default for pending messages."""
 
@@ -49,11 +52,6 @@ class PartitionSender:
         self.max_elapsed_s = max_elapsed_s
         self.closed = False
         """True once `close` has stopped waiting for pending messages: new messages then fail, and none is retried."""
-        self.is_withdrawn: Callable[[SendCallback], bool] = _is_never_withdrawn
-        """Returns True if the caller has withdrawn the message that was submitted with this callback as `done`.
-
-        A caller that withdraws messages sets its own function here.
-        """
         self.counters = SendCounters()
         self.connectivity = connections.connectivity
         self.queued_messages = self.queued_bytes = 0
@@ -67,15 +65,23 @@ class PartitionSender:
         """
 
     def submit(
-        self, partition: str, data: bytes, flag: int, msg_type: str | None, msg_time: str | None, *, done: SendCallback
+        self,
+        partition: str,
+        data: bytes,
+        flag: int,
+        msg_type: str | None,
+        msg_time: str | None,
+        *,
+        done: SendCallback,
+        caller: Caller = NO_CALLER,
     ) -> None:
-        """Queue a message for a partition, given by name; `done` is called later with the result.
+        """Queue a message for a partition, given by name; `done` is called with the result, perhaps before this returns.
 
         `data` is the encoded message; bit 0 of `flag` is set if it begins with an attribute block. `msg_type` and `msg_time` (a
         minute in the cluster's time zone, YYYYMMDDHHMM) are fields of the request, None to leave them out. Transient failures are
         retried for `max_elapsed_s` seconds, with None for ever. If the message fails after that, or is refused, `done` gets the
         exception. Raises KeyError if the topic has no such partition. A caller that submits faster than Brokers store should
-        await `room`.
+        await `room`. A message without a `caller` cannot be withdrawn; `done` itself tells its caller the result.
         """
         queue = self._queues.get(partition)
         if queue is None:
@@ -86,16 +92,15 @@ class PartitionSender:
             return
         self.queued_messages += 1
         self.queued_bytes += len(data)
-        queue.add(data, flag, (msg_type, msg_time), done)
+        queue.add(data, flag, msg_type, msg_time, done, caller)
 
-    def withdraw(self, partitions: Iterable[str]) -> None:
-        """Report the withdrawn messages of these partitions (see `is_withdrawn`) as failed with Withdrawn (RETRY).
+    def withdraw(self, owners: Collection[object]) -> None:
+        """Report the messages whose callers have one of these owners as failed with Withdrawn (RETRY).
 
-        Withdrawn messages in flight are not retried if they fail.
+        Messages in flight are not withdrawn, but they are not retried if they fail.
         """
-        for name in partitions:
-            if name in self._queues:
-                self._queues[name].withdraw()
+        for queue in self._queues.values():
+            queue.withdraw(owners)
 
     def _rejection_error(self, size: int) -> MqbridgeError:
         if self.closed:
@@ -112,7 +117,7 @@ class PartitionSender:
         def done(result: SendResult | MqbridgeError) -> None:
             settle_future(future, result)
 
-        self.submit(partition, data, flag, msg_type, msg_time, done=done)
+        self.submit(partition, data, flag, msg_type, msg_time, done=done, caller=Caller(future, None, (future,)))
         return future
 
     @property
@@ -181,10 +186,6 @@ class PartitionSender:
         """Return the connection to the partition's Broker."""
         ref = self.route.partitions[name]
         return self._connections.connection_to(ref.broker.host, ref.broker.port, str(ref.key))
-
-
-def _is_never_withdrawn(_: SendCallback) -> bool:
-    return False
 
 
 def settle_future(future: "asyncio.Future[SendResult]", result: SendResult | MqbridgeError) -> None:
