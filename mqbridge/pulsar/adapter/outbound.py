@@ -16,6 +16,7 @@ from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Message, Partition, Position, Share
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.sender_sequence import MessagePositions, SenderSequence
@@ -92,11 +93,13 @@ class PulsarOutbound:
             return _failed_future(share, error)
         producer = self._producers.get(partition) or self._open_producer(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
+        future = receipt.future
+        caller = Caller(future, share.batch.partition, (future,))
         # The delivery charges these bytes to its memory budget until the receipt.
         share.held_bytes = sum(len(entry.payload) for entry in entries)
         for entry, (first_id, last_id) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
             response = producer.send(
-                entry.metadata, entry.payload, entry.count, first_id, highest_sequence_id=last_id, owner=receipt.future
+                entry.metadata, entry.payload, entry.count, first_id, highest_sequence_id=last_id, caller=caller
             )
             receipt.add_request(response, entry.indexes, partial(_positions, entry))
         if self._sender_sequence is not None:

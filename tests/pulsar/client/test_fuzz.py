@@ -77,6 +77,7 @@ async def feed(frames: list[bytes]) -> None:
     lookup = Lookup(ConnectionPool([]))
     producer = EntryProducer(lookup, 0, TOPIC, ProducerSettings())
     await producer._registration.cancel_attempt()
+    producer._state.begin_register()
     consumer = EntryConsumer(lookup, 1, TOPIC, Subscription("s", Types.Failover))
     consumer._state.begin_subscribe()
     consumer._state.on_activated()

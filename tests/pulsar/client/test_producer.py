@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
+from mqbridge.net.waiting_sends import Caller, State
 from mqbridge.pulsar.client.connection.connection import MAX_SENDS_IN_FLIGHT
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import ids
@@ -207,7 +208,9 @@ async def test_with_fails_in_order_an_expired_entry_fails_all_later_ones(broker:
     (first,) = send(producer, b"a")
     await until(lambda: frames)
     await asyncio.sleep(0.3)
-    later = send(producer, b"b", b"c")
+    told = asyncio.get_running_loop().create_future()
+    caller = Caller(owner=None, stream=None, told_by=(told,))
+    later = [producer.send(MessageMetadata(), payload, caller=caller) for payload in (b"b", b"c")]
     unheard: list[asyncio.Future] = []
     later[1].add_done_callback(lambda _: unheard.extend(send(producer, b"d")))
     with pytest.raises(RequestTimeout):
@@ -216,7 +219,8 @@ async def test_with_fails_in_order_an_expired_entry_fails_all_later_ones(broker:
     await until(lambda: unheard and unheard[0].done())
     assert isinstance(unheard[0].exception(), RequestTimeout)
     broker.on[BaseCommand.SEND] = broker.store
-    await until(lambda: producer._rejecting_with is None)
+    told.set_result(None)
+    await until(lambda: producer._sends.intake is State.ACCEPTING)
     await asyncio.gather(*send(producer, b"a again"))
     assert len(frames) == 4, "a, b, c, and a again"
     await producer.close()

@@ -14,12 +14,15 @@ from collections.abc import Collection
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.waiting_sends import Caller
+from mqbridge.net.waiting_sends import State as SendState
 from mqbridge.pulsar.client.connection.authorization import PRODUCE, explain_topic_denial
 from mqbridge.pulsar.client.connection.broker_registration import BrokerRegistration
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.lookup import FIRST_DELAY_S, MAX_DELAY_S, REQUEST_TIMEOUT_S, Lookup
 from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendReceipt
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.producer.producer_state import ProducerState, State
 from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE, SendQueue
 from mqbridge.pulsar.wire import codes, commands
 from mqbridge.pulsar.wire.frame import Frame
@@ -51,35 +54,13 @@ class EntryProducer:
     ) -> None:
         self.topic = topic
         self.settings = settings
-        self.name = settings.name
-        """Name of the producer; None until the broker has generated it, if none is configured."""
-        self.last_sequence_id = -1
-        """The highest sequence id of this producer name that the broker had stored at the first opening; -1 if none."""
-        self.topic_epoch: int | None = None
-        """The number that the broker assigned to this producer's exclusive access; None without exclusive access."""
-        self.closed = False
-        """True once `close` was called."""
-        self.registrations = 0
-        """Number of successful registrations at a broker."""
         self._id = producer_id
         self._open_timeout_s, self._request_timeout_s = open_timeout_s, request_timeout_s
+        self._state = ProducerState(settings.name, sole_sender=settings.sole_sender)
         self._send_queue = SendQueue(topic, producer_id, settings)
-        self._epoch = -1
-        """Number of the last PRODUCER command; -1 before the first one."""
+        self._sends = self._send_queue.sends
         self._exclusive_wait: tuple[Connection, int] | None = None
         """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
-        self._foreign_sequence_id: int | None = None
-        """The last sequence id of another producer that used this producer's name; None if there was none, or it is allowed.
-
-        See `ProducerSettings.sole_sender`.
-        """
-        self._end_error: ClusterError | None = None
-        """The error that ended the producer; None while it has not ended."""
-        self._rejecting_with: ClusterError | None = None
-        """Error with which new entries fail until all callers have been notified of a failed entry; None if they are accepted.
-
-        See `ProducerSettings.fails_in_order`.
-        """
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._deadline = self._loop.time() + open_timeout_s
@@ -100,9 +81,39 @@ class EntryProducer:
         self._registration.reopen()
 
     @property
+    def name(self) -> str | None:
+        """Name of the producer; None until the broker has generated it, if none is configured."""
+        return self._state.name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id of this producer name that the broker had stored at the first opening; -1 if none."""
+        return self._state.last_sequence_id
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """The number that the broker assigned to this producer's exclusive access; None without exclusive access."""
+        return self._state.topic_epoch
+
+    @property
+    def registrations(self) -> int:
+        """Number of successful registrations at a broker."""
+        return self._state.registrations
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._state.closing
+
+    @property
     def pending(self) -> int:
         """Number of entries that have neither a receipt nor an error."""
         return len(self._send_queue)
+
+    @property
+    def is_rejecting(self) -> bool:
+        """True while new entries fail because callers do not know yet that an earlier one has; see `fails_in_order`."""
+        return self._sends.intake is SendState.REJECTING
 
     @property
     def duplicates(self) -> int:
@@ -117,7 +128,7 @@ class EntryProducer:
     @property
     def awaits_exclusive_access(self) -> bool:
         """True while the producer waits at the broker for exclusive access."""
-        return self._exclusive_wait is not None
+        return self._state.link is State.WAITING
 
     async def opened(self) -> None:
         """Wait until a broker has accepted the producer for the first time. Raises the ClusterError that ended the producer."""
@@ -134,30 +145,34 @@ class EntryProducer:
         *,
         highest_sequence_id: int | None = None,
         owner: object = None,
+        caller: Caller | None = None,
     ) -> "asyncio.Future[SendReceipt]":
         """Queue an entry of `count` messages; return a future that is completed with the receipt when the entry is stored.
 
         The producer sets these fields of `metadata`: name, sequence ids, compression, schema version, and the publish time if it
         is unset. The sequence id of the first message is `sequence_id`, which must be greater than all earlier ones; by default
         (None) the producer counts. The last message has `highest_sequence_id`, by default `sequence_id + count - 1`. `owner` is
-        any object by which the caller can `withdraw` the entry.
+        any object by which the caller can `withdraw` the entry. The future that is returned tells the caller the result. If other
+        futures do so, `caller` names these, and the owner.
 
         The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s` or
         after `withdraw`, FATAL if the producer ends.
         """
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        error = self._end_error or self._rejecting_with
-        highest = highest_sequence_id
-        # The ids of the entry's other messages follow `sequence_id`; an explicit `highest` must not be smaller than it.
-        limit = MAX_SEQUENCE + 1 - count if highest is None else highest
-        if sequence_id is not None and not 0 <= sequence_id <= limit:
-            error = ClusterError(f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {limit}", Failure.REFUSED)
-        if error is not None:
-            future.set_exception(error)
-            return future
+        if sequence_id is not None:
+            # The ids of the entry's other messages follow `sequence_id`; an explicit highest one must not be smaller than it.
+            limit = MAX_SEQUENCE + 1 - count if highest_sequence_id is None else highest_sequence_id
+            if not 0 <= sequence_id <= limit:
+                problem = f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {limit}"
+                future.set_exception(ClusterError(problem, Failure.REFUSED))
+                return future
         if not metadata.publish_time:
             metadata.publish_time = time.time_ns() // 1_000_000
-        pending = PendingEntry(metadata, payload, count, sequence_id, future, owner, highest)
+        if caller is None:
+            caller = Caller(owner, None, (future,))
+        pending = PendingEntry(metadata, payload, count, sequence_id, future, caller, highest_sequence_id)
+        if self._sends.rejection is not None and self._sends.rejects(pending):
+            return future
         if self.settings.max_elapsed_s is not None:
             pending.added_at = self._loop.time()
             if self._expiry_timer is None:
@@ -171,7 +186,7 @@ class EntryProducer:
 
     async def flush(self) -> None:
         """Wait until no entry is pending: each has a receipt or has failed. Entries added during the wait count too."""
-        await self._send_queue.idle.wait()
+        await self._send_queue.wait_until_idle()
 
     def _expire(self) -> None:
         """Fail the entries that exceed `max_elapsed_s`, and schedule the next check."""
@@ -179,16 +194,9 @@ class EntryProducer:
         assert max_elapsed_s is not None  # noqa: S101 - else there is no timer
         self._expiry_timer = None
         error = RequestTimeout(f"the entry was not stored in topic {self.topic} within {max_elapsed_s:g} s")
-        if self._send_queue.expire(self._loop.time() - max_elapsed_s, error) and self.settings.fails_in_order:
-            self._rejecting_with = error
-            # Callers learn of the failure by callbacks of futures that wait for futures, which takes up to three loop iterations.
-            # What they send until then would be stored before they send the failed entries again. So it is rejected.
-            self._loop.call_soon(self._loop.call_soon, self._loop.call_soon, self._stop_rejecting)
+        self._send_queue.expire(self._loop.time() - max_elapsed_s, error)
         if self.pending:
             self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
-
-    def _stop_rejecting(self) -> None:
-        self._rejecting_with = None
 
     # --- commands of the broker -------------------------------------------------------------------------------------
 
@@ -246,13 +254,14 @@ class EntryProducer:
     # --- registration -----------------------------------------------------------------------------------------------
 
     def _detach(self) -> None:
+        self._state.on_detached()
         self._registration.detach()
         self._send_queue.detach()
 
     async def register(self, connection: Connection) -> None:
         """Send PRODUCER; with the access mode `WaitForExclusive`, wait until no other producer has access."""
-        self._epoch += 1
-        command = self.settings.command(self.topic, self._id, self.name, self._epoch, self.topic_epoch)
+        state, queue = self._state, self._send_queue
+        command = self.settings.command(self.topic, self._id, state.name, state.begin_register(), state.topic_epoch)
         with explain_topic_denial("produce to", self.topic, connection.principal, PRODUCE):
             response: pb.CommandProducerSuccess = await connection.request(
                 lambda request_id: commands.producer(request_id, command),
@@ -260,22 +269,23 @@ class EntryProducer:
                 f"PRODUCER for {self.topic}",
                 self._request_timeout_s,
             )
+        if state.link is State.DETACHED:
+            raise ConnectionLost(f"the broker closed the producer of topic {self.topic} while it was being opened")
         if not response.producer_ready:
             response = await self._wait_for_access(connection, response.request_id)
-        if response.HasField("topic_epoch"):
-            self.topic_epoch = response.topic_epoch
-        self._send_queue.schema_version = response.schema_version
-        if not self._opened.done():
-            self.name = self._send_queue.name = response.producer_name
-            self.last_sequence_id = self._send_queue.last_stored_sequence = response.last_sequence_id
-        elif self.settings.sole_sender and not self._send_queue.is_own_sequence(response.last_sequence_id):
-            self._foreign_sequence_id = response.last_sequence_id
+        queue.schema_version = response.schema_version
+        last = response.last_sequence_id
+        was_opened = state.was_opened
+        state.on_response(response, is_own=queue.is_own_sequence(last))
+        if not was_opened:
+            queue.name, queue.last_stored_sequence = response.producer_name, last
         # Another producer may have used the name meanwhile: a deduplicating broker drops entries up to that producer's last id.
-        self._send_queue.next_sequence = max(self._send_queue.next_sequence, response.last_sequence_id + 1)
+        queue.next_sequence = max(queue.next_sequence, last + 1)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
         """Wait for exclusive access; afterwards the first opening has its whole time again."""
         log.info("topic %s: another producer has exclusive access, waiting until that producer closes", self.topic)
+        self._state.on_not_ready()
         self._exclusive_wait = (connection, request_id)
         try:
             return await connection.wait_exclusive_access(request_id)
@@ -285,12 +295,13 @@ class EntryProducer:
 
     def on_registered(self, connection: Connection) -> None:
         """Send the queued entries over the new connection, or end if another producer used the name of a `sole_sender`."""
-        self.registrations += 1
-        if self._foreign_sequence_id is not None:
+        if not self._state.on_registered():
+            return
+        if self._state.foreign_sequence_id is not None:
             self._registration.close_before_next()  # so that `close` closes this registration at the broker, though none follows
             problem = (
                 f"another producer named {self.name!r} has sent to topic {self.topic}, "
-                f"up to sequence id {self._foreign_sequence_id}: choose another producer name"
+                f"up to sequence id {self._state.foreign_sequence_id}: choose another producer name"
             )
             self.end(ClusterError(problem, Failure.FATAL))
             return
@@ -311,25 +322,25 @@ class EntryProducer:
 
     def end(self, error: ClusterError) -> None:
         """End the producer: fail all pending entries and every later one with this error."""
-        self._end_error = error
+        self._state.on_ended(error)
         self._registration.ended = True
         self._detach()
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # mark as retrieved: nobody may be waiting for the opening
-        self._send_queue.fail_all(error)
+        self._send_queue.close(error)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, deadline: float | None = None) -> None:
         """Wait for the receipts and close the producer; entries that have no receipt by then fail.
 
         The wait ends at `deadline` (loop time), or after `timeout` seconds if there is no `deadline`.
         """
-        self.closed = True
+        self._state.closing = True
         if deadline is None:
             deadline = self._loop.time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._send_queue.idle.wait()
+                await self._send_queue.wait_until_idle()
         except TimeoutError:
             log.warning(
                 "topic %s: closing the producer at its deadline; %d entries have no receipt and count as failed",

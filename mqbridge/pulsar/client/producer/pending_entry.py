@@ -3,7 +3,8 @@
 import asyncio
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.wire.chunks import max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import SendEncoder
@@ -33,18 +34,18 @@ class SendReceipt(NamedTuple):
 class PendingEntry:
     """An entry that is queued or in flight; after a reconnection it is sent again with the same bytes.
 
-    The producer's queue assigns its sequence ids once, just before `encode`, unless the caller gave them. The owner is any object
-    by which a caller withdraws its entries. All chunks of a message have the message's sequence id.
+    The producer's queue assigns its sequence ids once, just before `encode`, unless the caller gave them. All chunks of a message
+    have the message's sequence id.
     """
 
     __slots__ = (
         "added_at",
+        "caller",
         "chunked",
         "count",
         "future",
         "highest",
         "metadata",
-        "owner",
         "payload",
         "prefix",
         "sequence",
@@ -59,7 +60,7 @@ class PendingEntry:
         count: int,
         sequence: int | None,
         future: "asyncio.Future[SendReceipt]",
-        owner: object = None,
+        caller: Caller,
         highest: int | None = None,
     ) -> None:
         self.metadata, self.payload = metadata, payload
@@ -77,9 +78,9 @@ class PendingEntry:
         """Loop time of `EntryProducer.send`; only set if entries can expire."""
         self.future = future
         """Future for the receipt; the chunks of a message share the future of the message."""
-        self.owner = owner
+        self.caller = caller
         self.withdrawn = False
-        """True if the owner has withdrawn the entry in flight: it must not be sent again after the loss of its connection."""
+        """True if the caller has withdrawn the entry in flight: it must not be sent again after the loss of its connection."""
         self.chunked: ChunkedMessage | None = None
         """State of the chunked message that this entry is a chunk of; None if it is no chunk."""
 
@@ -117,7 +118,7 @@ class PendingEntry:
         message = ChunkedMessage()
         chunks = []
         for metadata, payload in split_payload(self.metadata, self.payload, chunk_size):
-            chunk = PendingEntry(metadata, payload, count=1, sequence=self.sequence, future=self.future, owner=self.owner)
+            chunk = PendingEntry(metadata, payload, count=1, sequence=self.sequence, future=self.future, caller=self.caller)
             chunk.highest, chunk.added_at, chunk.chunked = self.highest, self.added_at, message
             chunks.append(chunk)
         message.pending = len(chunks)
@@ -146,7 +147,7 @@ class PendingEntry:
         if not self.future.done():
             self.future.set_result(SendReceipt(ledger, entry, duplicate, first_chunk))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: MqbridgeError) -> None:
         """Fail the entry's future."""
         if not self.future.done():
             self.future.set_exception(error)

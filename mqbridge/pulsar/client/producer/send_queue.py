@@ -1,10 +1,10 @@
 """Send queue of one producer: numbers and encodes entries, sends them within the connection's window, and matches receipts.
 
-The window limits the bytes in flight on a connection. The order never changes: entries move from `_queue` to `_in_flight`, and
-receipts arrive in the order of sending. When the registration at the broker ends, entries in flight return to the front of the
-queue, with the same bytes and sequence ids.
+The window limits the bytes in flight on a connection. The order never changes: entries move from the waiting ones to
+`_in_flight`, and receipts arrive in the order of sending. When the registration at the broker ends, entries in flight wait again,
+before all others, with the same bytes and sequence ids. Without a registration the queue is paused.
 
-An entry expires if it has no receipt in time. An entry that expires in the queue is removed and never sent. If an entry expires
+An entry expires if it has no receipt in time. An entry that expires while it waits is removed and never sent. If an entry expires
 in flight, nobody knows whether the broker will store it, and it is not sent again. It moves to `_abandoned`, whose entries are
 all older than those in flight, and keeps its room in the window until the broker responds or the registration ends.
 """
@@ -17,6 +17,7 @@ from collections.abc import Collection
 from google.protobuf.message import EncodeError
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
+from mqbridge.net.waiting_sends import State, WaitingSends
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.producer.pending_entry import PendingEntry
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -42,95 +43,97 @@ class SendQueue:
         """Highest sequence id with a receipt, or that the broker reported as stored at the first registration; -1: none."""
         self.duplicates = 0
         """Number of entries that the broker had already stored."""
-        self.idle = asyncio.Event()
-        """Set while no entry is queued or in flight."""
-        self.idle.set()
+        self.sends: WaitingSends[PendingEntry] = WaitingSends(in_order=settings.fails_in_order, link=State.PAUSED)
         self._topic, self._settings = topic, settings
         self._encoder = SendEncoder(producer_id)
-        self._queue: deque[PendingEntry] = deque()
+        self._waiting = self.sends.waiting
         self._in_flight: deque[PendingEntry] = deque()
         self._abandoned: deque[PendingEntry] = deque()
         self._reserved_bytes = 0
         """Bytes that are reserved in the window: of entries in flight and of abandoned entries."""
         self._unknown_outcomes: set[int] = set()
         """Highest sequence ids of entries that were abandoned or withdrawn when their registration ended: they may be stored."""
+        self._idle: asyncio.Future[None] | None = None
+        """Completed when no entry waits or is in flight; None if nobody waits for that."""
         self._connection: Connection | None = None
         """The connection to send over; None while the producer is not registered."""
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._in_flight)
+        return len(self._waiting) + len(self._in_flight)
 
     def add(self, entry: PendingEntry) -> None:
         """Add an entry at the end, and send it if the window has room."""
-        self._queue.append(entry)
-        self.idle.clear()
+        self._waiting.append(entry)
         if self._connection is not None:
             self.send_queued()
 
     def attach(self, connection: Connection) -> None:
         """Send over this connection from now on. Queued entries that are already encoded are counted as retries."""
+        self.sends.resume()
         self._connection = connection
         if connection.endpoint.link is not None:  # it counts retries for the metrics
-            connection.endpoint.link.count_retries(sum(bool(entry.prefix) for entry in self._queue))
+            connection.endpoint.link.count_retries(sum(bool(entry.prefix) for entry in self._waiting))
         self.send_queued()
 
     def detach(self) -> None:
-        """Stop using the connection: entries in flight return to the front of the queue, but withdrawn ones fail."""
+        """Stop using the connection: entries in flight wait again, before all others, but withdrawn ones fail."""
+        self.sends.pause()
         connection, self._connection = self._connection, None
         if connection is not None:
             sends, size = len(self._in_flight) + len(self._abandoned), self._reserved_bytes
+            in_flight = list(self._in_flight)
             self._unknown_outcomes.update(entry.highest for entry in self._abandoned)
-            for entry in self._in_flight:
-                if entry.withdrawn:
-                    self._unknown_outcomes.add(entry.highest)
-                    entry.fail(_withdrawal_error())
-            self._queue.extendleft(entry for entry in reversed(self._in_flight) if not entry.withdrawn)
+            self._unknown_outcomes.update(entry.highest for entry in in_flight if entry.withdrawn)
             self._in_flight.clear()
             self._abandoned.clear()
             self._reserved_bytes = 0
+            self.sends.put_back([entry for entry in in_flight if not entry.withdrawn])
+            for entry in in_flight:
+                if entry.withdrawn:
+                    entry.fail(_withdrawal_error())
             connection.window.release(size, sends)
             self._update_idle()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send_queued(self) -> None:
-        """Send queued entries while the connection's window has room."""
-        connection, queue = self._connection, self._queue
-        while queue and connection is not None and connection.endpoint.alive:
-            entry = queue[0]
+        """Send waiting entries while the connection's window has room."""
+        connection, waiting = self._connection, self._waiting
+        while waiting and connection is not None and connection.endpoint.alive:
+            entry = waiting[0]
             if entry.chunked is not None and entry.has_failed_chunk:  # its message cannot be stored any more
-                queue.popleft()
+                waiting.popleft()
                 continue
             # An entry with a prefix is encoded already.
             if not entry.prefix and not self._prepare(connection.max_message_size):
                 continue
             if not connection.window.reserve(entry.size, self.send_queued):
                 return  # the window calls `send_queued` when it has room
-            queue.popleft()
+            waiting.popleft()
             self._in_flight.append(entry)
             self._reserved_bytes += entry.size
             connection.endpoint.send(entry.prefix, entry.payload)
         self._update_idle()
 
     def _prepare(self, max_message_size: int) -> bool:
-        """Encode the first entry of the queue; return False if it was replaced by its chunks, or was invalid and removed."""
-        entry, settings = self._queue[0], self._settings
+        """Encode the first waiting entry; return False if it was replaced by its chunks, or was invalid and removed."""
+        entry, settings = self._waiting[0], self._settings
         try:
             if entry.chunked is None:
                 self._assign_sequence_ids(entry)
                 entry.compress_payload(settings.codec)
                 chunks = entry.chunks(settings.chunk_bytes, max_message_size) if settings.chunking else []
                 if len(chunks) > 1:
-                    self._queue.popleft()
-                    self._queue.extendleft(reversed(chunks))
+                    self._waiting.popleft()
+                    self.sends.put_back(chunks)
                     return False
             entry.encode(self._encoder, max_message_size)
         except ClusterError as error:
-            self._queue.popleft().fail(error)
+            self._waiting.popleft().fail(error)
             return False
         except (EncodeError, ValueError) as error:
             problem = f"an entry for topic {self._topic} cannot be encoded: {error}"
-            self._queue.popleft().fail(ClusterError(problem, Failure.REFUSED))
+            self._waiting.popleft().fail(ClusterError(problem, Failure.REFUSED))
             return False
         self.next_sequence = entry.highest + 1
         return True
@@ -187,7 +190,7 @@ class SendQueue:
         """
         if sequence <= self.last_stored_sequence or sequence in self._unknown_outcomes:
             return True
-        return any(entry.highest == sequence for entry in self._queue)
+        return any(entry.highest == sequence for entry in self._waiting)
 
     def _release_abandoned(self, sequence: int) -> None:
         """Free the room in the window of abandoned entries up to this sequence id.
@@ -230,50 +233,53 @@ class SendQueue:
 
     # --- expiry and withdrawal --------------------------------------------------------------------------------------
 
-    def expire(self, added_until: float, error: ClusterError) -> bool:
-        """Fail entries that were added at `added_until` (loop time) or earlier, oldest first; return True if any failed.
+    def expire(self, added_until: float, error: ClusterError) -> None:
+        """Fail entries that were added at `added_until` (loop time) or earlier, oldest first.
 
         Entries in flight may be stored nevertheless. With `fails_in_order` one expired entry fails all later ones too.
         """
-        before = len(self)
-        oldest = self._in_flight[0] if self._in_flight else self._queue[0] if self._queue else None
-        if self._settings.fails_in_order and oldest is not None and oldest.added_at <= added_until:
+        oldest = self._in_flight[0] if self._in_flight else self._waiting[0] if self._waiting else None
+        if oldest is None or oldest.added_at > added_until:
+            return
+        if self.sends.in_order:
             added_until = math.inf
+        expired: list[PendingEntry] = []
         while self._in_flight and self._in_flight[0].added_at <= added_until:
-            entry = self._in_flight.popleft()
-            self._abandoned.append(entry)
-            entry.fail(error)
-        while self._queue and self._queue[0].added_at <= added_until:
-            self._queue.popleft().fail(error)
+            expired.append(self._in_flight.popleft())
+        self._abandoned += expired
+        if self.sends.in_order:
+            self.sends.fail(expired, error)
+        else:
+            while self._waiting and self._waiting[0].added_at <= added_until:
+                expired.append(self._waiting.popleft())
+            for entry in expired:
+                entry.fail(error)
         self._update_idle()
-        return len(self) < before
 
     def withdraw(self, owners: Collection[object]) -> None:
-        """Stop sending the entries of these owners (`PendingEntry.owner`).
+        """Stop sending the entries of these owners (`Caller.owner`).
 
-        Queued entries fail now, entries in flight fail only if the connection ends before their receipt.
+        Waiting entries fail now, entries in flight fail only if the connection ends before their receipt.
         """
-        remaining: deque[PendingEntry] = deque()
-        for entry in self._queue:
-            if entry.owner in owners:
-                entry.fail(_withdrawal_error())
-            else:
-                remaining.append(entry)
-        self._queue = remaining
-        for entry in self._in_flight:
-            if entry.owner in owners:
-                entry.withdrawn = True
+        self.sends.withdraw(owners, self._in_flight, _withdrawal_error())
         self._update_idle()
 
-    def fail_all(self, error: ClusterError) -> None:
-        """Fail all queued entries; call it after `detach`."""
-        while self._queue:
-            self._queue.popleft().fail(error)
+    def close(self, error: ClusterError) -> None:
+        """Fail all waiting entries, and every later one; call it after `detach`."""
+        self.sends.close(error)
         self._update_idle()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no entry waits or is in flight."""
+        if len(self):
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
 
     def _update_idle(self) -> None:
-        if not self._queue and not self._in_flight:
-            self.idle.set()
+        if self._idle is not None and not len(self):
+            self._idle.set_result(None)
+            self._idle = None
 
 
 def _withdrawal_error() -> ClusterError:

@@ -1,0 +1,362 @@
+"""The whole producer against a model of its broker, in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mqbridge.errors import LocalProtocolError
+from mqbridge.net.waiting_sends import Caller
+from mqbridge.net.waiting_sends import State as SendState
+from mqbridge.pulsar.client.connection import connection, handshake
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
+from mqbridge.pulsar.client.producer.producer_state import TRANSITIONS, Event, ProducerState, State
+from mqbridge.pulsar.wire import ids
+from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.kit.callers import OrderedCaller, check_order, sending_after_failures
+from tests.kit.virtual_time import VirtualTimeLoop
+from tests.pulsar.client.broker import Link, scripted_client
+from tests.pulsar.client.store import Store
+
+TOPIC = "persistent://public/default/t"
+KINDS = ["plain", "in order", "in order", "deduplicated", "exclusive"]
+WINDOW = 3
+"""Entries in flight: few, so that others wait."""
+TURN_S, MAX_ELAPSED_S, LONG_S = 0.01, 5.0, 100.0
+"""Times that suffice for callbacks; after which entries expire, if the producer fails in order; and for all backoffs."""
+ENOUGH = 40
+"""Rounds after which a healthy broker has stored everything."""
+RETRY, REFUSED, FATAL = pb.PersistenceError, pb.ChecksumError, pb.TopicTerminatedError
+
+
+class OneTopic(Store):
+    """Holds each SEND until the test lets it answer, and each PRODUCER while another producer has exclusive access."""
+
+    def __init__(self, *, deduplicate: bool) -> None:
+        super().__init__(deduplicate=deduplicate)
+        self.held: list[tuple[Link, Frame]] = []
+        self.refused: set[bytes] = set()
+        self.open: set[tuple[Link, int]] = set()
+        """The registered producers."""
+        self.is_taken = False
+        """True while another producer has exclusive access."""
+        self.waiting: tuple[Link, Frame] | None = None
+        """The PRODUCER that waits for exclusive access."""
+        self.on[BaseCommand.CLOSE_PRODUCER] = self._on_close
+
+    @property
+    def stored(self) -> list[bytes]:
+        return [decode_entry(data).payload for data in self.logs[TOPIC]]
+
+    def _on_producer(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.producer
+        if self.is_taken:
+            self.waiting = link, frame
+            not_ready = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name="made-up", producer_ready=False)
+            link.send(producer_success=not_ready)
+        else:
+            self.open.add((link, asked.producer_id))
+            super()._on_producer(link, frame)
+
+    def grant(self) -> None:
+        """The other producer has closed."""
+        self.is_taken = False
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None and waiting[0].open:
+            self._on_producer(*waiting)
+
+    def _on_close(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.close_producer
+        self.forget(link)
+        link.send(success=pb.CommandSuccess(request_id=asked.request_id))
+
+    def _on_send(self, link: Link, frame: Frame) -> None:
+        if (link, frame.command.send.producer_id) in self.open:
+            self.held.append((link, frame))
+
+    def answer(self, count: int) -> None:
+        """Store the oldest entries."""
+        for _ in range(min(count, len(self.held))):
+            super()._on_send(*self.held.pop(0))
+
+    def refuse(self, code: int) -> None:
+        """Answer the oldest entry with an error; only after REFUSED, later ones may be stored over this registration."""
+        link, frame = self.held.pop(0)
+        asked = frame.command.send
+        if code == REFUSED:
+            self.refused.add(decode_entry(frame.data, frame.entry_offset).payload)
+        else:
+            self.forget(link)
+        highest = max(asked.sequence_id, asked.highest_sequence_id)
+        link.send(send_error=pb.CommandSendError(producer_id=asked.producer_id, sequence_id=highest, error=code, message="no"))
+
+    def forget(self, link: Link | None = None) -> None:
+        """End all registrations, or those of one connection; their entries are lost."""
+        self.open = {each for each in self.open if link is not None and each[0] is not link}
+        self.held = [each for each in self.held if link is not None and each[0] is not link]
+
+    def lose(self, stored: int) -> None:
+        """Store the oldest entries, lose their receipts and the rest."""
+        self.drop_answers = True
+        self.answer(stored)
+        self.drop_answers = False
+        self.forget()
+        self.waiting = None
+
+
+class ProducerConversation(RuleBasedStateMachine):
+    """One producer with two callers, from its first PRODUCER to its end."""
+
+    @initialize(kind=st.sampled_from(KINDS), is_taken=st.booleans())
+    def make(self, kind: str, is_taken: bool) -> None:
+        self.loop = VirtualTimeLoop()
+        self.errors: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
+        self.kind = kind
+        self.broker = OneTopic(deduplicate=kind == "deduplicated")
+        self.broker.is_taken = kind == "exclusive" and is_taken
+        self.patches = [
+            patch.object(handshake, "dial", self.broker.dial),
+            patch.object(connection, "MAX_SENDS_IN_FLIGHT", WINDOW),
+        ]
+        for each in self.patches:
+            each.start()
+        self.callers = [OrderedCaller(name) for name in "ab"]
+        self.ended = False
+        self.do(self._open)
+        self.pass_time(TURN_S)
+
+    def _open(self) -> None:
+        self.client = scripted_client()
+        in_order = self.kind == "in order"
+        self.producer = self.client.producer(
+            TOPIC,
+            ProducerSettings(
+                name="me" if self.kind == "deduplicated" else None,
+                access=pb.WaitForExclusive if self.kind == "exclusive" else pb.Shared,
+                max_elapsed_s=MAX_ELAPSED_S if in_order else None,
+                fails_in_order=in_order,
+                retries_first_opening=True,
+            ),
+        )
+
+    def do(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call this within the running loop, and return its result."""
+
+        async def run() -> Any:
+            return call(*arguments)
+
+        return self.loop.run_until_complete(run())
+
+    def pass_time(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    # --- callers ----------------------------------------------------------------------------------------------------
+
+    @rule(index=st.integers(0, 1), count=st.integers(1, 4), layers=st.integers(0, 4))
+    def send(self, index: int, count: int, layers: int) -> None:
+        def send() -> None:
+            for _ in range(0 if self.callers[index].withdrawn or self.ended else count):
+                self.callers[index].send(self._submit, layers)
+
+        self.do(send)
+        self.pass_time(TURN_S)
+
+    def _submit(self, body: bytes, caller: Caller) -> "asyncio.Future[Any]":
+        return self.producer.send(MessageMetadata(), body, caller=caller)
+
+    @rule(index=st.integers(0, 1))
+    def withdraw(self, index: int) -> None:
+        self.do(self.producer.withdraw, frozenset(self.callers[index].owners()))
+        self.pass_time(TURN_S)
+
+    @rule(seconds=st.sampled_from([1.0, MAX_ELAPSED_S / 2, MAX_ELAPSED_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.pass_time(seconds)
+
+    @precondition(lambda self: self.kind == "in order" and not self.ended)
+    @rule(count=st.integers(1, 2 * WINDOW), layers=st.integers(0, 4), down=st.booleans())
+    def let_entries_expire(self, count: int, layers: int, down: bool) -> None:
+        """Entries wait for too long for responses, or for a broker that comes back, with all that was in flight lost.
+
+        Both callers send in each of the next iterations of the event loop: they do not know yet that their entries have expired.
+        """
+        if down:
+            self.broker.unreachable = {"broker"}
+            self.do(self.broker.lose, 0)
+            self.do(self.broker.link.drop)
+            self.pass_time(TURN_S)
+
+        def send() -> None:
+            for caller in self.callers:
+                if not caller.withdrawn:
+                    caller.send(self._submit, layers)
+
+        for _ in range(count):
+            self.do(send)
+        with sending_after_failures(self.producer._sends, send):
+            self.pass_time(MAX_ELAPSED_S + 1.0)
+        self.broker.unreachable = set()
+        self.pass_time(TURN_S)
+
+    # --- the broker -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.broker.held)
+    @rule(count=st.integers(1, WINDOW))
+    def store(self, count: int) -> None:
+        self.do(self.broker.answer, count)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.broker.held)
+    @rule(code=st.sampled_from([RETRY, REFUSED]))
+    def refuse(self, code: int) -> None:
+        self.do(self.broker.refuse, code)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.broker.held)
+    @rule(really=st.integers(0, 9))
+    def terminate_topic(self, really: int) -> None:
+        """End the producer, in one of ten cases. Later steps do nothing."""
+        if really == 9:
+            self.do(self.broker.refuse, FATAL)
+            self.pass_time(TURN_S)
+            self.ended = True
+            assert self.producer._state.link is State.ENDED
+
+    @precondition(lambda self: not self.ended and self.broker.links)
+    @rule(stored=st.integers(0, WINDOW), withdraws=st.booleans())
+    def lose_connection(self, stored: int, withdraws: bool) -> None:
+        """The broker may have stored some entries, but their receipts are lost. A caller may have withdrawn its entries."""
+        if withdraws:
+            self.withdraw(0)
+        self.do(self.broker.lose, stored)
+        self.do(self.broker.link.drop)
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: not self.ended and self.broker.open)
+    @rule(stored=st.integers(0, WINDOW))
+    def unload(self, stored: int) -> None:
+        link, producer_id = next(iter(self.broker.open))
+        self.do(self.broker.lose, stored)
+        close = pb.CommandCloseProducer(producer_id=producer_id, request_id=ids.NO_REQUEST)
+        self.do(lambda: link.send(close_producer=close))
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: not self.ended and self.broker.links)
+    @rule(seconds=st.sampled_from([1.0, 2 * MAX_ELAPSED_S]))
+    def outage(self, seconds: float) -> None:
+        """The broker is unreachable for a while."""
+        self.broker.unreachable = {"broker"}
+        self.lose_connection(0, False)
+        self.pass_time(seconds)
+        self.broker.unreachable = set()
+        self.pass_time(TURN_S)
+
+    @precondition(lambda self: self.kind == "exclusive")
+    @rule(is_taken=st.booleans())
+    def other_producer(self, is_taken: bool) -> None:
+        """Another producer gets exclusive access when this one registers next, or closes."""
+        self.broker.is_taken = is_taken
+        if not is_taken:
+            self.do(self.broker.grant)
+            self.pass_time(TURN_S)
+
+    # --- always, and in the end -------------------------------------------------------------------------------------
+
+    @invariant()
+    def it_lives(self) -> None:
+        if not hasattr(self, "producer"):
+            return
+        for context in self.errors:
+            raise context.get("exception") or RuntimeError(context["message"])
+        check_order(self.broker.stored, self.broker.refused, self.callers)
+        state, registered_at = self.producer._state, self.producer._registration.connection
+        assert (state.link is State.REGISTERED) == (registered_at is not None)
+        assert (state.link is State.REGISTERED) == (self.producer._sends.link is SendState.SENDING)
+        assert (state.link is State.ENDED) == self.ended == (self.producer._sends.link is SendState.CLOSED)
+        if state.link is not State.REGISTERED:
+            assert not any(caller.withdrawn for caller in self.callers), "a withdrawn entry waits to be sent again"
+        if state.link is State.WAITING:
+            assert self.producer.awaits_exclusive_access
+            assert self.broker.waiting is not None
+
+    def teardown(self) -> None:
+        if not hasattr(self, "producer"):
+            return
+        try:
+            self._left_alone()
+            self.loop.run_until_complete(self.producer.close())
+            assert self.producer.closed
+            assert not self.broker.open or self.ended
+            self.loop.run_until_complete(self.client.close())
+            self.pass_time(TURN_S)
+            self.ended = True
+            self.it_lives()
+        finally:
+            for each in self.patches:
+                each.stop()
+            self.loop.close()
+
+    def _left_alone(self) -> None:
+        """Check that a producer without faults stores everything, and leaves no room of the window occupied."""
+        if not self.ended and self.broker.is_taken:
+            self.other_producer(False)
+        self.pass_time(LONG_S)
+        for caller in self.callers:
+            wanted = max([caller.next, *(number + 1 for number in caller.pending.values())])
+            for _ in range(ENOUGH):
+                self.drain()
+                if self.ended or (caller.next >= wanted and not caller.pending):
+                    break
+                self.do(caller.send, self._submit, 1)
+            assert self.ended or set(range(wanted)) <= caller.stored | caller.refused
+            assert not caller.pending
+        assert self.producer.pending == 0
+        self.loop.run_until_complete(asyncio.wait_for(self.producer.flush(), 1.0))
+        if not self.ended:
+            registered_at = self.producer._registration.connection
+            assert registered_at is not None
+            assert registered_at.window.sends == 0
+            assert self.producer._sends.intake is SendState.ACCEPTING
+
+    def drain(self) -> None:
+        for _ in range(ENOUGH):
+            self.pass_time(TURN_S)
+            self.do(self.broker.answer, WINDOW)
+            if self.producer.pending and not self.broker.held:
+                self.pass_time(1.0)
+
+
+TestProducerConversation = ProducerConversation.TestCase
+TestProducerConversation.settings = settings(max_examples=300, stateful_step_count=20, derandomize=True)
+"""The same examples in every run, so that a failure is caused by a change. The class below draws others."""
+
+
+@pytest.mark.thorough
+class TestOtherConversations(ProducerConversation.TestCase):
+    settings = settings(max_examples=1500, stateful_step_count=20)
+
+
+def test_every_state_is_reachable_and_only_ended_is_final() -> None:
+    assert {*TRANSITIONS.values(), State.DETACHED} == set(State)
+    assert {after for (before, _), after in TRANSITIONS.items() if before is State.ENDED} == {State.ENDED}
+    for state in set(State) - {State.ENDED}:
+        assert {TRANSITIONS[state, event] for event in (Event.DETACH, Event.END)} == {State.DETACHED, State.ENDED}
+
+
+def test_a_transition_that_is_not_in_the_table_raises() -> None:
+    state = ProducerState(None, sole_sender=False)
+    with pytest.raises(LocalProtocolError, match="NOT_READY in state DETACHED"):
+        state.on_not_ready()
+    state.begin_register()
+    assert state.on_registered()
+    with pytest.raises(LocalProtocolError, match="REGISTER in state REGISTERED"):
+        state.begin_register()
