@@ -80,6 +80,10 @@ class SendWindow:
     def abort(self, error: ClusterError) -> None:
         """Raise this error in waiting and later `enter` calls; messages in flight are not affected."""
         self._error = error
+        self.fail_waiting(error)
+
+    def fail_waiting(self, error: ClusterError) -> None:
+        """Raise this error in the `enter` calls that wait."""
         while self._waiters:
             waiter, _ = self._waiters.popleft()
             if not waiter.done():

@@ -14,6 +14,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.client.producer.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
@@ -191,9 +192,12 @@ class Batcher:
         batch.futures.append(future)
         self._message_count += 1
         self._batch_bytes += size
+        is_first = self._timer is None
         if self._message_count >= batching.max_messages or self._batch_bytes >= batching.max_bytes:
             self.flush()
-        elif self._timer is None:
+        elif is_first and self._producer.is_rejecting:
+            self.flush()  # the message fails now, and does not wait until the producer accepts entries again
+        elif is_first:
             self._timer = self._loop.call_later(batching.max_delay_s, self.flush)
         return future
 
@@ -201,7 +205,8 @@ class Batcher:
         """Send a message as an entry of its own."""
         metadata = MessageMetadata()
         message.write_to(metadata)
-        sent = self._producer.send(metadata, payload or b"", count=1, sequence_id=message.sequence_id)
+        caller = Caller(None, None, (future,))
+        sent = self._producer.send(metadata, payload or b"", count=1, sequence_id=message.sequence_id, caller=caller)
         sent.add_done_callback(functools.partial(self._on_sent, [future], False))  # False: without batch framing
 
     def flush(self) -> None:
@@ -215,16 +220,19 @@ class Batcher:
             count = len(batch.futures)
             metadata = MessageMetadata(num_messages_in_batch=count)
             batch.first_message.write_keys_to(metadata)
-            sent = self._producer.send(metadata, b"".join(batch.parts), count)
+            sent = self._producer.send(metadata, b"".join(batch.parts), count, caller=Caller(None, None, batch.futures))
             sent.add_done_callback(functools.partial(self._on_sent, batch.futures, True))
 
     def _on_sent(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
         """Complete the futures of an entry's messages with their ids, or with the error of the entry.
 
-        `batched` is False for a message that was sent alone, without batch framing.
+        `batched` is False for a message that was sent alone, without batch framing. If the producer rejects entries because this
+        one failed, the messages that wait for a full batch fail, too.
         """
         error = sent.exception()
         if error is not None:
+            if self._producer.is_rejecting:
+                self.flush()
             for future in futures:
                 if not future.done():
                     future.set_exception(error)

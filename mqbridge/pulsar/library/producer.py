@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Self
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
@@ -109,7 +110,7 @@ class Producer:
         except BaseException:
             self._window.leave(number, size)
             raise
-        stored.add_done_callback(lambda _: self._window.leave(number, size))
+        stored.add_done_callback(partial(self._leave_window, number, size))
         try:
             return self._receipt(await asyncio.shield(stored))
         except ClusterError as error:
@@ -118,6 +119,13 @@ class Producer:
                     f"the producer of topic {self._topic} was closed before the message had a receipt"
                 ) from error
             raise
+
+    def _leave_window(self, number: int, size: int, stored: "asyncio.Future[MessageId]") -> None:
+        """Release the room of a message. If it failed in order, those that wait for room fail, too: they are later ones."""
+        error = stored.exception() if self._producer.fails_in_order else None
+        if isinstance(error, ClusterError) and error.failure is not Failure.REFUSED:
+            self._window.fail_waiting(error)
+        self._window.leave(number, size)
 
     def _receipt(self, message_id: MessageId) -> SendReceipt:
         """Return the receipt of a stored message."""

@@ -45,6 +45,8 @@ class TopicProducer:
         self.topic = topic
         self.partitions = 0
         """Number of partitions; 0 for an unpartitioned topic."""
+        self.fails_in_order = settings.fails_in_order
+        """See `ProducerSettings.fails_in_order`."""
         self._client, self._settings, self._batching = client, settings, batching
         self._hash, self._refresh_s = _HASHES[key_hash], refresh_s
         self._name = parse_topic(topic)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ClusterError, ConfigError, ConnectionLost, Failure, MappingError
+from mqbridge.errors import ClusterError, ConfigError, ConnectionLost, Failure, MappingError, RequestTimeout
 from mqbridge.library.received import ReceivedMessage
+from mqbridge.pulsar.client.producer import entry_producer
 from mqbridge.pulsar.library.client import PulsarClient
 from mqbridge.pulsar.library.consumer import Consumer
 from mqbridge.pulsar.wire import ids
@@ -76,6 +77,34 @@ async def test_send_waits_while_too_many_bytes_are_pending(client: PulsarClient,
     await producer.close(0.01)
     for error in await asyncio.gather(*sends, return_exceptions=True):
         assert isinstance(error, ConnectionLost)
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_delay_s": 60.0}, {"batch_messages": 1, "max_pending_bytes": 2000}], ids=["batch", "room"]
+)
+async def test_with_fails_in_order_messages_that_are_not_sent_yet_fail_behind_an_expired_one(
+    client: PulsarClient, broker: Broker, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """They wait for their batch to be full, or for room: else they would be stored before the expired message is sent again."""
+    monkeypatch.setattr(entry_producer, "EXPIRY_CHECK_S", 0.01)
+    broker.on[BaseCommand.SEND] = silent
+    producer = await client.producer("orders", max_elapsed_s=0.1, fails_in_order=True, **options)
+    first = asyncio.ensure_future(producer.send(b"x" * 1000, partition=0))
+    await asyncio.sleep(0)
+    producer._producer.send_batches()
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    later = [asyncio.ensure_future(producer.send(b"y" * 1000, partition=0)) for _ in range(2)]
+    broker.on[BaseCommand.SEND] = broker.store
+    with pytest.raises(RequestTimeout):
+        await first
+    producer._producer.send_batches()
+    assert [type(error) for error in await asyncio.gather(*later, return_exceptions=True)] == [RequestTimeout] * 2
+    assert broker.entries == 0
+    again = asyncio.ensure_future(producer.send(b"x", partition=0))
+    await asyncio.sleep(0)
+    producer._producer.send_batches()
+    await again
+    assert broker.entries == 1
 
 
 async def test_messages_without_a_receipt_fail_when_the_producer_closes(client: PulsarClient, broker: Broker) -> None:
