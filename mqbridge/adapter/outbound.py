@@ -91,9 +91,9 @@ class Outbound(Protocol):
         receipt, besides the batch itself.
 
         The outbound retries transient failures, in order, until `max_elapsed_s`. If it is `ordered` and a message fails for a
-        reason other than REFUSED, all later sends to that partition fail too if they were queued before the receipt of the
-        failure, so that no message overtakes another. The future fails only if the outbound was closed or the cluster refuses
-        every request (ClusterError, FATAL).
+        reason other than REFUSED, all sends that wait behind it fail too, and all later ones of its source partition until the
+        receipt of the failure has called its callbacks, so that no message overtakes another one of its source partition. The
+        future fails only if the outbound was closed or the cluster refuses every request (ClusterError, FATAL).
         """
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:

@@ -51,7 +51,8 @@ class Sends:
         Includes a send that has just failed: its callback, which stops the lane, runs only in the next loop iteration.
         """
         futures = self._in_flight.get((outbound, partition))
-        # An ordered outbound sets receipts in order, so no failed send follows one in flight. With others, sends may overtake.
+        # An ordered outbound sets receipts in order, or rejects sends until all failures are known: the first ended ones suffice.
+        # With other outbounds, sends may overtake.
         return futures is not None and any(map(_has_failed, takewhile(asyncio.Future.done, futures)))
 
     def withdraw(self) -> None:
