@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk or spark
-# Tests mostly wait, so JOBS processes run them concurrently, each with servers of its own. All tests of a file run in one process.
+# Tests mostly wait, so JOBS processes run them concurrently. All tests of a file, and all that share a kind of real server, run in one of them.
 JOBS ?= 2
-SIDE_BY_SIDE := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := -n $(JOBS)
 
 .PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak bench docs wheel \
   generate lock clean

@@ -1,7 +1,4 @@
-"""The real clusters for tests with the marker `cluster`: each is started once per run, on first use.
-
-If the selected tests need several, the first that asks for one starts all of them side by side. A test that stops or kills
-a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
+"""Settings of all tests, and the real clusters of the tests with the marker `cluster`, see `kit/shared_clusters.py`.
 
 A test against real servers that fails is tried a second time: servers on a busy machine may refuse for a moment what no client
 can help. A run allows five of these (`--max-suite-reruns`), and prints the first failure of each at its end. A test that is seen
@@ -10,21 +7,20 @@ there twice has a fault to mend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from mqbridge import native
-from tests.kit.clusters import Cluster, running
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
-from tests.kit.rocketmq_settings import OLD_VERSION
+from tests.kit.scheduling import GroupScheduling, append_groups, remove_group
+from tests.kit.shared_clusters import Clusters, kinds_of, uses_real_servers
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_locked import LockedTubeMQ
 
@@ -33,17 +29,6 @@ settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthC
 # The examples are the same in each run, so that unrelated changes do not meet rare faults; `make test-thorough` draws others.
 settings.register_profile("same", settings.get_profile("drawn"), derandomize=True)
 settings.load_profile("same")
-
-KINDS: dict[str, Callable[[], Cluster]] = {
-    "tubemq": TubeMQ,
-    "tubemq_locked": LockedTubeMQ,
-    "pulsar": Pulsar,
-    "pulsar_locked": LockedPulsar,
-    "rocketmq": RocketMQ,
-    "rocketmq_old": partial(RocketMQ, version=OLD_VERSION),
-    "rocketmq_locked": partial(RocketMQ, locked=True),
-    "rocketmq_old_locked": partial(RocketMQ, version=OLD_VERSION, locked=True),
-}
 
 
 def pytest_report_header() -> str:
@@ -56,45 +41,33 @@ def pytest_report_header() -> str:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Retry only tests against real servers, and Spark's, which allows a process ten seconds to respond."""
-    if any(item.get_closest_marker(name) for name in ("cluster", "sdk", "spark")):
+    if uses_real_servers(item):
         item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-class Clusters:
-    """The clusters of this run, each with the future of its start."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tell the scheduling which tests use the same clusters."""
+    if hasattr(config, "workerinput"):  # one of several processes
+        append_groups(items)
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._launched: dict[str, tuple[Cluster, Future[None]]] = {}
 
-    def launch(self, name: str) -> None:
-        """Start a cluster in the background, once."""
-        if name not in self._launched:
-            cluster = KINDS[name]()
-            (ready,) = self._stack.enter_context(running([cluster]))
-            self._launched[name] = cluster, ready
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Start each kind of cluster in only one process."""
+    return GroupScheduling(config, log)
 
-    def ready(self, name: str) -> Cluster:
-        """Wait for a cluster; raise ClusterError if it could not be started, and start it again at the next call."""
-        self.launch(name)
-        cluster, ready = self._launched[name]
-        try:
-            ready.result()
-        except BaseException:
-            del self._launched[name]
-            raise
-        return cluster
+
+def pytest_report_from_serializable(data: dict[str, Any]) -> None:
+    """Remove what was appended to the name of a test."""
+    data["nodeid"] = remove_group(data["nodeid"])
 
 
 @pytest.fixture(scope="session")
 def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
-    """Start the clusters that the selected tests need."""
-    needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    """Start shared clusters when a test asks for them."""
     with ExitStack() as stack:
-        clusters = Clusters(stack)
-        for name in KINDS.keys() & needed:
-            clusters.launch(name)
-        yield clusters
+        yield Clusters(stack, {kind for item in request.session.items for kind in kinds_of(item)})
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,8 @@ def native_names(kind: type) -> set[str]:
 
 
 def test_there_is_a_table_for_every_system() -> None:
-    folders = Path(mqbridge.__file__).parent.glob("*/adapter")
+    package = Path(mqbridge.__file__).parent
+    folders = [*package.glob("*/adapter"), *package.glob("testing/*/adapter")]
     assert sorted(folder.parent.name for folder in folders) == SYSTEMS
 
 

@@ -24,11 +24,11 @@ BUILT_IN = [
     "memory-individual",
     "log",
     pytest.param("tubemq", marks=pytest.mark.cluster),
-    pytest.param("tubemq-locked", marks=[pytest.mark.cluster, pytest.mark.thorough]),
+    pytest.param("tubemq_locked", marks=[pytest.mark.cluster, pytest.mark.thorough], id="tubemq-locked"),
     pytest.param("pulsar", marks=pytest.mark.cluster),
     pytest.param("pulsar-shared", marks=[pytest.mark.cluster, pytest.mark.thorough]),
-    pytest.param("pulsar-token", marks=[pytest.mark.cluster, pytest.mark.thorough]),
-    pytest.param("pulsar-mtls", marks=[pytest.mark.cluster, pytest.mark.thorough]),
+    pytest.param("pulsar_locked-token", marks=[pytest.mark.cluster, pytest.mark.thorough], id="pulsar-token"),
+    pytest.param("pulsar_locked-mtls", marks=[pytest.mark.cluster, pytest.mark.thorough], id="pulsar-mtls"),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
     pytest.param("rocketmq_old", marks=pytest.mark.cluster),
     pytest.param("rocketmq_locked", marks=[pytest.mark.cluster, pytest.mark.thorough], id="rocketmq-acl2"),
@@ -50,7 +50,7 @@ def make_harness(name: str, request: pytest.FixtureRequest, folder: Path) -> Har
     if name.startswith("tubemq"):
         from tests.conformance.harness_tubemq import TubeMQHarness
 
-        return TubeMQHarness(request.getfixturevalue(name.replace("-", "_")))
+        return TubeMQHarness(request.getfixturevalue(name))
     if name.startswith("pulsar"):
         from tests.conformance.harness_pulsar import LockedPulsarHarness, PulsarHarness
 
