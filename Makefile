@@ -98,9 +98,9 @@ test-fast: $(VENV)/.dev ## run the tests that need no Java (three or four minute
 
 test-thorough: $(VENV)/.dev ## run the slower tests that `make test` skips: faults, second brokers, groups shared with Java, large state (15 minutes)
 	@sh tests/prerequisites.sh
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long"
-	@echo "==> property tests with new random examples (make test always uses the same examples)"
-	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "hypothesis and not ($(CLUSTER_TESTS) or long)" --hypothesis-profile drawn
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long" --hypothesis-profile drawn
+	@echo "==> property tests with ten times as many examples, newly drawn (make test always uses the same ones)"
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "hypothesis and not ($(CLUSTER_TESTS) or long or thorough)" --hypothesis-profile drawn
 	@echo "==> all thorough tests passed. Next: make test-long, or make bench"
 
 MESSAGES := 5000000

@@ -7,6 +7,7 @@ there twice has a fault to mend.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mqbridge import native
+from tests.example_counts import FULL
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
@@ -25,9 +27,9 @@ from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_locked import LockedTubeMQ
 
 # A busy machine may make any example slow, so durations are not checked.
-settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("drawn", deadline=None, max_examples=FULL, suppress_health_check=[HealthCheck.too_slow])
 # The examples are the same in each run, so that unrelated changes do not meet rare faults; `make test-thorough` draws others.
-settings.register_profile("same", settings.get_profile("drawn"), derandomize=True)
+settings.register_profile("same", settings.get_profile("drawn"), max_examples=FULL // 10, derandomize=True)
 settings.load_profile("same")
 
 
@@ -50,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tell the scheduling which tests use the same clusters."""
     if hasattr(config, "workerinput"):  # one of several processes
         append_groups(items)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector ignore what collecting has made: some tests collect garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -27,6 +27,7 @@ from mqbridge.rocketmq.wire.record import Record
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
 from tests import strategies
+from tests.example_counts import examples
 from tests.rocketmq.records import decode as decode_rocketmq
 from tests.strategies import any_messages, comparable_fields, transferred
 
@@ -109,7 +110,7 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(SYSTEMS, SYSTEMS)))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_messages_survive_a_round_trip(first: str, second: str, data: st.DataObject) -> None:
     here, there = SYSTEMS[first], SYSTEMS[second]
@@ -128,7 +129,7 @@ def test_messages_survive_a_round_trip(first: str, second: str, data: st.DataObj
         assert [message.origin for message in back] == [BACK + format_position(message.position) for message in over]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(native=strategies.tubemq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_tubemq_message_returns_byte_for_byte(second: str, native: Any) -> None:
@@ -141,7 +142,7 @@ def test_a_tubemq_message_returns_byte_for_byte(second: str, native: Any) -> Non
     assert native.payLoadData[:4] == struct.pack(">i", len(message.attributes))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(native=strategies.rocketmq_natives())
 @pytest.mark.parametrize("second", SYSTEMS)
 def test_a_rocketmq_message_returns_with_its_native_fields(second: str, native: Record) -> None:

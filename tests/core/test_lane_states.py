@@ -24,6 +24,7 @@ from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.budget import Budget
 from mqbridge.routing.partitions import Partitioner
 from tests.core.test_partition_rules import rule as partition_rule
+from tests.example_counts import examples
 from tests.patience import PATIENCE_S
 
 PARTITION = Partition("a", "t", "0", 0)
@@ -308,5 +309,5 @@ class LaneMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-LaneMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, derandomize=True)
+LaneMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, derandomize=True)
 TestLane = LaneMachine.TestCase

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeError
 from mqbridge.net.waiting_sends import INTAKE, LINK, Caller, Event, State, WaitingSends
+from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order
 
 LAYERS = st.integers(0, 4)
@@ -184,7 +185,7 @@ class SharedQueue(RuleBasedStateMachine):
 
 
 TestSharedQueue = SharedQueue.TestCase
-TestSharedQueue.settings = settings(max_examples=300, stateful_step_count=40)
+TestSharedQueue.settings = settings(max_examples=examples(300), stateful_step_count=40)
 
 
 def test_every_state_is_reachable_and_only_closed_is_final() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mqbridge.errors import MappingError, RemoteProtocolError
 from mqbridge.log.wire.records import VERSION, decode_row, decode_rows, encode_record, encode_row
 from mqbridge.message import Message
+from tests.example_counts import examples
 from tests.strategies import messages
 
 any_text = st.text(max_size=300)  # also lone surrogates, and lengths that need more than one byte
@@ -46,7 +47,7 @@ def test_every_field_is_decoded_as_it_was_encoded(sent: list[Message], base: int
 
 
 @given(st.lists(any_message, min_size=1, max_size=3), st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_damaged_rows_raise_only_protocol_errors(sent: list[Message], data: st.DataObject) -> None:
     row = bytearray(row_of(sent))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -15,6 +15,7 @@ from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from tests.example_counts import examples
 from tests.strategies import Changes, any_messages, changes, messages, pulsar_natives, values
 
 compiled = native.compiled
@@ -52,7 +53,7 @@ def framed(*metadatas: bytes, payload: bytes = b"body") -> bytes:
 ack_sets = st.sampled_from([(), (), (5,), (0,), (-1,), (2, 1)])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(entries=st.lists(pulsar_natives(), max_size=4), ack_set=ack_sets, redelivered=st.integers(0, 3))
 def test_entries_are_decoded_alike(entries: list[Entry], ack_set: tuple[int, ...], redelivered: int) -> None:
     for entry in entries[::2]:
@@ -60,7 +61,7 @@ def test_entries_are_decoded_alike(entries: list[Entry], ack_set: tuple[int, ...
     check_decode(entries)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     entry=pulsar_natives(), changed=changes(b"\x00\x01\x02\x04\x0a\x0b\x0c\x12\x18\x20\x28\x30\x3a\x40\x48\x7f\x80\xa1\xc3\xffam")
 )
@@ -106,7 +107,7 @@ _group = st.tuples(_numbers, st.lists(_wire_field, max_size=2)).map(
 _fields = st.lists(_wire_field | _group, max_size=6).map(b"".join)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     fields=st.lists(_fields, min_size=1, max_size=3),
     size=st.sampled_from([b"\x18\x04", b"\x98\x80\x00", b"\x98\x84\x80\x80\x80\x10"]),
@@ -179,13 +180,13 @@ defects = st.sampled_from([None, None, None, "bad"])
 lists = st.lists(any_messages() | messages(defect=defects, deliver_at=st.none()), max_size=6).map(with_positions)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(found=lists, origin=ORIGINS, limits=LIMITS, start=st.integers(0, 3))
 def test_messages_are_encoded_alike(found: list[Message], origin: str | None, limits: Limits, start: int) -> None:
     check_encode(found, origin, limits, start)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(entries=st.lists(pulsar_natives(), min_size=1, max_size=4), origin=ORIGINS, limits=LIMITS, data=st.data())
 def test_decoded_messages_are_encoded_alike(
     entries: list[Entry], origin: str | None, limits: Limits, data: st.DataObject

@@ -23,6 +23,7 @@ from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_prefix
 from mqbridge.pulsar.wire.frame import encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
+from tests.example_counts import examples
 from tests.strategies import Changes, changes, pulsar_natives
 
 compiled = native.compiled
@@ -96,14 +97,14 @@ def check_frame(data: bytes) -> EntryRun | None:
 NUMBERS = st.sampled_from([0, 1, 127, 128, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(entry=pulsar_natives(), at=NUMBERS, consumer=NUMBERS, again=st.integers(0, (1 << 32) - 1), epoch=st.none() | NUMBERS)
 def test_frames_of_entries_are_parsed_alike(entry: Entry, at: int, consumer: int, again: int, epoch: int | None) -> None:
     fields = {} if epoch is None else {"consumer_epoch": epoch}
     check_frame(message_frame(entry, at, consumer, redelivery_count=again, **fields))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     entry=pulsar_natives(),
     changed=changes(b"\x00\x01\x02\x04\x08\x09\x0a\x0b\x0c\x0e\x10\x12\x18\x20\x22\x28\x48\x58\x60\x7f\x80\xa1\xc3\xff"),

@@ -19,6 +19,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import LZ4, OLD_ZLIB, ZLIB, ZSTD, compress, decompress
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES, Record, SysFlag, encode_record
+from tests.example_counts import examples
 from tests.rocketmq.wire import vectors
 from tests.strategies import Changes, changes, property_string, rocketmq_natives
 
@@ -89,13 +90,13 @@ def stored(draw: st.DrawFn) -> bytes:
 tags = st.sampled_from([frozenset[str](), frozenset({"1"}), frozenset({"a b", "%", "größe"})])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(rocketmq_natives(), max_size=4))
 def test_ordinary_records_are_decoded_alike(records: list[Record]) -> None:
     check_decode(pull(b"".join(map(encode_record, records))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(stored(), max_size=4), max_size=2), st.integers(-1, 9), st.integers(0, 12), tags)
 def test_records_of_all_layouts_are_decoded_alike(
     answers: list[list[bytes]], first: int, next_: int, wanted: frozenset[str]
@@ -103,7 +104,7 @@ def test_records_of_all_layouts_are_decoded_alike(
     check_decode(*(pull(b"".join(answer), first, next_, wanted) for answer in answers))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(stored() | st.sampled_from(JAVA_RECORDS), min_size=1, max_size=3), changes(bytes(range(256))), st.floats(0, 1))
 def test_damaged_records_are_decoded_alike(records: list[bytes], change: Changes, kept: float) -> None:
     body = change(b"".join(records))
@@ -114,7 +115,7 @@ def test_damaged_records_are_decoded_alike(records: list[bytes], change: Changes
         check_decode(pull(body))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(rocketmq_natives(), changes(b"\x01\x02ab1,.%mU"))
 def test_changed_property_strings_are_decoded_alike(record: Record, change: Changes) -> None:
     record.properties = change(record.properties)
@@ -199,7 +200,7 @@ def result_or_error(work: Callable[[], Any]) -> object:
         return str(error)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(stored() | st.sampled_from(JAVA_RECORDS), max_size=3), changes(b"\0\1\xff"), st.booleans())
 def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: bool) -> None:
     assert compiled is not None
@@ -209,7 +210,7 @@ def test_records_are_counted_alike(records: list[bytes], change: Changes, torn: 
     assert result_or_error(lambda: native(body)) == result_or_error(lambda: pulled_records._count_stored(body))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(stored(), max_size=4), st.integers(-1, 9), st.integers(0, 12), tags.filter(bool))
 def test_wanted_messages_are_counted_alike(records: list[bytes], first: int, next_: int, wanted: frozenset[str]) -> None:
     here, plain = pull(b"".join(records), first, next_, wanted), pull(b"".join(records), first, next_, wanted)

@@ -16,6 +16,7 @@ from mqbridge.rocketmq.mapping.stored import decode_plain, decode_pulls
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.example_counts import examples
 from tests.strategies import any_messages, rocketmq_natives, values
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
@@ -99,7 +100,7 @@ def messages_to_send(draw: st.DrawFn) -> Message:
     return message
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(messages_to_send(), max_size=5), prefixes, limits, st.sampled_from([None, "ID", "A" * 24]))
 def test_messages_of_all_kinds_are_encoded_alike(
     messages: list[Message], origin: str | None, limits: Limits, start: str | None
@@ -107,7 +108,7 @@ def test_messages_of_all_kinds_are_encoded_alike(
     check_encode(messages, origin, limits, start=start)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(rocketmq_natives(), min_size=1, max_size=5), prefixes, st.data())
 def test_decoded_messages_and_parts_of_them_are_encoded_alike(
     records: list[Record], origin: str | None, data: st.DataObject

@@ -19,6 +19,7 @@ from mqbridge.tubemq.mapping.share import PlainRequests, Requests, encode_share
 from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
 from mqbridge.tubemq.wire.rpc import parse
+from tests.example_counts import examples
 from tests.strategies import any_messages, attribute_strings, changes, names, transferred, tubemq_natives, values
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled module is not installed, or is turned off")
@@ -64,7 +65,7 @@ packs = st.lists(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(
     pack=packs,
     damaged=st.integers(0, 9),
@@ -84,7 +85,7 @@ def test_packs_are_decoded_alike(pack: list[TransferedMessage], damaged: int, of
     assert fields(decode_compiled(messages[1:], offset, zone, first + 1)) == plain[1:]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(attributes=attribute_strings | gateway_items, change=changes(b"=,a1\xc3%.m"), body=st.sampled_from([b"", b"b"]))
 @example(attributes=b"a=1,mqbridge.event_time=9223372036854775807", change=bytes, body=b"")
 def test_strings_with_changed_bytes_are_decoded_alike(attributes: bytes, change: Any, body: bytes) -> None:
@@ -92,7 +93,7 @@ def test_strings_with_changed_bytes_are_decoded_alike(attributes: bytes, change:
     assert fields(decode_compiled(pack)) == fields(decode_plainly(pack, 0, UTC, 0))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(data=st.data(), pack=packs)
 def test_damaged_responses_are_parsed_or_refused_as_by_protobuf(data: st.DataObject, pack: list[TransferedMessage]) -> None:
     whole = bytearray(GetMessageResponseB2C(success=True, errCode=200, currOffset=1, messages=pack).SerializeToString())
@@ -113,7 +114,7 @@ def test_damaged_responses_are_parsed_or_refused_as_by_protobuf(data: st.DataObj
     assert found == expected
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(
     messages=st.lists(any_messages(), max_size=4),
     origins=st.lists(st.sampled_from([(None, 0), ("o", 1), ("o", 2), ("ö|", 3)]), min_size=4, max_size=4),
@@ -132,7 +133,7 @@ def test_messages_are_encoded_alike(
     assert outcome(found, len(messages)) == outcome(PlainRequests(messages, prefix, zone), len(messages))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     pack=packs,
     damaged=st.integers(0, 5),

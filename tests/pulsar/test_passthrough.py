@@ -18,6 +18,7 @@ from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.pulsar.wire.single_metadata import encode_property
+from tests.example_counts import examples
 from tests.strategies import Changes, changes, pulsar_natives, text
 
 ORIGINS = st.sampled_from(["c|t|0|", None])
@@ -60,7 +61,7 @@ def check(entries: Sequence[Entry], origin: str | None, limits: Limits) -> None:
     assert [entry.defect for entry in entries] == [entry.defect for entry in others]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     entries=st.lists(st.one_of(ordinary_entries, ordinary_entries, pulsar_natives()), max_size=4),
     ack_set=st.sampled_from([(), (5,), (2,)]),
@@ -75,7 +76,7 @@ def test_copied_entries_equal_encoded_ones(
     check(entries, origin, limits)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(entry=ordinary_entries, changed=changes(b"\x00\x01\x02\x18\x28\x40\x48\x80\xa2\xc3\xff"), origin=ORIGINS)
 def test_unusual_metadata_bytes_keep_their_meaning(entry: Entry, changed: Changes, origin: str | None) -> None:
     """Properties without a name or a value are copied as they are."""

@@ -14,6 +14,7 @@ from mqbridge.rocketmq.wire.ids import MAX_RESERVED, UniqueIds
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
+from tests.example_counts import examples
 from tests.rocketmq.records import decode
 from tests.strategies import any_messages, comparable_fields
 
@@ -41,7 +42,7 @@ def reserve_with_prefix(text: str) -> ReserveIds:
     return lambda count: (f"{text}{next(starts)}", 0xFFFF - count)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(any_messages(), min_size=1, max_size=4), st.sampled_from([None, "c|t|b:0|"]))
 def test_added_ids_change_no_message(messages: list[Message], origin: str | None) -> None:
     made, failures = encode(messages, origin, Limits(), NOW, reserve_with_prefix("ID"))

@@ -11,6 +11,7 @@ from mqbridge.message import Position
 from mqbridge.spark.source.data_loss import LossKind
 from mqbridge.spark.source.offsets import PartitionKey
 from mqbridge.spark.source.state import SourceState
+from tests.example_counts import examples
 
 A, B = ("orders", "0"), ("orders", "1")
 PARTITIONS = st.tuples(st.sampled_from(["orders", "orders_eu", "returns"]), st.sampled_from("012"))
@@ -202,5 +203,5 @@ class Streams(RuleBasedStateMachine):
         assert {key: self.start[key] for key in self.state.bounds_to_read()} == self.state.latest()
 
 
-Streams.TestCase.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+Streams.TestCase.settings = settings(deadline=None, max_examples=examples(150), stateful_step_count=30)
 TestStreams = Streams.TestCase

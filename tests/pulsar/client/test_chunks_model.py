@@ -23,6 +23,7 @@ from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.wire.cutter import FrameCutter
+from tests.example_counts import examples
 
 Stored = tuple[str, int, int]
 """An entry: the id of its message, its chunk number, and the number of chunks (0: it is no chunk)."""
@@ -185,7 +186,7 @@ class Life:
         self.intake.stop()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.randoms(use_true_random=False))
 def test_only_entries_acknowledged_by_the_application_are_acknowledged(random: Random) -> None:
     async def live() -> None:

@@ -17,6 +17,7 @@ from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES
 from mqbridge.pulsar.wire.ids import EntryId
+from tests.example_counts import examples
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.pulsar.client.broker import scripted_client
 from tests.pulsar.client.one_topic import OneTopic
@@ -346,10 +347,10 @@ class ConsumerConversation(RuleBasedStateMachine):
 
 
 TestConsumerConversation = ConsumerConversation.TestCase
-TestConsumerConversation.settings = settings(max_examples=600, stateful_step_count=20, derandomize=True)
+TestConsumerConversation.settings = settings(max_examples=examples(600), stateful_step_count=20, derandomize=True)
 """The same examples in every run, so that a failure is caused by a change. The class below draws others."""
 
 
 @pytest.mark.thorough
 class TestOtherConversations(ConsumerConversation.TestCase):
-    settings = settings(max_examples=1500, stateful_step_count=20)
+    settings = settings(max_examples=examples(1500), stateful_step_count=20)

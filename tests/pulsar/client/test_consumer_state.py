@@ -9,6 +9,7 @@ from mqbridge.errors import ClusterError, LocalProtocolError
 from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.ids import LATEST, EntryId, message_id
+from tests.example_counts import examples
 
 LENGTH = 8
 Sent = tuple[int, EntryId]
@@ -304,7 +305,7 @@ class ConsumerLife(RuleBasedStateMachine):
 
 
 TestConsumerLife = ConsumerLife.TestCase
-TestConsumerLife.settings = settings(max_examples=600, stateful_step_count=20)
+TestConsumerLife.settings = settings(max_examples=examples(600), stateful_step_count=20)
 
 
 def test_a_consumer_is_closed_once() -> None:

@@ -19,6 +19,7 @@ from mqbridge.pulsar.wire.entry import encode_entry_prefix
 from mqbridge.pulsar.wire.frame import encode_command, encode_frame_prefix
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.example_counts import examples
 from tests.pulsar.client.broker import Broker, Link, silent
 
 TOPIC = "persistent://public/default/t"
@@ -108,7 +109,7 @@ async def feed(frames: list[bytes]) -> None:
     sent.exception()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(damaged(), max_size=12))
 def test_damaged_frames_end_in_protocol_errors_only(frames):
     asyncio.run(feed(frames))

@@ -21,6 +21,7 @@ from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order, sending_after_failures
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.pulsar.client.broker import Link, scripted_client
@@ -336,13 +337,13 @@ class ProducerConversation(RuleBasedStateMachine):
 
 
 TestProducerConversation = ProducerConversation.TestCase
-TestProducerConversation.settings = settings(max_examples=300, stateful_step_count=20, derandomize=True)
+TestProducerConversation.settings = settings(max_examples=examples(300), stateful_step_count=20, derandomize=True)
 """The same examples in every run, so that a failure is caused by a change. The class below draws others."""
 
 
 @pytest.mark.thorough
 class TestOtherConversations(ProducerConversation.TestCase):
-    settings = settings(max_examples=1500, stateful_step_count=20)
+    settings = settings(max_examples=examples(1500), stateful_step_count=20)
 
 
 def test_every_state_is_reachable_and_only_ended_is_final() -> None:

@@ -25,6 +25,7 @@ from mqbridge.pulsar.wire.frame import parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 from mqbridge.pulsar.wire.single_metadata import encode_property
+from tests.example_counts import examples
 from tests.pulsar.wire import vectors
 
 
@@ -160,7 +161,7 @@ def test_a_batch_with_a_wrong_count_or_trailing_bytes_is_refused():
 CODECS = sorted(set(CODEC_NUMBERS.values()))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(CODECS), st.binary(max_size=5000), st.integers(1, 4))
 def test_every_codec_survives_the_round_trip(codec, data, times):
     data *= times

@@ -27,6 +27,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
+from tests.example_counts import examples
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.patience import SERVER_PATIENCE_S
 from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
@@ -505,7 +506,7 @@ LIFE = settings(
     deadline=None,
     phases=[Phase.generate],
 )
-GroupLife.TestCase.settings = settings(LIFE, max_examples=60, derandomize=True)
-AnyGroupLife.TestCase.settings = settings(LIFE, max_examples=300)
+GroupLife.TestCase.settings = settings(LIFE, max_examples=examples(60), derandomize=True)
+AnyGroupLife.TestCase.settings = settings(LIFE, max_examples=examples(300))
 TestGroupLife = GroupLife.TestCase
 TestAnyGroupLife = pytest.mark.thorough(AnyGroupLife.TestCase)

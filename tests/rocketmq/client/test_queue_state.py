@@ -11,6 +11,7 @@ from mqbridge.rocketmq.client.consumer.queue_state import LOCK_VALID_S, Pull, Qu
 from mqbridge.rocketmq.client.consumer.queue_transitions import TRANSITIONS, Event, State
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from tests.example_counts import examples
 
 QUEUE = Queue("T", "broker-a", 0)
 LUCK = st.sampled_from([3, 2, 1, 0])
@@ -430,5 +431,5 @@ class QueueLife(RuleBasedStateMachine):
             assert self.state.unsaved(self.now) is None
 
 
-QueueLife.TestCase.settings = settings(max_examples=400, stateful_step_count=50)
+QueueLife.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=50)
 TestQueueLife = QueueLife.TestCase

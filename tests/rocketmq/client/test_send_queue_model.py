@@ -19,6 +19,7 @@ from mqbridge.rocketmq.client.producer.send_queue import PartitionSendQueue
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
+from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order, sending_after_failures
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, Link, refuses, scripted_client, store
@@ -245,10 +246,10 @@ def _nonsense(link: Link, request: Command) -> None:
 
 
 TestSendConversation = SendConversation.TestCase
-TestSendConversation.settings = settings(max_examples=300, stateful_step_count=20, derandomize=True)
+TestSendConversation.settings = settings(max_examples=examples(300), stateful_step_count=20, derandomize=True)
 """The same examples in every run, so that a failure is caused by a change. The class below draws others."""
 
 
 @pytest.mark.thorough
 class TestOtherConversations(SendConversation.TestCase):
-    settings = settings(max_examples=1500, stateful_step_count=20)
+    settings = settings(max_examples=examples(1500), stateful_step_count=20)

@@ -35,6 +35,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, KvTable, QueueData, Route, TopicList
 from mqbridge.rocketmq.wire.bodies.running_info import ConsumeDirectlyResult, RunningInfo
+from tests.example_counts import examples
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.damaged_bytes import mutated
 from tests.rocketmq.wire.kinds import BODIES
@@ -180,7 +181,7 @@ ROUND_TRIPS: list[st.SearchStrategy[Body]] = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.one_of(*ROUND_TRIPS))
 def test_round_trips(value: Body) -> None:
     assert type(value).decode(value.encode()) == value
@@ -254,7 +255,7 @@ def test_a_body_that_is_no_object_is_a_protocol_error(kind: type[Body], body: by
         kind.decode(body)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.sampled_from(BODIES), mutated(*ORIGINALS) | st.sampled_from(ORIGINALS))
 def test_damaged_and_foreign_bodies_are_a_protocol_error_or_a_body(kind: type[Body], body: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
@@ -271,7 +272,7 @@ nonsense = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(BODIES), st.dictionaries(st.sampled_from(MEMBERS), nonsense, max_size=5))
 def test_members_of_any_type_are_a_protocol_error_or_a_body(kind: type[Body], said: dict[str, Any]) -> None:
     try:

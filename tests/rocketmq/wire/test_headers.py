@@ -17,6 +17,7 @@ from mqbridge.rocketmq.wire.headers.offsets import QueryOffsetHeader, QueueHeade
 from mqbridge.rocketmq.wire.headers.pull import PullHeader
 from mqbridge.rocketmq.wire.headers.query import QueryHeader
 from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResult
+from tests.example_counts import examples
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.kinds import HEADERS as ALL
 
@@ -37,7 +38,7 @@ def test_all_headers_are_found() -> None:
     assert len(ALL) > 40
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(ALL).flatmap(instances))
 def test_every_header_survives_the_round_trip(header: Header) -> None:
     ext = header.encode()
@@ -113,7 +114,7 @@ def test_an_error_names_the_missing_or_invalid_field(ext: dict[str, str], word: 
         QueueHeader.decode(ext)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(ALL).flatmap(instances), st.data())
 def test_any_texts_are_a_protocol_error_or_a_header(header: Header, data: st.DataObject) -> None:
     ext = header.encode()

@@ -36,6 +36,7 @@ from mqbridge.tubemq.client.consumer.partition_state import (
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
+from tests.example_counts import examples
 from tests.tubemq.client.fakes import REF, MasterScript
 from tests.tubemq.client.model import STEP, ModelBroker, refusal
 from tests.tubemq.client.quick import shorten_pauses
@@ -645,7 +646,7 @@ def test_no_message_is_skipped_whatever_request_is_lost(machine: type[PartitionM
     monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
     monkeypatch.setattr(partition_reader, "COMMIT_AFTER_S", 0.0)
     monkeypatch.setattr(read_history, "SPACING_S", 0.0)  # every pack is remembered: runs take no time
-    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=50))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(100), stateful_step_count=50))
 
 
 @pytest.mark.parametrize("kept", [3, 7, 12, 15])

@@ -19,6 +19,7 @@ from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.string_formats import Broker, TopicInfo
+from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order, sending_after_failures
 from tests.kit.virtual_time import VirtualTimeLoop
 
@@ -271,10 +272,10 @@ class SendConversation(RuleBasedStateMachine):
 
 
 TestSendConversation = SendConversation.TestCase
-TestSendConversation.settings = settings(max_examples=300, stateful_step_count=20, derandomize=True)
+TestSendConversation.settings = settings(max_examples=examples(300), stateful_step_count=20, derandomize=True)
 """The same examples in every run, so that a failure is caused by a change. The class below draws others."""
 
 
 @pytest.mark.thorough
 class TestOtherConversations(SendConversation.TestCase):
-    settings = settings(max_examples=1500, stateful_step_count=20)
+    settings = settings(max_examples=examples(1500), stateful_step_count=20)

@@ -17,6 +17,7 @@ from mqbridge.tubemq.wire.frame import BLOCK_BYTES, MAX_BLOCKS, MAX_PAYLOAD_BYTE
 from mqbridge.tubemq.wire.payload import split_payload
 from mqbridge.tubemq.wire.pb import broker_pb2, master_pb2
 from mqbridge.wire.cutter import FrameCutter
+from tests.example_counts import examples
 from tests.patience import PATIENCE_S
 
 ANSWERS = [
@@ -53,7 +54,7 @@ streams = st.lists(st.one_of(st.just(good), damaged, st.binary(max_size=60)), ma
 
 
 @given(streams, st.lists(st.integers(1, 50), max_size=40))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_damaged_streams_raise_only_protocol_errors(stream: bytes, steps: list[int]) -> None:
     cutter = FrameCutter(measure)
     at = 0
@@ -129,7 +130,7 @@ def test_any_message_data_is_read_without_loss(data: bytes, flag: int) -> None:
 
 
 @given(streams)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_a_call_survives_arbitrary_bytes_of_a_server(stream: bytes) -> None:
     """A call ends with a response or an error, whatever bytes the server sends."""
 
