@@ -89,7 +89,7 @@ async def test_a_silent_address_leaves_time_for_the_next(web):
             await asyncio.Event().wait()
 
     web.before = silence
-    assert await web.client(BOTH, timeout_s=0.2).call("GET", "/clusters") == {"said": "yes"}
+    assert await web.client(BOTH, timeout_s=2).call("GET", "/clusters") == {"said": "yes"}
     assert asked(web) == [FIRST, OWNER]
 
 
@@ -104,7 +104,7 @@ async def test_a_slow_modifying_call_gets_the_whole_time(web):
 async def test_all_addresses_are_silent(web):
     web.before = lambda: asyncio.Event().wait()
     with pytest.raises(RequestTimeout):
-        await web.client(BOTH, timeout_s=0.1).call("GET", "/clusters")
+        await web.client(BOTH, timeout_s=1).call("GET", "/clusters")
     assert asked(web) == [FIRST, OWNER]
 
 

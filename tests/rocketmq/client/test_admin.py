@@ -117,7 +117,7 @@ async def test_a_topic_is_created_at_every_master_and_awaited_in_its_route(clust
 async def test_creating_a_topic_fails_if_its_route_never_shows_it_or_its_name_is_invalid(cluster: Cluster, client: ClusterClient):
     cluster.on[Code.UPDATE_AND_CREATE_TOPIC] = success
     with pytest.raises(RequestTimeout, match="do not show the change"):
-        await client.admin.create_topic("new", 3, timeout=0.1)
+        await client.admin.create_topic("new", 3, timeout=1)
     for name in ("a b", "SCHEDULE_TOPIC_XXXX"):
         with pytest.raises(ClusterError, match=r"cannot be a topic|is a system topic"):
             await client.admin.create_topic(name, 1)
