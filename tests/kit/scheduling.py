@@ -58,6 +58,12 @@ class GroupScheduling(LoadScopeScheduling):
         """Return the unit of a test: FILE or FILE@GROUP."""
         return nodeid.partition("::")[0] + nodeid[len(remove_group(nodeid)) :]
 
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a process at least two tests, because it runs none before it knows the next one; let it end if there is none."""
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Give a process its next unit; let it end if what is left belongs to other processes."""
         unit = self._next_unit(node)
