@@ -1,4 +1,7 @@
-"""Imports go one way: a folder is a layer. The allowed imports of each layer are listed here; all others are forbidden."""
+"""Imports go one way: a folder is a layer. The allowed imports of each layer are listed here; all others are forbidden.
+
+A class name means one thing in a system and in the code that all systems share.
+"""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -63,6 +66,16 @@ for system in SYSTEMS:
         | (set(inner.values()) - {inner["library"]}),
         system: CONTRACT | {"net"},
     }
+SAME_NAME = {
+    "State": "the states of a table, or of a transaction",
+    "Event": "the events of a table",
+    "Consumer": "the contract of the client libraries, which each of them implements",
+    "Producer": "the contract of the client libraries, which each of them implements",
+    "Connectivity": "the contract that the gateway sees, and its implementation for all systems",
+    "Route": "the options, which the schema of the configuration names so, and the route that runs with them",
+    "Target": "the options, which the schema of the configuration names so, and the target that is opened with them",
+}
+"""Class names that may be used twice in one system or in the shared code, and why."""
 NO_IO = {"asyncio", "socket", "ssl", "time", "threading", "httpx", "selectors"}
 
 
@@ -129,6 +142,28 @@ def test_there_are_no_import_cycles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def class_names(folders: set[str]) -> dict[str, list[str]]:
+    """Return the files that define each public class name, in these folders of mqbridge."""
+    files: dict[str, list[str]] = {}
+    for path in modules():
+        name = path.relative_to(ROOT)
+        if name.parts[0].removesuffix(".py") in folders:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    files.setdefault(node.name, []).append(str(name))
+    return files
+
+
+@pytest.mark.parametrize("own", [*SYSTEMS, "spark", "testing", "shared code"])
+def test_a_class_name_means_one_thing(own: str) -> None:
+    """A system and the shared code have no class name twice; nor does a system use one of the shared code again."""
+    top = {path.stem for path in ROOT.iterdir()}
+    shared = top - {*SYSTEMS, "spark", "testing"}
+    folders = {"shared code": shared, "spark": {"spark"}}.get(own, {own, *shared})
+    twice = {name: files for name, files in class_names(folders).items() if len(files) > 1 and name not in SAME_NAME}
+    assert twice == {}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cli" / "commands").glob("*.py")), ids=lambda path: path.stem)

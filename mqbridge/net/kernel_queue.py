@@ -9,21 +9,14 @@ import contextlib
 import socket
 import struct
 import sys
-from typing import Any, Protocol
+from asyncio import BaseTransport
 
 if sys.platform != "win32":
     import fcntl
     import termios
 
 
-class HasExtraInfo(Protocol):
-    """The part of an asyncio transport that is used here."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the transport's information of this name, such as `socket`; `default` if it has none."""
-
-
-def limit_unsent_bytes(transport: HasExtraInfo, size: int) -> None:
+def limit_unsent_bytes(transport: BaseTransport, size: int) -> None:
     """Limit the bytes that the kernel buffers and has not sent yet to `size`, if the platform can do so."""
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
@@ -31,7 +24,7 @@ def limit_unsent_bytes(transport: HasExtraInfo, size: int) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
 
-def undelivered_bytes(transport: HasExtraInfo) -> int:
+def undelivered_bytes(transport: BaseTransport) -> int:
     """Return the number of bytes that the peer's kernel has not acknowledged; 0 if the platform does not report it."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform == "win32":
@@ -43,7 +36,7 @@ def undelivered_bytes(transport: HasExtraInfo) -> int:
     return int(size)
 
 
-def discard_when_closed(transport: HasExtraInfo) -> None:
+def discard_when_closed(transport: BaseTransport) -> None:
     """Let the kernel drop undelivered bytes when the socket is closed; by default it delivers them in the background."""
     sock = transport.get_extra_info("socket")
     if sock is not None:

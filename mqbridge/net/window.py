@@ -1,4 +1,4 @@
-"""Send window: limits the requests in flight and their bytes.
+"""Window of requests: limits the requests in flight and their bytes.
 
 Waiters are woken in the order of their calls. The first waiter precedes new callers until there is room for it: otherwise small
 requests would block a large one forever. `release`, called for each response, wakes the next waiter. While nothing is in flight,
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class SendWindow:
+class RequestWindow:
     """Limits the number of requests in flight, and their bytes."""
 
     __slots__ = ("_bytes", "_max_bytes", "_max_sends", "_sends", "_waiters", "_woken")

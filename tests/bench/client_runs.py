@@ -20,7 +20,7 @@ import uvloop
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient as PulsarClusterClient
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
@@ -148,9 +148,9 @@ async def pulsar_consume(settings: dict[str, Any], meter: Meter) -> None:
     await client.close()
 
 
-def pulsar_client(settings: dict[str, Any]) -> BaseClient:
+def pulsar_client(settings: dict[str, Any]) -> PulsarClusterClient:
     """Return a client of the server under test."""
-    return BaseClient(parse_service_url(settings["url"], tls=False))
+    return PulsarClusterClient(parse_service_url(settings["url"], tls=False))
 
 
 # --- TubeMQ -----------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.client.connection import connection as rocketmq_connections
 from mqbridge.rocketmq.client.connection.brokers import Brokers
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
-from mqbridge.rocketmq.client.consumer.budget import Budget as PullBudget
+from mqbridge.rocketmq.client.consumer.budget import PullBudget
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
 from mqbridge.rocketmq.client.consumer.pull_request import Puller
 from mqbridge.rocketmq.client.consumer.subscription import everything

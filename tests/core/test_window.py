@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.net.window import SendWindow
+from mqbridge.net.window import RequestWindow
 
 
 class Sender:
     """A producer with requests of these sizes, which it sends in order; the window calls `pump` when there may be room."""
 
-    def __init__(self, window: SendWindow, *sizes: int) -> None:
+    def __init__(self, window: RequestWindow, *sizes: int) -> None:
         self.window, self.left, self.sent = window, deque(sizes), list[int]()
 
     def pump(self) -> None:
@@ -23,7 +23,7 @@ class Sender:
 
 
 def test_small_requests_do_not_block_a_large_one() -> None:
-    window = SendWindow(max_sends=1000, max_bytes=100)
+    window = RequestWindow(max_sends=1000, max_bytes=100)
     small, large = Sender(window, *[10] * 60), Sender(window, 60)
     small.pump()
     large.pump()
@@ -35,7 +35,7 @@ def test_small_requests_do_not_block_a_large_one() -> None:
 
 
 def test_a_sender_that_got_room_waits_behind_the_others() -> None:
-    window = SendWindow(max_sends=2, max_bytes=100)
+    window = RequestWindow(max_sends=2, max_bytes=100)
     one, two = Sender(window, *[1] * 8), Sender(window, *[1] * 8)
     one.pump()
     two.pump()
@@ -45,7 +45,7 @@ def test_a_sender_that_got_room_waits_behind_the_others() -> None:
 
 
 def test_a_waiter_with_nothing_left_to_send_does_not_block_the_next() -> None:
-    window = SendWindow(max_sends=10, max_bytes=100)
+    window = RequestWindow(max_sends=10, max_bytes=100)
     first, cancelled, last = Sender(window, 100), Sender(window, 50), Sender(window, 50)
     for sender in (first, cancelled, last):
         sender.pump()
@@ -55,7 +55,7 @@ def test_a_waiter_with_nothing_left_to_send_does_not_block_the_next() -> None:
 
 
 def test_a_waiter_that_fails_does_not_block_the_others() -> None:
-    window = SendWindow(max_sends=10, max_bytes=100)
+    window = RequestWindow(max_sends=10, max_bytes=100)
     first, last = Sender(window, 100), Sender(window, 50, 50)
 
     def fail() -> None:
@@ -74,7 +74,7 @@ def test_a_waiter_that_fails_does_not_block_the_others() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 150), max_size=12), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_every_sender_sends_everything(sizes_by_sender: list[list[int]], random: Random) -> None:
-    window = SendWindow(max_sends=3, max_bytes=100)
+    window = RequestWindow(max_sends=3, max_bytes=100)
     senders = [Sender(window, *sizes) for sizes in sizes_by_sender]
     for sender in senders:
         sender.pump()

@@ -23,7 +23,7 @@ from mqbridge.rocketmq.wire.bodies.offsets import ConsumerOffsets, ConsumeStats,
 from mqbridge.rocketmq.wire.bodies.pop import AssignmentQuery, Assignments, BatchAcks
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
-from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, KvTable, Route, TopicList
+from mqbridge.rocketmq.wire.bodies.routes import ClusterInfo, KvTable, RouteData, TopicList
 from mqbridge.rocketmq.wire.bodies.running_info import ConsumeDirectlyResult, RunningInfo
 from mqbridge.rocketmq.wire.command import decode, encode, measure
 from mqbridge.rocketmq.wire.compression import ZSTD, compress, decompress
@@ -91,7 +91,7 @@ def read_any_route(data: bytes) -> object:
 
 BODIES = [
     (Heartbeat.decode, vectors.JAVA_HEARTBEAT),
-    (Route.decode, vectors.JAVA_ROUTE_STANDARD),
+    (RouteData.decode, vectors.JAVA_ROUTE_STANDARD),
     (read_any_route, vectors.JAVA_ROUTE_LEGACY),
     (ClusterInfo.decode, vectors.JAVA_CLUSTER),
     (TopicStats.decode, vectors.JAVA_TOPIC_STATS),

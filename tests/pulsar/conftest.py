@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge import native
-from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.subscription import Subscription
@@ -41,19 +41,19 @@ async def no_subscriptions(pulsar: Pulsar, topic: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def client_of(url: str) -> BaseClient:
-    return BaseClient(parse_service_url(url, tls=False), timing=Timing(operation=20.0, request=10.0))
+def client_of(url: str) -> ClusterClient:
+    return ClusterClient(parse_service_url(url, tls=False), timing=Timing(operation=20.0, request=10.0))
 
 
 @pytest_asyncio.fixture
-async def client(pulsar: Pulsar) -> AsyncIterator[BaseClient]:
+async def client(pulsar: Pulsar) -> AsyncIterator[ClusterClient]:
     client = client_of(pulsar.service_url)
     yield client
     await client.close()
 
 
 @pytest_asyncio.fixture
-async def subscribe(client: BaseClient) -> AsyncIterator[Subscribe]:
+async def subscribe(client: ClusterClient) -> AsyncIterator[Subscribe]:
     """Open a consumer that is closed at the end: `subscribe(topic, name=..., type=...)`."""
     async with AsyncExitStack() as stack:
 

@@ -4,7 +4,7 @@ import asyncio
 
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
-from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
+from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -24,7 +24,7 @@ def payloads(entry: Entry) -> list[bytes]:
     return [payload for _, payload in split_batch(entry.payload, entry.count)]
 
 
-async def send_all(producer: EntryProducer, first: int, count: int) -> list[SendReceipt]:
+async def send_all(producer: EntryProducer, first: int, count: int) -> list[SendResult]:
     """Send `count` entries, each with one message that contains its number, from `first` on."""
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in range(first, first + count)]
     return await asyncio.wait_for(asyncio.gather(*sent), SERVER_PATIENCE_S)

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from mqbridge.errors import Failure, ServerRefused
 from mqbridge.pulsar.client.admin.admin import Admin
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
@@ -113,7 +113,7 @@ async def brokers(cluster: PulsarCluster) -> AsyncIterator[Brokers]:
 
 
 @pytest_asyncio.fixture
-async def client(cluster: PulsarCluster) -> AsyncIterator[BaseClient]:
+async def client(cluster: PulsarCluster) -> AsyncIterator[ClusterClient]:
     client = client_of(cluster.service_url)
     yield client
     await client.close()
@@ -236,7 +236,7 @@ async def test_a_topic_in_use_moves_to_the_other_broker(brokers, client):
     await consumer.close()
 
 
-async def write(client: BaseClient, topic: TopicName, payload: bytes) -> None:
+async def write(client: ClusterClient, topic: TopicName, payload: bytes) -> None:
     producer = client.producer(str(topic))
     await asyncio.wait_for(producer.send(MessageMetadata(), payload), SERVER_PATIENCE_S)
     await producer.close()

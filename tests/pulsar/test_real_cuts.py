@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -37,7 +37,7 @@ MOST_STEPS = 80
 class Scene:
     """The topic and the clients of a conversation: `client` connects through the proxy, `direct` does not."""
 
-    def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: BaseClient, direct: BaseClient) -> None:
+    def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: ClusterClient, direct: ClusterClient) -> None:
         self.pulsar, self.namespace, self.topic, self.client, self.direct = pulsar, namespace, topic, client, direct
 
     async def fill(self) -> None:

@@ -17,7 +17,7 @@ from mqbridge.net.secret import Secret
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.auth import TlsAuth, TokenAuth
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
@@ -56,7 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class Traffic:
     """A producer and a consumer of one topic, and the numbers that they sent and received."""
 
-    def __init__(self, client: BaseClient, topic: str) -> None:
+    def __init__(self, client: ClusterClient, topic: str) -> None:
         self.client, self.topic = client, topic
         self.sent: set[int] = set()
         self.received: list[int] = []
@@ -103,8 +103,8 @@ class Traffic:
         await until(lambda: len(self.received) > count + 20)
 
 
-def client_of(server: LockedPulsar, tls: Tls, auth: TokenAuth | TlsAuth) -> BaseClient:
-    return BaseClient(parse_service_url(server.service_url, tls=True), tls=tls, auth=auth, timing=Timing(operation=20.0))
+def client_of(server: LockedPulsar, tls: Tls, auth: TokenAuth | TlsAuth) -> ClusterClient:
+    return ClusterClient(parse_service_url(server.service_url, tls=True), tls=tls, auth=auth, timing=Timing(operation=20.0))
 
 
 async def test_a_token_is_renewed_while_messages_flow(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:

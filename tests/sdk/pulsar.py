@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_topic_consumer
@@ -119,7 +119,7 @@ class Group:
         type_: str,
         partitions: int,
         folder: Path,
-        open_client: Callable[[], BaseClient] | None = None,
+        open_client: Callable[[], ClusterClient] | None = None,
         java_options: Mapping[str, str] | None = None,
     ) -> None:
         self.pulsar, self.type = pulsar, type_
@@ -258,7 +258,7 @@ async def group(
     type_: str,
     partitions: int,
     folder: Path,
-    open_client: Callable[[], BaseClient] | None = None,
+    open_client: Callable[[], ClusterClient] | None = None,
     java_options: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Group]:
     """Yield a Group for a new topic, without members yet.

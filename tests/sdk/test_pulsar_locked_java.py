@@ -9,7 +9,7 @@ import pytest
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.auth import Auth, TlsAuth, TokenAuth
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from tests.kit.java import JavaError
@@ -39,9 +39,9 @@ async def test_java_and_our_members_share_a_subscription(method: str, pulsar_loc
         settings = TlsSettings(authorities=authorities, certificate=own.certificate, key=own.key)
         auth = TlsAuth(own.certificate)
 
-    def open_client() -> BaseClient:
+    def open_client() -> ClusterClient:
         service = parse_service_url(pulsar_locked.service_url, tls=True)
-        return BaseClient(service, tls=Tls(settings), auth=auth, timing=Timing(operation=20.0))
+        return ClusterClient(service, tls=Tls(settings), auth=auth, timing=Timing(operation=20.0))
 
     async with group(pulsar_locked, "Shared", PARTITIONS, tmp_path, open_client, options) as members:
         await members.join("a")

@@ -27,7 +27,7 @@ from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds, wi
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 from mqbridge.pulsar.client.admin.admin import Admin
-from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
@@ -51,7 +51,7 @@ class Pulsar:
         self._tls = config.make_tls(name)
         self._auth = make_auth(config.auth, config.certificate)
         tls = self._tls if config.is_tls else None  # the REST interface may use TLS where brokers do not
-        self._client = BaseClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
+        self._client = ClusterClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
         if config.sends_credentials_unencrypted:
             log.warning(
                 "cluster %s: %s is sent over connections without TLS, readable by anybody on the network path",

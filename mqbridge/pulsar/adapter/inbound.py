@@ -21,7 +21,7 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
@@ -48,7 +48,7 @@ class PulsarInbound:
     New partitions are checked for every `refresh_s` seconds.
     """
 
-    def __init__(self, client: BaseClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
+    def __init__(self, client: ClusterClient, topics: Topics, spec: InboundSpec, refresh_s: float) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarInboundOptions)  # noqa: S101 - validated with that model
         self._client, self._topics = client, topics
         self._spec, self._refresh_s = spec, refresh_s

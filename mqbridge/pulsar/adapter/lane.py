@@ -26,7 +26,7 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 log = logging.getLogger(__name__)
 
 
-class Delivery:
+class BatchHandle:
     """Acknowledgement handle of a batch (`Batch.handle`).
 
     generation      the consumer's generation at delivery, a number that changes when its position is set back, as by a seek; if
@@ -96,9 +96,9 @@ class PulsarLane:
     def _make_batch(self, entries: list[Entry]) -> Batch:
         """Make a batch of the entries taken last, with its acknowledgement handle and the position after it."""
         if not self._ordered:
-            return make_batch(self.partition, entries, Delivery(self._consumer.generation, entries[-1].id, entries))
+            return make_batch(self.partition, entries, BatchHandle(self._consumer.generation, entries[-1].id, entries))
         ledger, entry = last = self._consumer.last_delivered
-        return make_batch(self.partition, entries, Delivery(self._consumer.generation, last, ()), (ledger, entry + 1, 0))
+        return make_batch(self.partition, entries, BatchHandle(self._consumer.generation, last, ()), (ledger, entry + 1, 0))
 
     def _release_charge(self, batch: Batch | None = None) -> None:
         """Stop charging the last batch to the consumer's budget; with a `batch`, only if that is the last one."""
@@ -128,23 +128,23 @@ class PulsarLane:
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Acknowledge the whole batch, or only the messages at these indexes of the batch; `receipt` is not used."""
         self._release_charge(batch)
-        delivery: Delivery = batch.handle
-        if self.revoked.is_set() or delivery.generation != self._consumer.generation:
+        handle: BatchHandle = batch.handle
+        if self.revoked.is_set() or handle.generation != self._consumer.generation:
             return
         if self._ordered:
-            self._consumer.acknowledge_up_to(delivery.last_entry)
+            self._consumer.acknowledge_up_to(handle.last_entry)
             # A chunked message that expired incomplete is delivered late, with an id before `last_entry`. Until its own id is
             # acknowledged, too, a cumulative acknowledgement stops before its chunks.
-            if batch.data[-1].id < delivery.last_entry:
+            if batch.data[-1].id < handle.last_entry:
                 self._consumer.acknowledge_up_to(batch.data[-1].id)
         elif indexes is None:
-            for entry_id in delivery.unacknowledged:
+            for entry_id in handle.unacknowledged:
                 self._consumer.acknowledge(entry_id)
-            delivery.unacknowledged.clear()
+            handle.unacknowledged.clear()
         else:
             for entry_id, mask in masks_by_entry(batch.data, sorted(indexes)).items():
-                if (entry := delivery.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, mask):
-                    del delivery.unacknowledged[entry_id]
+                if (entry := handle.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, mask):
+                    del handle.unacknowledged[entry_id]
 
     def _acknowledge_messages(self, entry: Entry, mask: int) -> bool:
         """Acknowledge the messages whose bits are 1 in this mask; return True if the whole entry is acknowledged now."""
@@ -161,19 +161,19 @@ class PulsarLane:
         `failures` is not used.
         """
         self._release_charge(batch)
-        delivery: Delivery = batch.handle
-        if self.revoked.is_set() or delivery.generation != self._consumer.generation:
+        handle: BatchHandle = batch.handle
+        if self.revoked.is_set() or handle.generation != self._consumer.generation:
             return
         self._end_check.expect_redelivery(delay_s)
         if self._ordered:
             self._resume_at = asyncio.get_running_loop().time() + delay_s
             self._consumer.redeliver()
         elif delay_s > 0:
-            for entry_id in delivery.unacknowledged:
+            for entry_id in handle.unacknowledged:
                 self._consumer.negative_acknowledge(entry_id, delay_s)
         else:
-            self._consumer.redeliver(list(delivery.unacknowledged))
-        delivery.unacknowledged.clear()
+            self._consumer.redeliver(list(handle.unacknowledged))
+        handle.unacknowledged.clear()
 
     # --- position and release ---------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.sender_sequence import MessagePositions, SenderSequence
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
+from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.passthrough import encode_entries
 from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, unreadable_failure
@@ -51,7 +51,7 @@ class PulsarOutbound:
     def __init__(
         self,
         cluster: Cluster,
-        client: BaseClient,
+        client: ClusterClient,
         topics: Topics,
         spec: OutboundSpec,
         targets: Sequence[Partition],
@@ -259,7 +259,7 @@ def _failed_future(share: Share, error: ClusterError) -> "asyncio.Future[Receipt
     return future
 
 
-def _positions(entry: EncodedEntry, receipt: SendReceipt) -> list[Position]:
+def _positions(entry: EncodedEntry, receipt: SendResult) -> list[Position]:
     """Return the positions of an entry's messages; empty ones for a duplicate, whose position the broker does not report."""
     if receipt.duplicate:
         return [()] * entry.count

@@ -8,7 +8,7 @@ from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Batch, Partition, Position, format_position
 from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, keep_messages, make_batch
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EARLIEST
@@ -22,7 +22,7 @@ END_CHECK_INTERVAL_S = 1.0
 and the queue runs empty often while entries arrive one by one."""
 
 
-async def request_bounds(client: BaseClient, topic: str, timeout_s: float) -> Bounds:
+async def request_bounds(client: ClusterClient, topic: str, timeout_s: float) -> Bounds:
     """Return the first and next position of a partition, by its full topic name. Raises ClusterError.
 
     If the first message is chunked, the first position is that of its first chunk.
@@ -53,7 +53,7 @@ class RangeReader:
 
     def __init__(
         self,
-        client: BaseClient,
+        client: ClusterClient,
         partition: Partition,
         topic: str,
         begin: Position,

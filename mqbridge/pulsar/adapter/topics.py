@@ -6,7 +6,7 @@ topic itself, while `0` would be `<topic>-partition-0`.
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.wire.names import PERSISTENT, TopicName, parse_topic
 
 UNPARTITIONED = "-1"
@@ -19,7 +19,7 @@ class Topics:
     `namespace` is the namespace (`tenant/namespace`) of topic names that have none.
     """
 
-    def __init__(self, client: BaseClient, cluster: str, namespace: str) -> None:
+    def __init__(self, client: ClusterClient, cluster: str, namespace: str) -> None:
         self._client, self._cluster, self.namespace = client, cluster, namespace
 
     def parse(self, topic: str) -> TopicName:

@@ -4,7 +4,6 @@
     producer         Producer: sends messages to all partitions of a topic
     consumer         Consumer: receives and acknowledges messages of topics, as a member of a subscription
     reader           Reader: reads topics without a subscription
-    cluster_client   ClusterClient: the base class of PulsarClient
     options          subscription modes and access modes
     topic_names      conversion between the application's topic names and full names
     topic_producer   TopicProducer: chooses the partition of each message

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.client.producer.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.producer.pending_entry import SendReceipt
+from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.pulsar.wire.single_metadata import PLAIN_PREFIXES, encode_prefix
 
@@ -223,7 +223,7 @@ class Batcher:
             sent = self._producer.send(metadata, b"".join(batch.parts), count, caller=Caller(None, None, batch.futures))
             sent.add_done_callback(functools.partial(self._on_sent, batch.futures, True))
 
-    def _on_sent(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendReceipt]") -> None:
+    def _on_sent(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendResult]") -> None:
         """Complete the futures of an entry's messages with their ids, or with the error of the entry.
 
         `batched` is False for a message that was sent alone, without batch framing. If the producer rejects entries because this

@@ -13,19 +13,28 @@ A topic is written `orders`, `tenant/namespace/orders` or `persistent://tenant/n
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any, Self, TypeVar
 
-from mqbridge.library.contract import Start
-from mqbridge.library.opening import Opening
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.library.cluster_url import parse_cluster_url
+from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
+from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
-from mqbridge.pulsar.client.base_client import REFRESH_S
+from mqbridge.net.tls.tls import Tls
+from mqbridge.pulsar.client.admin.admin import Admin
+from mqbridge.pulsar.client.cluster_client import REFRESH_S, ClusterClient, Timing
+from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
+from mqbridge.pulsar.client.connection.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
+from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S
+from mqbridge.pulsar.client.connection.schema_registry import RegisteredSchema
+from mqbridge.pulsar.client.connection.service_url import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
 from mqbridge.pulsar.client.consumer.subscription import DEFAULT_CHUNK_LIMITS, DEFAULT_MAX_BYTES, Subscription
-from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
+from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.batching import Batching
-from mqbridge.pulsar.library.cluster_client import ClusterClient
 from mqbridge.pulsar.library.consumer import Consumer
 from mqbridge.pulsar.library.options import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
 from mqbridge.pulsar.library.producer import Producer
@@ -39,11 +48,13 @@ from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
 from mqbridge.pulsar.wire.schemas import Schema
 
+T = TypeVar("T", bound=Closable)
+
 Topics = str | Sequence[str] | re.Pattern[str]
 """A topic name, several topic names, or a pattern that selects topics."""
 
 
-class PulsarClient(ClusterClient):
+class PulsarClient:
     """A client that connects on its first request. Closing it also closes its producers, consumers and readers.
 
     `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the CA certificates of the
@@ -54,6 +65,63 @@ class PulsarClient(ClusterClient):
     with its handshake. `keep_alive_s` is the interval between pings; a connection on which nothing arrives between two pings is
     closed. Raises ConfigError for an invalid URL.
     """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: Tls | None = None,
+        auth: Auth = NO_AUTH,
+        admin_url: str | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        operation_timeout_s: float = OPEN_TIMEOUT_S,
+        connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        cluster_url = parse_cluster_url(url, "pulsar", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
+        timing = Timing(operation_timeout_s, request_timeout_s, connect_timeout_s, keep_alive_s)
+        self._client = ClusterClient(
+            [Address(*each) for each in cluster_url.addresses], tls=cluster_url.tls, auth=auth, timing=timing
+        )
+        self._timing, self._tls, self._auth, self._admin_url = timing, tls, auth, admin_url
+        self._admin: Admin | None = None
+        self._brokers = ", ".join(f"{host}:{port}" for host, port in cluster_url.addresses)
+        """The addresses in the URL, for errors."""
+        self._opened = OpenedByClient()
+        self._closed = False
+
+    # --- topics and schemas -----------------------------------------------------------------------------------------
+
+    async def connect(self) -> str:
+        """Connect now; return the server's version. Raises ClusterError."""
+        return await self._client.connect()
+
+    async def partitions(self, topic: str) -> int | None:
+        """Return the number of partitions: 0 for an unpartitioned topic, None if it does not exist. Raises ClusterError."""
+        return await self._client.partitions(full_name(topic))
+
+    async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+        """Return the full names of the persistent topics of a namespace, each partition by itself. Raises ClusterError."""
+        return await self._client.topics(namespace)
+
+    async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
+        """Return this version of the topic's schema, or the latest without a version; None if missing. Raises ClusterError."""
+        return await self._client.schema(full_name(topic), version)
+
+    async def register_schema(self, topic: str, schema: Schema) -> bytes:
+        """Add a schema to an existing topic; return the schema's version. Raises ClusterError, FATAL if it is incompatible."""
+        return await self._client.register_schema(full_name(topic), schema)
+
+    @property
+    def admin(self) -> Admin:
+        """The REST client for tenants, namespaces, topics and subscriptions. Raises ConfigError without `admin_url`."""
+        if self._admin is None:
+            if self._admin_url is None:
+                raise ConfigError("the client has no admin_url: open the client with one, such as http://host:8080")
+            self._admin = Admin(self._admin_url, self._timing.operation, tls=self._tls, auth=self._auth)
+        return self._admin
+
+    # --- producers, consumers and readers ---------------------------------------------------------------------------
 
     def producer(
         self,
@@ -122,7 +190,7 @@ class PulsarClient(ClusterClient):
 
         async def open_producer() -> Producer:
             producer = await open_topic_producer(
-                self._base, full_name(topic), settings, batching=batching, key_hash=key_hash, refresh_s=refresh_s
+                self._client, full_name(topic), settings, batching=batching, key_hash=key_hash, refresh_s=refresh_s
             )
             return Producer(topic, producer, max_pending_bytes)
 
@@ -220,7 +288,7 @@ class PulsarClient(ClusterClient):
         names = _topic_names(topics)
 
         async def open_reader() -> Reader:
-            subscription = await self._base.reader_subscription(LATEST if start == "latest" else EARLIEST)
+            subscription = await self._client.reader_subscription(LATEST if start == "latest" else EARLIEST)
             subscription = replace(subscription, read_compacted=read_compacted, max_bytes=max_bytes, create_topic=False)
             topic_consumer = await self._subscribe(topics, names, DEFAULT_NAMESPACE, subscription, refresh_s)
             reader = Reader(Consumer(topic_consumer, names, self._timing.request))
@@ -275,7 +343,7 @@ class PulsarClient(ClusterClient):
         )
 
         async def open_producer() -> EntryProducer:
-            producer = self._base.producer(full_name(topic), settings)
+            producer = self._client.producer(full_name(topic), settings)
             try:
                 await producer.opened()
             except BaseException:
@@ -335,14 +403,50 @@ class PulsarClient(ClusterClient):
 
         return self._opening(lambda: self._subscribe(topics, names, namespace, subscription, refresh_s))
 
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
     async def _subscribe(
         self, topics: Topics, names: TopicNames, namespace: str, subscription: Subscription, refresh_s: float
     ) -> TopicConsumer:
         """Open a consumer of entries. `names` is empty if `topics` is a pattern; only then `namespace` is used."""
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
-            return await open_pattern_consumer(self._base, namespace, pattern, subscription, refresh_s=refresh_s)
-        return await open_topic_consumer(self._base, names.full_names, subscription, refresh_s=refresh_s)
+            return await open_pattern_consumer(self._client, namespace, pattern, subscription, refresh_s=refresh_s)
+        return await open_topic_consumer(self._client, names.full_names, subscription, refresh_s=refresh_s)
+
+    def _opening(self, open_resource: Callable[[], Coroutine[Any, Any, T]]) -> Opening[T]:
+        """Return the `Opening` of a producer, consumer or reader, which closing the client will close too."""
+
+        async def open_and_register() -> T:
+            if self._closed:
+                raise self._closed_error()
+            opened = await open_resource()
+            if self._closed:  # the client was closed in the meantime
+                await opened.close(timeout=0.0)
+                raise self._closed_error()
+            self._opened.add(opened)
+            return opened
+
+        return Opening(open_and_register)
+
+    def _closed_error(self) -> ClusterError:
+        return ClusterError(f"the client is closed (brokers: {self._brokers})", Failure.FATAL)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Close all producers, consumers and readers within `timeout` seconds, the newest first; then close the connections."""
+        self._closed = True
+        try:
+            await self._opened.close(timeout)
+        finally:
+            await self._client.close()
+            if self._admin is not None:
+                await self._admin.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 def _topic_names(topics: Topics) -> TopicNames:

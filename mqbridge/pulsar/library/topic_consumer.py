@@ -15,7 +15,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.base_client import REFRESH_S, BaseClient
+from mqbridge.pulsar.client.cluster_client import REFRESH_S, ClusterClient
 from mqbridge.pulsar.client.connection.topic_watch import TopicWatch
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
@@ -36,7 +36,7 @@ class TopicConsumer:
 
     def __init__(
         self,
-        client: BaseClient,
+        client: ClusterClient,
         topics: Sequence[str],
         watch: TopicWatch | None,
         subscription: Subscription,
@@ -222,7 +222,7 @@ class TopicConsumer:
 
 
 async def open_topic_consumer(
-    client: BaseClient, topics: str | Sequence[str], subscription: Subscription, *, refresh_s: float = REFRESH_S
+    client: ClusterClient, topics: str | Sequence[str], subscription: Subscription, *, refresh_s: float = REFRESH_S
 ) -> TopicConsumer:
     """Open a consumer of all partitions of these topics; it also subscribes to partitions that are added later.
 
@@ -235,7 +235,7 @@ async def open_topic_consumer(
 
 
 async def open_pattern_consumer(
-    client: BaseClient, namespace: str, pattern: str, subscription: Subscription, *, refresh_s: float = REFRESH_S
+    client: ClusterClient, namespace: str, pattern: str, subscription: Subscription, *, refresh_s: float = REFRESH_S
 ) -> TopicConsumer:
     """Open a consumer of the topics of a namespace that match a pattern (see `wire.topic_lists`), including later topics.
 

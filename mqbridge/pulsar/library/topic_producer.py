@@ -14,7 +14,7 @@ from typing import Any, Literal
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.pulsar.client.base_client import REFRESH_S, BaseClient
+from mqbridge.pulsar.client.cluster_client import REFRESH_S, ClusterClient
 from mqbridge.pulsar.client.producer.entry_producer import CLOSE_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.batching import PLAIN, Batcher, Batching, MessageId, OutgoingMessage
@@ -35,7 +35,7 @@ class TopicProducer:
 
     def __init__(
         self,
-        client: BaseClient,
+        client: ClusterClient,
         topic: str,
         settings: ProducerSettings,
         batching: Batching,
@@ -190,7 +190,7 @@ class TopicProducer:
 
 
 async def open_topic_producer(
-    client: BaseClient,
+    client: ClusterClient,
     topic: str,
     settings: ProducerSettings | None = None,
     *,

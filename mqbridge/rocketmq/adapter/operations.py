@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
-from mqbridge.rocketmq.wire.bodies.connections import Connection
+from mqbridge.rocketmq.wire.bodies.connections import ClientConnection
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import Perm
 from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
@@ -69,7 +69,7 @@ class RocketMQOperations:
         queues = await asyncio.gather(*(self._member_queues(group, topic, member) for member in members))
         return [Member(member.client_id, member.address, names) for member, names in zip(members, queues, strict=True)]
 
-    async def _member_queues(self, group: str, topic: str, member: Connection) -> tuple[str, ...] | None:
+    async def _member_queues(self, group: str, topic: str, member: ClientConnection) -> tuple[str, ...] | None:
         """Return the partition names of a member's queues; None if the member does not report them, like clients of a 5.x proxy.
 
         Only the member itself knows its queues: a Broker to which it is connected forwards the query to it.

@@ -23,7 +23,7 @@ from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assig
 from mqbridge.rocketmq.wire.codes import V5_0_0, Code, Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
-from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.receipts import ReceiptHandle
 from mqbridge.rocketmq.wire.record import Record, decode_records
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Popped:
 
     __slots__ = ("messages", "remaining")
 
-    def __init__(self, messages: list[tuple[Record, Receipt]], remaining: int) -> None:
+    def __init__(self, messages: list[tuple[Record, ReceiptHandle]], remaining: int) -> None:
         self.messages, self.remaining = messages, remaining
 
 
@@ -192,14 +192,14 @@ class Popper:
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    async def acknowledge(self, receipts: Iterable[Receipt]) -> None:
+    async def acknowledge(self, receipts: Iterable[ReceiptHandle]) -> None:
         """Acknowledge messages. Raises ClusterError if a request fails; the broker redelivers the messages of that request."""
-        by_broker: dict[str, list[Receipt]] = {}
+        by_broker: dict[str, list[ReceiptHandle]] = {}
         for receipt in receipts:
             by_broker.setdefault(receipt.broker, []).append(receipt)
         await asyncio.gather(*(self._acknowledge(*item) for item in by_broker.items()))
 
-    async def _acknowledge(self, broker: str, receipts: list[Receipt]) -> None:
+    async def _acknowledge(self, broker: str, receipts: list[ReceiptHandle]) -> None:
         address = await self._brokers.master(self._subscription.topic, broker)
         if len(receipts) > 1 and not self._lacks_batch_acks:
             body = BatchAcks(broker, tuple(make_batch_acks(self._group, self._subscription.topic, receipts))).encode()
@@ -213,12 +213,12 @@ class Popper:
                 return
         await asyncio.gather(*(self._acknowledge_one(address, receipt) for receipt in receipts))
 
-    async def _acknowledge_one(self, address: str, receipt: Receipt) -> None:
+    async def _acknowledge_one(self, address: str, receipt: ReceiptHandle) -> None:
         topic = popped_topic(self._group, self._subscription.topic, receipt.retry)  # a retry topic for redelivered messages
         ext = AckHeader(self._group, topic, receipt.queue, str(receipt), receipt.offset).encode()
         await self._brokers.request_at(address, self._subscription.topic, Code.ACK_MESSAGE, ext)
 
-    async def change_invisible(self, receipt: Receipt, invisible_ms: int) -> Receipt:
+    async def change_invisible(self, receipt: ReceiptHandle, invisible_ms: int) -> ReceiptHandle:
         """Redeliver the message `invisible_ms` from now instead of at its present timeout. Return its new receipt.
 
         Only an acknowledgement with the new receipt prevents this redelivery. Raises ClusterError.

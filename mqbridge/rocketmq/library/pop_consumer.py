@@ -18,7 +18,7 @@ from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.mapping.stored import decode_record
-from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.receipts import ReceiptHandle
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class PopConsumer:
         """Set when `receive` has taken the last buffered message."""
         self._fatal_error: MqbridgeError | None = None
         """The error that ended the pops of a broker; `receive` raises it once no message is buffered."""
-        self._pending_receipts: list[Receipt] = []
+        self._pending_receipts: list[ReceiptHandle] = []
         """Receipts of acknowledged messages that are not sent to the brokers yet."""
         self._ack_task: asyncio.Task[None] | None = None
         """Sends the pending receipts; None while there are none."""
@@ -88,7 +88,7 @@ class PopConsumer:
 
         Returns False, and does nothing, if the message is acknowledged already, or the consumer is closed.
         """
-        receipt: Receipt | None = message.handle  # None: acknowledged already
+        receipt: ReceiptHandle | None = message.handle  # None: acknowledged already
         if receipt is None or self._closed:
             return False
         message.handle = None  # marks the message as acknowledged
@@ -102,7 +102,7 @@ class PopConsumer:
 
         Raises ClusterError; it is REFUSED if the message is acknowledged already.
         """
-        receipt: Receipt | None = message.handle
+        receipt: ReceiptHandle | None = message.handle
         if receipt is None:
             raise ClusterError(f"cannot extend a message of topic {self._topic}: it is acknowledged already", Failure.REFUSED)
         message.handle = await self._popper.change_invisible(receipt, round(invisible_s * 1000))

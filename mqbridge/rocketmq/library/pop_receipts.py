@@ -16,7 +16,7 @@ from mqbridge.rocketmq.wire.receipts import (
     NORMAL,
     RETRY_V1,
     RETRY_V2,
-    Receipt,
+    ReceiptHandle,
     parse_message_offsets,
     parse_receipt,
     parse_start_offsets,
@@ -35,7 +35,7 @@ def popped_topic(group: str, topic: str, retry: str) -> str:
     return {NORMAL: topic, RETRY_V1: f"{RETRY_PREFIX}{group}_{topic}", RETRY_V2: f"{RETRY_PREFIX}{group}+{topic}"}[retry]
 
 
-def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> list[Receipt]:
+def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> list[ReceiptHandle]:
     """Return the receipt of each record, in the order of `records`.
 
     A redelivered record has its receipt as a property, because its topic and offset are those of its first delivery. For other
@@ -66,7 +66,9 @@ def make_receipts(broker: str, header: PopResult, records: Sequence[Record]) -> 
             record_name = f"offset {record.queue_offset} of queue {record.queue_id} of topic {record.topic}, broker {broker}"
             raise RemoteProtocolError(f"the offset lists of the POP response lack {record_name}: {lists}") from error
         retry, queue = source
-        receipts.append(Receipt(start, header.pop_time, header.invisible_time, header.revive_qid, retry, broker, queue, offset))
+        receipts.append(
+            ReceiptHandle(start, header.pop_time, header.invisible_time, header.revive_qid, retry, broker, queue, offset)
+        )
     return receipts
 
 
@@ -80,9 +82,9 @@ def _retry_marker(topic: str) -> str:
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
-def make_batch_acks(group: str, topic: str, receipts: Iterable[Receipt]) -> list[BatchAck]:
+def make_batch_acks(group: str, topic: str, receipts: Iterable[ReceiptHandle]) -> list[BatchAck]:
     """Return one entry per pop and queue. Bit n of its mask acknowledges the message at the pop's start offset plus n."""
-    masks: dict[Receipt, int] = {}
+    masks: dict[ReceiptHandle, int] = {}
     for receipt in receipts:
         pop = receipt._replace(offset=0)  # equal for all receipts of the same pop and queue
         masks[pop] = masks.get(pop, 0) | 1 << (receipt.offset - receipt.start)

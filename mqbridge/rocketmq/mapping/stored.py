@@ -13,7 +13,7 @@ from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.record import Record
 
 
-class Pull(Protocol):
+class DecodablePull(Protocol):
     """The records that one pull returned: the interface of `PulledRecords` (in `client`) that decoding needs."""
 
     @property
@@ -28,7 +28,7 @@ class Pull(Protocol):
         """The decoded records, without those that `fields` tells the decoder to skip. Raises RemoteProtocolError."""
 
 
-def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
+def decode_pulls(pulls: Sequence[DecodablePull]) -> Sequence[Message]:
     """Decode consecutive pulls. Raises RemoteProtocolError for damaged bytes."""
     if compiled is not None:
         messages: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
@@ -37,7 +37,7 @@ def decode_pulls(pulls: Sequence[Pull]) -> Sequence[Message]:
     return decode_plain(pulls)
 
 
-def decode_plain(pulls: Sequence[Pull]) -> list[Message]:
+def decode_plain(pulls: Sequence[DecodablePull]) -> list[Message]:
     """Decode like `decode_pulls`, without the compiled module."""
     return [decode_record(record) for pull in pulls for record in pull.records]
 

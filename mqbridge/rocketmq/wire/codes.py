@@ -157,7 +157,7 @@ class Status:
 
 
 STORED = frozenset({Status.SUCCESS, Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT})
-"""Response codes of a send that mean that the message is stored; each of these responses has the header `SendResult`."""
+"""Response codes of a send that mean that the message is stored; each of these responses has a `SendResultHeader`."""
 
 
 class Meaning(NamedTuple):

@@ -25,7 +25,7 @@ SourceQueue = tuple[str, int]
 """R and Q: a queue of the topic or of its retry topic."""
 
 
-class Receipt(NamedTuple):
+class ReceiptHandle(NamedTuple):
     """The handle (property POP_CK) with which a consumer acknowledges a popped message.
 
     `start` is the first offset that the pop returned from the queue, `retry` is R. `pop_time` is in ms of the broker's clock.
@@ -44,11 +44,13 @@ class Receipt(NamedTuple):
         return " ".join(map(str, self))
 
 
-def parse_receipt(text: str) -> Receipt:
+def parse_receipt(text: str) -> ReceiptHandle:
     """Parse a receipt. Raises RemoteProtocolError for a text that is not a receipt."""
     try:
         start, pop_time, invisible_ms, revive_queue, retry, broker, queue, offset = text.split(" ")
-        return Receipt(int(start), int(pop_time), int(invisible_ms), int(revive_queue), retry, broker, int(queue), int(offset))
+        return ReceiptHandle(
+            int(start), int(pop_time), int(invisible_ms), int(revive_queue), retry, broker, int(queue), int(offset)
+        )
     except ValueError as error:
         raise RemoteProtocolError(f"{text[:200]!r} is not the receipt of a popped message: {error}") from error
 

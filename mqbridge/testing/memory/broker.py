@@ -60,7 +60,7 @@ class Progress:
         return offset < self.committed or any(first <= offset < next_ for first, next_ in self.acknowledged_ranges.items())
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     """A member of a group: the part of an inbound that the broker calls."""
 
     topics: tuple[str, ...]
@@ -112,9 +112,9 @@ class Broker:
         """Functions that send the receipts which `Faults.hold_receipts` withholds."""
         self.connectivities: list[Connectivity] = []
         """Connectivity states of the connected clients; they follow `disconnect` and `reconnect`."""
-        self._members: dict[str, list[Member]] = {}
+        self._members: dict[str, list[GroupMember]] = {}
         """Members by group, in the order in which they joined."""
-        self._owners: dict[tuple[str, str, int], Member] = {}
+        self._owners: dict[tuple[str, str, int], GroupMember] = {}
         """The member that reads a partition, by group, topic and partition number."""
 
     def release_receipts(self) -> None:
@@ -168,12 +168,12 @@ class Broker:
         for group in self._members:
             self.rebalance(group)
 
-    def join(self, group: str, member: Member) -> None:
+    def join(self, group: str, member: GroupMember) -> None:
         """Add a member to the group and rebalance."""
         self._members.setdefault(group, []).append(member)
         self.rebalance(group)
 
-    def leave(self, group: str, member: Member) -> None:
+    def leave(self, group: str, member: GroupMember) -> None:
         """Remove a member; the others get its partitions."""
         if member in (members := self._members.get(group, [])):
             members.remove(member)

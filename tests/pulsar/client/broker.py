@@ -8,7 +8,7 @@ import pytest
 
 from mqbridge.errors import Unreachable
 from mqbridge.net.endpoint import Endpoint
-from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.wire import ids
@@ -145,5 +145,5 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker
 
 
-def scripted_client(url: str = URL, **timing: float) -> BaseClient:
-    return BaseClient(parse_service_url(url, tls=False), timing=Timing(**{"operation": 3.0, "request": 2.0, **timing}))
+def scripted_client(url: str = URL, **timing: float) -> ClusterClient:
+    return ClusterClient(parse_service_url(url, tls=False), timing=Timing(**{"operation": 3.0, "request": 2.0, **timing}))

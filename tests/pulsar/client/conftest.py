@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from tests.pulsar.client.broker import Broker, broker, scripted_client
 
 __all__ = ["broker"]
 
 
 @pytest_asyncio.fixture
-async def client(broker: Broker) -> AsyncIterator[BaseClient]:
+async def client(broker: Broker) -> AsyncIterator[ClusterClient]:
     client = scripted_client()
     yield client
     await client.close()

@@ -9,7 +9,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
 from mqbridge.pulsar.adapter.range_reader import RangeReader
-from mqbridge.pulsar.client import base_client
+from mqbridge.pulsar.client import cluster_client
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import ids
@@ -457,7 +457,7 @@ async def test_earlier_delivered_entries_do_not_acknowledge_a_queued_defective_e
 async def test_a_range_read_does_not_return_to_an_expired_message(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
     """Its id is before entries that were already read. If `next` followed it, they would be read again."""
     limits = ChunkLimits(expiry_s=0.05)
-    monkeypatch.setattr(base_client, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
+    monkeypatch.setattr(cluster_client, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
     batches = RangeReader(client, Partition("c", "t", "-1", 0), TOPIC, (1, 0, 0), None, 5.0).batches()
     first = asyncio.ensure_future(anext(batches))
     await until(lambda: broker.asked[BaseCommand.FLOW])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.net.window import SendWindow
+from mqbridge.net.window import RequestWindow
 from mqbridge.pulsar.client.connection.connection import MAX_BYTES_IN_FLIGHT, MAX_SENDS_IN_FLIGHT
 from mqbridge.pulsar.client.connection.service_url import Address, parse_service_url
 from mqbridge.pulsar.wire import commands, ids
@@ -205,7 +205,7 @@ async def test_concurrent_calls_share_one_attempt_to_connect(broker: Broker):
 
 
 def test_the_window_is_bounded_and_wakes_waiters():
-    window, woken = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT), []
+    window, woken = RequestWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT), []
     for _ in range(MAX_SENDS_IN_FLIGHT):
         assert window.reserve(10, lambda: None)
     assert not window.reserve(10, lambda: woken.append(1))
@@ -214,7 +214,7 @@ def test_the_window_is_bounded_and_wakes_waiters():
 
 
 def test_the_window_counts_bytes_and_always_takes_one():
-    window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
+    window = RequestWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
     assert window.reserve(2 * MAX_BYTES_IN_FLIGHT, lambda: None)
     assert not window.reserve(1, lambda: None)
     window.release(2 * MAX_BYTES_IN_FLIGHT)

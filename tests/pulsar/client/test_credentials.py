@@ -9,7 +9,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused, Unreachable
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.base_client import BaseClient, Timing
+from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.auth import Auth
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
@@ -55,8 +55,8 @@ class Source(Auth):
         return "put a new one there"
 
 
-def client_with(auth: Auth) -> BaseClient:
-    return BaseClient(parse_service_url(URL, tls=False), auth=auth, timing=Timing(operation=3.0, request=2.0))
+def client_with(auth: Auth) -> ClusterClient:
+    return ClusterClient(parse_service_url(URL, tls=False), auth=auth, timing=Timing(operation=3.0, request=2.0))
 
 
 def lets_in(*credentials: bytes) -> Callable[[Link, object], None]:
@@ -199,7 +199,7 @@ async def test_an_unreadable_credentials_source_is_reported(broker: Broker) -> N
 
 
 async def test_with_tls_brokers_are_reached_at_their_tls_address(broker: Broker) -> None:
-    client = BaseClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls(), timing=Timing(operation=0.0))
+    client = ClusterClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls(), timing=Timing(operation=0.0))
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(
         link, frame, "pulsar://plain:6650", brokerServiceUrlTls="pulsar+ssl://other"
     )
@@ -221,7 +221,7 @@ async def test_our_certificate_may_be_refused_after_the_handshake(broker: Broker
         link.open = False
         link.endpoint.connection_lost(ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] alert"))
 
-    client = BaseClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls())
+    client = ClusterClient(parse_service_url("pulsar+ssl://broker", tls=True), tls=Tls())
     healthy = broker.on[BaseCommand.CONNECT]
     broker.on[BaseCommand.CONNECT] = refuses_certificate
     with pytest.raises(Unreachable) as caught:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.connection import broker_registration, handshake, lookup
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
@@ -76,7 +76,7 @@ COUNT = 6
 NUMBERS = [b"%d" % number for number in range(COUNT)]
 
 
-async def filled(client: BaseClient) -> None:
+async def filled(client: ClusterClient) -> None:
     sender = client.producer(TOPIC, ProducerSettings("me"))
     await asyncio.gather(*(sender.send(MessageMetadata(), payload) for payload in NUMBERS))
     await sender.close()
@@ -97,7 +97,7 @@ async def acknowledged(consumer: EntryConsumer, entry: Entry) -> None:
             return
 
 
-async def seek(client: BaseClient) -> None:
+async def seek(client: ClusterClient) -> None:
     await filled(client)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await take(consumer, 4)
@@ -110,7 +110,7 @@ async def seek(client: BaseClient) -> None:
     await consumer.close()
 
 
-async def redelivery(client: BaseClient) -> None:
+async def redelivery(client: ClusterClient) -> None:
     await filled(client)
     consumer = await client.consumer(TOPIC, Subscription("s"))
     entries = await take(consumer, COUNT)
@@ -122,7 +122,7 @@ async def redelivery(client: BaseClient) -> None:
     await consumer.close()
 
 
-async def reading(client: BaseClient) -> None:
+async def reading(client: ClusterClient) -> None:
     await filled(client)
     consumer = await client.consumer(TOPIC, reader(ids.EARLIEST))
     entries = await take(consumer, COUNT)
@@ -132,7 +132,7 @@ async def reading(client: BaseClient) -> None:
     await consumer.close()
 
 
-async def schema(client: BaseClient) -> None:
+async def schema(client: ClusterClient) -> None:
     version = await client.register_schema(TOPIC, schemas.STRING)
     registered = await client.schema(TOPIC)
     assert registered is not None
@@ -146,7 +146,7 @@ OTHERS = {seek: 12, redelivery: 10, reading: 9, schema: 4}
 @pytest.mark.parametrize("answer_first", [False, True], ids=["unheard", "unanswered"])
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: other.__name__)
 async def test_a_cut_at_every_step_of(
-    store: Store, other: Callable[[BaseClient], Awaitable[None]], answer_first: bool, monkeypatch
+    store: Store, other: Callable[[ClusterClient], Awaitable[None]], answer_first: bool, monkeypatch
 ):
     """Cut at each command in turn, until the conversation ends before the cut."""
     for step in itertools.count(1):

@@ -12,7 +12,7 @@ from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter import outbound as outbounds
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
-from mqbridge.pulsar.client.base_client import BaseClient
+from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.producer import entry_producer
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.kit.layers import LayeredAggregator, send_until_told
@@ -21,7 +21,7 @@ from tests.pulsar.client.broker import Broker, silent, until
 
 
 @pytest_asyncio.fixture
-async def outbound(client: BaseClient, monkeypatch: pytest.MonkeyPatch) -> PulsarOutbound:
+async def outbound(client: ClusterClient, monkeypatch: pytest.MonkeyPatch) -> PulsarOutbound:
     monkeypatch.setattr(entry_producer, "EXPIRY_CHECK_S", 0.01)
     target, topics = Partition("c", "target", "-1", 0), Topics(client, "c", "public/default")
     return PulsarOutbound(None, client, topics, OutboundSpec("target", max_elapsed_s=0.05), [target], 1 << 20)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
-from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResult
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
 from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
 
 NS, NS2 = "ns:9876", "ns2:9876"
@@ -176,7 +176,7 @@ def store(link: Link, request: Command, code: int = Status.SUCCESS) -> None:
     offset = len(stored)
     stored.extend(messages)
     ids = ",".join(f"7F00000100002A9F{(header.queue_id << 32) + offset + index:016X}" for index in range(len(messages)))
-    link.answer(request, code, SendResult(ids, header.queue_id, offset, transaction_id="TX").encode())
+    link.answer(request, code, SendResultHeader(ids, header.queue_id, offset, transaction_id="TX").encode())
 
 
 def stored_with(code: int) -> Answer:

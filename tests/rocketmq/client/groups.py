@@ -16,7 +16,7 @@ from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
 from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
-from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
+from mqbridge.rocketmq.wire.bodies.connections import ClientConnection, ConsumerConnections
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerList, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
@@ -177,7 +177,7 @@ class Groups:
         if not self.members[group]:
             link.answer(request, Status.CONSUMER_NOT_ONLINE, remark="not online")
             return
-        connections = tuple(Connection(client_id, "10.0.0.9:1") for client_id in self.members[group])
+        connections = tuple(ClientConnection(client_id, "10.0.0.9:1") for client_id in self.members[group])
         link.answer(request, body=ConsumerConnections(connections, self.subscriptions[group]).encode())
 
     # --- offsets ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from mqbridge.rocketmq.client.connection.route_table import Queue
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.configs import DataVersion, GroupConfig, GroupConfigs, TopicConfig
-from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
+from mqbridge.rocketmq.wire.bodies.connections import ClientConnection, ConsumerConnections, ProducerConnections
 from mqbridge.rocketmq.wire.bodies.offsets import (
     ConsumeOffsets,
     ConsumerOffsets,
@@ -190,7 +190,7 @@ async def test_groups_are_created_and_deleted_at_every_master(cluster: Cluster, 
 
 
 async def test_connected_consumers_and_producers_of_all_masters_are_listed_once(cluster: Cluster, client: ClusterClient):
-    connection = Connection("id", "1.2.3.4:5")
+    connection = ClientConnection("id", "1.2.3.4:5")
     cluster.at[A, Code.GET_CONSUMER_CONNECTION_LIST] = refuses(Status.CONSUMER_NOT_ONLINE)
     found = ConsumerConnections((connection,))
     cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = responds_with(found.encode())

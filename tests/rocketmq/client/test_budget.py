@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
 from mqbridge.rocketmq.client.consumer import pull_loop
-from mqbridge.rocketmq.client.consumer.budget import PART_DIVISOR, Account, Budget, Charge
+from mqbridge.rocketmq.client.consumer.budget import PART_DIVISOR, Account, Charge, PullBudget
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
@@ -118,7 +118,7 @@ async def test_a_lane_that_keeps_its_batch_blocks_only_its_own_queue(scene: Scen
 # --- the budget alone -----------------------------------------------------------------------------------------------------
 
 
-async def settle_when_granted(budget: Budget, waiting: "set[asyncio.Task[Charge]]") -> None:
+async def settle_when_granted(budget: PullBudget, waiting: "set[asyncio.Task[Charge]]") -> None:
     """Settle each charge when it is granted, which need not be the order of the calls of `reserve`."""
     while waiting:
         granted, waiting = await asyncio.wait(waiting, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -134,7 +134,7 @@ def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
     """Reserve, respond, fail, release and cancel in any order; no response is larger than its charge."""
 
     async def run() -> None:
-        budget = Budget(limit)
+        budget = PullBudget(limit)
         budget.queues = queues
         accounts = [Account() for _ in range(queues)]
         for account in accounts:
@@ -177,7 +177,7 @@ def test_the_limit_holds_and_every_waiting_queue_is_granted_a_pull(
 
 
 async def test_after_a_too_large_response_no_pull_is_granted_until_usage_is_below_the_limit() -> None:
-    budget, one, two = Budget(100_000), Account(), Account()
+    budget, one, two = PullBudget(100_000), Account(), Account()
     budget.queues = 2
     budget.record_response(one, await budget.reserve(one, idle=False), 150_000, 1)
     waiting = asyncio.ensure_future(budget.reserve(two, idle=True))
@@ -198,7 +198,7 @@ class BudgetOfQueues:
     """A budget of 1000 bytes and queues that expect messages of the given sizes; a pull returns one message."""
 
     def __init__(self, *messages: int) -> None:
-        self.budget = Budget(1000)
+        self.budget = PullBudget(1000)
         self.budget.queues = len(messages)
         self.accounts = [Account() for _ in messages]
         for account, message in zip(self.accounts, messages, strict=True):

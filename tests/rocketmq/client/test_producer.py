@@ -7,14 +7,14 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.waiting_sends import Caller
-from mqbridge.net.window import SendWindow
+from mqbridge.net.window import RequestWindow
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection.route_table import Queue
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.wire import batch
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
+from mqbridge.rocketmq.wire.headers.send import SendResultHeader
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import (
@@ -131,7 +131,7 @@ async def test_several_requests_of_a_queue_may_be_in_flight(cluster: Cluster, cl
 
 
 async def test_all_producers_of_a_client_share_its_send_window(cluster: Cluster, client: ClusterClient):
-    client.window = SendWindow(max_sends=4, max_bytes=1000)
+    client.window = RequestWindow(max_sends=4, max_bytes=1000)
     cluster.on[SINGLE] = silent
     one, two = (client.producer("P", TOPIC, in_flight_per_queue=10) for _ in range(2))
     sent = [*send(one, *[b"x"] * 4), *send(two, *[b"y"] * 4, queue=B0)]

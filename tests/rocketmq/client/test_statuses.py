@@ -26,7 +26,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status, failure_of
 from mqbridge.rocketmq.wire.headers.pop import PopResult
 from mqbridge.rocketmq.wire.ids import offset_id
-from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.receipts import ReceiptHandle
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Answer, refuses, responds_with, success
@@ -213,7 +213,7 @@ async def test_sending_back_handles_every_response_code(short_pauses: pytest.Mon
 async def test_pops_handle_every_response_code(short_pauses: pytest.MonkeyPatch, code: int) -> None:
     short_pauses.setattr(pops, "POLLING_FULL_PAUSE_S", 0.0)
     record = encode_record(Record("T", b"x"))
-    receipt = Receipt(0, 1000, 60000, 0, "0", "broker-a", 0, 0)
+    receipt = ReceiptHandle(0, 1000, 60000, 0, "0", "broker-a", 0, 0)
     pop_fields = PopResult(1000, 60000, 0, 0, "0 0 0", "0 0 0").encode()
     changed_fields = {"popTime": "1", "invisibleTime": "2", "reviveQid": "3"}
 

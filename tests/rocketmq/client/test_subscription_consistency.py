@@ -8,7 +8,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.rocketmq.client.consumer.subscription import tagged
 from mqbridge.rocketmq.client.consumer.subscription_consistency import _filters as filters
-from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections
+from mqbridge.rocketmq.wire.bodies.connections import ClientConnection, ConsumerConnections
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -109,7 +109,7 @@ async def test_the_old_filter_is_replaced_while_a_broker_still_lists_our_lost_co
     """A broker lists a lost connection for two minutes more, beside the new one of the same client."""
     consumer = await scene.join()
     client_id = scene.clients[0].client_id
-    connections = (Connection(client_id, "10.0.0.9:1"), Connection(client_id, "10.0.0.9:2"))
+    connections = (ClientConnection(client_id, "10.0.0.9:1"), ClientConnection(client_id, "10.0.0.9:2"))
 
     def twice(link: Link, request: Command) -> None:
         link.answer(request, body=ConsumerConnections(connections, scene.groups.subscriptions["G"]).encode())
@@ -125,7 +125,7 @@ async def test_the_old_filter_is_kept_while_another_broker_lists_its_member(scen
     scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
     consumer = await scene.join()
     blue = (SubscriptionData("T", "blue", 1 << 50),)
-    other = ConsumerConnections((Connection("java@1", "10.0.0.9:1"),), blue)
+    other = ConsumerConnections((ClientConnection("java@1", "10.0.0.9:1"),), blue)
     scene.cluster.at[B, Code.GET_CONSUMER_CONNECTION_LIST] = lambda link, request: link.answer(request, body=other.encode())
     scene.groups.subscriptions["G"] = blue
     with pytest.raises(ClusterError, match="different subscriptions"):

@@ -21,7 +21,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
-from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.receipts import ReceiptHandle
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.client.broker import Answer, Cluster, Link, refuses, scripted_client, success
 
@@ -34,9 +34,9 @@ def record(offset: int, topic: str = "T", tag: str = "a") -> Record:
 
 RECORDS = [record(12), record(6, "%RETRY%G+T"), record(10, tag="BB")]
 RECEIPTS = [
-    Receipt(10, 1000, 60000, 3, "0", "broker-a", 0, 12),
-    Receipt(5, 1000, 60000, 3, "2", "broker-a", 0, 6),
-    Receipt(10, 1000, 60000, 3, "0", "broker-a", 0, 10),
+    ReceiptHandle(10, 1000, 60000, 3, "0", "broker-a", 0, 12),
+    ReceiptHandle(5, 1000, 60000, 3, "2", "broker-a", 0, 6),
+    ReceiptHandle(10, 1000, 60000, 3, "0", "broker-a", 0, 10),
 ]
 
 
@@ -87,7 +87,7 @@ def test_a_redelivered_message_has_its_receipt_as_a_property() -> None:
     again = record(3)
     again.properties = properties.encode([("POP_CK", "1 1000 60000 3 1 broker-a 0 3"), ("TAGS", "a")])
     assert make_receipts("broker-a", PopResult(1, 2, 3, 0, "1 0 1", "1 0 3"), [again]) == [
-        Receipt(1, 1000, 60000, 3, "1", "broker-a", 0, 3)
+        ReceiptHandle(1, 1000, 60000, 3, "1", "broker-a", 0, 3)
     ]
 
 
@@ -174,7 +174,7 @@ async def test_changing_the_invisible_time_returns_a_new_receipt(cluster: Cluste
 
     cluster.on[Code.CHANGE_MESSAGE_INVISIBLETIME] = later
     receipt = await Popper(client, "G", everything("T")).change_invisible(RECEIPTS[0], 5000)
-    assert receipt == Receipt(12, 2000, 5000, 4, "0", "broker-a", 0, 12)
+    assert receipt == ReceiptHandle(12, 2000, 5000, 4, "0", "broker-a", 0, 12)
     header = ChangeInvisibleHeader.decode(cluster.requests[Code.CHANGE_MESSAGE_INVISIBLETIME][0].ext)
     assert (header.invisible_time, header.offset, header.extra_info) == (5000, 12, str(RECEIPTS[0]))
 

@@ -20,7 +20,7 @@ from mqbridge.rocketmq.wire.bodies.configs import (
     TopicConfig,
     TopicConfigs,
 )
-from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
+from mqbridge.rocketmq.wire.bodies.connections import ClientConnection, ConsumerConnections, ProducerConnections
 from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerData, ConsumerList, GroupList, Heartbeat, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.offsets import (
     ConsumeOffsets,
@@ -33,7 +33,7 @@ from mqbridge.rocketmq.wire.bodies.offsets import (
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks, MessageRequestMode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
-from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, KvTable, QueueData, Route, TopicList
+from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, KvTable, QueueData, RouteData, TopicList
 from mqbridge.rocketmq.wire.bodies.running_info import ConsumeDirectlyResult, RunningInfo
 from tests.example_counts import examples
 from tests.rocketmq.wire import vectors
@@ -41,7 +41,7 @@ from tests.rocketmq.wire.damaged_bytes import mutated
 from tests.rocketmq.wire.kinds import BODIES
 
 QUEUE = Queue("T1", "broker-a", 1)
-ROUTE = Route((QueueData("broker-a", 4, 3, 6),), (BrokerData("broker-a", "C", {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}),))
+ROUTE = RouteData((QueueData("broker-a", 4, 3, 6),), (BrokerData("broker-a", "C", {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}),))
 SUBSCRIPTION = SubscriptionData("T1", "TagA || TagB", 1700000000000)
 CONSUMER = ConsumerData("G", (SUBSCRIPTION,), consume_from="CONSUME_FROM_FIRST_OFFSET")
 ACK = BatchAck("G", "T1", "0", 100, 1, 2, 3, 4, 0b100000000000001001)
@@ -52,7 +52,7 @@ ACK = BatchAck("G", "T1", "0", 100, 1, 2, 3, 4, 0b100000000000001001)
 
 CLUSTER = ClusterInfo({"broker-a": ROUTE.brokers[0]}, {"C": ("broker-a",)})
 CONNECTIONS = ConsumerConnections(
-    (Connection("c", "1.2.3.4:5", "JAVA", 479),), (SUBSCRIPTION,), consume_from="CONSUME_FROM_FIRST_OFFSET"
+    (ClientConnection("c", "1.2.3.4:5", "JAVA", 479),), (SUBSCRIPTION,), consume_from="CONSUME_FROM_FIRST_OFFSET"
 )
 BOTH_WAYS: list[tuple[bytes, Body]] = [
     (vectors.JAVA_HEARTBEAT, Heartbeat("ip@1", ("P",), (CONSUMER,))),
@@ -115,7 +115,7 @@ subscriptions = st.builds(SubscriptionData, names, words, numbers, st.sampled_fr
 consumers = st.builds(ConsumerData, names, st.lists(subscriptions, max_size=3).map(tuple), words, words, words, st.booleans())
 brokers = st.builds(BrokerData, names, names, st.dictionaries(st.integers(0, 9), names, max_size=3))
 routes = st.builds(
-    Route,
+    RouteData,
     st.lists(st.builds(QueueData, names, numbers, numbers, numbers, numbers), max_size=3).map(tuple),
     st.lists(brokers, max_size=3).map(tuple),
     names,
@@ -128,7 +128,7 @@ acks = st.builds(BatchAck, names, names, words, *[numbers] * 5, st.integers(0, (
 groups = st.builds(GroupConfig, names, *[st.booleans()] * 4, *[numbers] * 4, st.booleans(), numbers, numbers, texts)
 versions = st.builds(DataVersion, numbers, numbers, numbers)
 assignments = st.lists(st.builds(Assignment, queues, names), max_size=3).map(tuple)
-connections = st.lists(st.builds(Connection, names, names, words, numbers), max_size=3).map(tuple)
+connections = st.lists(st.builds(ClientConnection, names, names, words, numbers), max_size=3).map(tuple)
 
 
 def some(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -188,8 +188,8 @@ def test_round_trips(value: Body) -> None:
 
 
 @given(routes)
-def test_routes_for_old_clients_round_trip(route: Route) -> None:
-    assert Route.decode(route.encode(standard=False)) == route
+def test_routes_for_old_clients_round_trip(route: RouteData) -> None:
+    assert RouteData.decode(route.encode(standard=False)) == route
 
 
 # --- what matters about single ones ---------------------------------------------------------------------------------------
@@ -203,13 +203,13 @@ def test_routes_contain_no_blanks() -> None:
 
 def test_static_topics_are_recognized() -> None:
     body = b'{"brokerDatas":[],"queueDatas":[],"topicQueueMappingByBroker":{"b":{"bname":"b"}}}'
-    assert Route.decode(body).is_static
-    assert not Route.decode(b'{"topicQueueMappingByBroker":null}').is_static
+    assert RouteData.decode(body).is_static
+    assert not RouteData.decode(b'{"topicQueueMappingByBroker":null}').is_static
 
 
 def test_missing_members_have_defaults() -> None:
     body = b'{"brokerDatas":[{"brokerAddrs":{"0":"a:1"},"brokerName":"b"}],"queueDatas":[{"brokerName":"b","topicSynFlag":0}]}'
-    assert Route.decode(body) == Route((QueueData("b", 0, 0, 0),), (BrokerData("b", "", {0: "a:1"}),))
+    assert RouteData.decode(body) == RouteData((QueueData("b", 0, 0, 0),), (BrokerData("b", "", {0: "a:1"}),))
 
 
 def test_offsets_of_a_broker_with_unquoted_keys_are_decoded() -> None:

@@ -16,7 +16,7 @@ from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader, UnregisterH
 from mqbridge.rocketmq.wire.headers.offsets import QueryOffsetHeader, QueueHeader
 from mqbridge.rocketmq.wire.headers.pull import PullHeader
 from mqbridge.rocketmq.wire.headers.query import QueryHeader
-from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResult
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
 from tests.example_counts import examples
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.kinds import HEADERS as ALL
@@ -75,7 +75,7 @@ def test_pull_headers_of_java_are_decoded(frame: bytes) -> None:
 def test_fields_have_their_names_on_the_wire() -> None:
     assert UnregisterHeader("c", "p").encode() == {"clientID": "c", "producerGroup": "p"}
     assert QueryHeader("t", "k", 1, 2, 3, unique_key=True).encode()["_UNIQUE_KEY_QUERY"] == "true"
-    assert SendResult("m", 1, 2, region="R", trace_on=True).encode() == {
+    assert SendResultHeader("m", 1, 2, region="R", trace_on=True).encode() == {
         "msgId": "m",
         "queueId": "1",
         "queueOffset": "2",

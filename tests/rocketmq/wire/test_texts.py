@@ -13,7 +13,7 @@ from mqbridge.errors import Failure, LocalProtocolError, RemoteProtocolError
 from mqbridge.pulsar.wire import hashing
 from mqbridge.rocketmq.wire import codes, compression, delay_levels, ids, receipts, signing, tags
 from mqbridge.rocketmq.wire.codes import Code, Status
-from mqbridge.rocketmq.wire.receipts import Receipt
+from mqbridge.rocketmq.wire.receipts import ReceiptHandle
 from mqbridge.rocketmq.wire.record import decode_records
 from mqbridge.wire.javahash import java_string_hash
 from tests.rocketmq.wire import vectors
@@ -162,7 +162,7 @@ def test_a_level_is_never_shorter_than_the_delay(seconds: float) -> None:
 
 
 def test_receipts_are_parsed_and_formatted() -> None:
-    receipt = Receipt(100, 1700000000000, 60000, 3, "0", "broker-a", 1, 105)
+    receipt = ReceiptHandle(100, 1700000000000, 60000, 3, "0", "broker-a", 1, 105)
     assert str(receipt) == "100 1700000000000 60000 3 0 broker-a 1 105"
     assert receipts.parse_receipt(str(receipt)) == receipt
 

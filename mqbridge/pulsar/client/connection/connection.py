@@ -27,7 +27,7 @@ from mqbridge.net.dial import refusal_failure
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.net.tasks import spawn
-from mqbridge.net.window import SendWindow
+from mqbridge.net.window import RequestWindow
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun, group_runs
@@ -98,7 +98,7 @@ class Connection:
         self.producers: dict[int, PushHandler] = {}
         self.consumers: dict[int, ConsumerPushHandler] = {}
         self.watchers: dict[int, PushHandler] = {}
-        self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
+        self.window = RequestWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         """Limits the entries in flight of all producers together."""
         self._request_ids = itertools.count(1)
         self._pending: Pending[int, BaseCommand] = Pending("the broker")

@@ -32,7 +32,7 @@ class TopicChange(NamedTuple):
 
 
 class TopicWatch:
-    """One watch, created by `BaseClient.watch_topics`. It is a push handler of a connection while the broker pushes changes.
+    """One watch, created by `ClusterClient.watch_topics`. It is a push handler of a connection while the broker pushes changes.
 
     `watcher_id` is unique in the client. `refresh_s` is the interval of polling, in seconds.
     """

@@ -20,7 +20,7 @@ from mqbridge.pulsar.client.connection.authorization import PRODUCE, explain_top
 from mqbridge.pulsar.client.connection.broker_registration import BrokerRegistration
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.lookup import FIRST_DELAY_S, MAX_DELAY_S, REQUEST_TIMEOUT_S, Lookup
-from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendReceipt
+from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendResult
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.producer.producer_state import ProducerState, State
 from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE, SendQueue
@@ -146,7 +146,7 @@ class EntryProducer:
         highest_sequence_id: int | None = None,
         owner: object = None,
         caller: Caller | None = None,
-    ) -> "asyncio.Future[SendReceipt]":
+    ) -> "asyncio.Future[SendResult]":
         """Queue an entry of `count` messages; return a future that is completed with the receipt when the entry is stored.
 
         The producer sets these fields of `metadata`: name, sequence ids, compression, schema version, and the publish time if it
@@ -158,7 +158,7 @@ class EntryProducer:
         The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s` or
         after `withdraw`, FATAL if the producer ends.
         """
-        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        future: asyncio.Future[SendResult] = self._loop.create_future()
         if sequence_id is not None:
             # The ids of the entry's other messages follow `sequence_id`; an explicit highest one must not be smaller than it.
             limit = MAX_SEQUENCE + 1 - count if highest_sequence_id is None else highest_sequence_id

@@ -17,7 +17,7 @@ COMMAND_RESERVE_BYTES = 2 << 10
 rest of the padding is for the metadata."""
 
 
-class SendReceipt(NamedTuple):
+class SendResult(NamedTuple):
     """Receipt of an entry: the id under which the broker stored it.
 
     If the broker had already stored the entry, it reports no id: `duplicate` is True, and ledger and entry are -1. A chunked
@@ -59,7 +59,7 @@ class PendingEntry:
         payload: bytes,
         count: int,
         sequence: int | None,
-        future: "asyncio.Future[SendReceipt]",
+        future: "asyncio.Future[SendResult]",
         caller: Caller,
         highest: int | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class PendingEntry:
             if self.chunked.pending:
                 return
         if not self.future.done():
-            self.future.set_result(SendReceipt(ledger, entry, duplicate, first_chunk))
+            self.future.set_result(SendResult(ledger, entry, duplicate, first_chunk))
 
     def fail(self, error: MqbridgeError) -> None:
         """Fail the entry's future."""

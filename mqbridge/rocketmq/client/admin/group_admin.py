@@ -14,7 +14,7 @@ from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.route import queue_label
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
-from mqbridge.rocketmq.wire.bodies.connections import Connection, ConsumerConnections, ProducerConnections
+from mqbridge.rocketmq.wire.bodies.connections import ClientConnection, ConsumerConnections, ProducerConnections
 from mqbridge.rocketmq.wire.bodies.groups import GroupList
 from mqbridge.rocketmq.wire.bodies.offsets import ConsumeOffsets, ConsumerOffsets, ConsumeStats, ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -83,7 +83,7 @@ class GroupAdmin:
         bodies = [response.body for response in responses.values() if response.code == Status.SUCCESS]
         return ConsumerConnections.decode(bodies[0]) if bodies else None
 
-    async def producers(self, group: str) -> list[Connection]:
+    async def producers(self, group: str) -> list[ClientConnection]:
         """Return the clients of a producer group, without duplicates."""
         ext = ProducerGroupHeader(group).encode()
         code = Code.GET_PRODUCER_CONNECTION_LIST

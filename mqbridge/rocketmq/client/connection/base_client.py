@@ -20,7 +20,7 @@ from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
 from mqbridge.net.connectivity import Connectivity, retry_log_level
 from mqbridge.net.dial import split_address
 from mqbridge.net.tls.tls import Tls
-from mqbridge.net.window import SendWindow
+from mqbridge.net.window import RequestWindow
 from mqbridge.rocketmq.client.connection.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection
 from mqbridge.rocketmq.client.connection.connection_pool import ConnectionPool
 from mqbridge.rocketmq.client.connection.credentials import Credentials
@@ -92,7 +92,7 @@ class BaseClient:
         )
         self.name_servers = NameServers(name_servers, self.pool, timing.request)
         self.routes = RouteTable(self.name_servers, timing.route)
-        self.window = SendWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
+        self.window = RequestWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         """Limits of sends in flight, for all producers of this client together."""
         self._instance = instance or f"{os.getpid()}#{time.time_ns()}{next(_instances)}"
         self._client_id = ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, Route
+from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, RouteData
 
 MAX_QUEUES = 16384
 """Limit of a topic's queues at one broker. No broker can serve so many, so a higher number means an invalid response."""
@@ -94,7 +94,7 @@ def queue_label(queue: Queue) -> str:
 
 def read_route(topic: str, body: bytes) -> TopicRoute:
     """Decode a name server's response. Raises RemoteProtocolError if it is invalid, ClusterError (FATAL) for a static topic."""
-    route = Route.decode(body)
+    route = RouteData.decode(body)
     if route.is_static or any(data.broker.startswith(LOGICAL_BROKER_PREFIX) for data in route.queues):
         problem = f"{topic} is a static topic, which is not supported: a map assigns its logical queues to queues of brokers"
         raise ClusterError(f"{problem}; use a topic with queues of its own", Failure.FATAL)
@@ -130,7 +130,7 @@ def _queues(topic: str, broker: str, count: int) -> list[Queue]:
     return [Queue(topic, broker, queue_id) for queue_id in range(count)]
 
 
-def _writable_queue_data(topic: str, route: Route) -> list[QueueData]:
+def _writable_queue_data(topic: str, route: RouteData) -> list[QueueData]:
     """Return the brokers that accept messages of the topic, each with its number of writable queues.
 
     If the route contains an order configuration like `broker-a:4;broker-b:4`, the brokers and the numbers come from there. As in

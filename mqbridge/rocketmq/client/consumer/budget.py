@@ -81,7 +81,7 @@ class Waiter:
         self.granted: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
 
 
-class Budget:
+class PullBudget:
     """Grants the pulls of one consumer's queues, which together may hold `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -22,7 +22,7 @@ from mqbridge.rocketmq.client.connection.brokers import Brokers
 from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.broker_request_handler import BrokerRequestHandler
-from mqbridge.rocketmq.client.consumer.budget import Budget
+from mqbridge.rocketmq.client.consumer.budget import PullBudget
 from mqbridge.rocketmq.client.consumer.cleanup_policies import CleanupPolicies
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel
 from mqbridge.rocketmq.client.consumer.held_queues import HeldQueues
@@ -67,7 +67,7 @@ class PullConsumer:
         self.settings = settings
         topics = ", ".join(subscription.topic for subscription in settings.subscriptions)
         self.name = f"group {settings.group}" if settings.group else f"a reader of {topics}"
-        self.budget = Budget(settings.max_bytes)
+        self.budget = PullBudget(settings.max_bytes)
         self.gaps: dict[Queue, int] = {}
         """Queues that were released at a gap (missing messages), each with the offset of the gap. A rebalance starts such a queue
         again only when the group's offset in it has changed."""

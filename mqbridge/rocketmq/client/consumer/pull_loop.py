@@ -21,7 +21,7 @@ from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.consumer import pull_request
-from mqbridge.rocketmq.client.consumer.budget import Account, Budget, Charge
+from mqbridge.rocketmq.client.consumer.budget import Account, Charge, PullBudget
 from mqbridge.rocketmq.client.consumer.cleanup_policies import CleanupPolicies
 from mqbridge.rocketmq.client.consumer.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.consumer.pull_request import Puller, PullResponse
@@ -61,7 +61,7 @@ _UNKNOWN_SUBSCRIPTION_CODES = frozenset(
 class PullContext(Protocol):
     """The part of a consumer that the pulling of its queues uses."""
 
-    budget: Budget
+    budget: PullBudget
     """Limits the bytes that all queues of the consumer buffer together."""
     policies: CleanupPolicies
     """Tell whether missing offsets are normal in a topic."""

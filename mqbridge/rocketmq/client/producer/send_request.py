@@ -10,8 +10,7 @@ from mqbridge.rocketmq.client.connection.route import queue_label
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers.send import SendHeader
-from mqbridge.rocketmq.wire.headers.send import SendResult as SendResultHeader
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
 
 OVERSIZED = "message body size exceeded"
 """Part of the remark of a SYSTEM_ERROR by which a 5.3 broker refuses a batch above its maxMessageSize.

@@ -7,7 +7,7 @@ from mqbridge.rocketmq.wire.bodies.groups import CLUSTERING, FROM_LAST, PASSIVEL
 
 
 @dataclass(frozen=True, slots=True)
-class Connection(Body):
+class ClientConnection(Body):
     """A client's connection to a broker. `version` is the version number that the client announces, like `codes.VERSION`.
 
     `absent` is the value of a field that the response does not contain; the second argument is the constructor's default.
@@ -26,7 +26,7 @@ class ConsumerConnections(Body):
     `bodies/groups.py` defines the values of `consume_type`, `message_model` and `consume_from`.
     """
 
-    connections: tuple[Connection, ...] = member("connectionSet")
+    connections: tuple[ClientConnection, ...] = member("connectionSet")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionTable", (), codec=table_codec(SubscriptionData, "topic"))
     consume_type: str = member("consumeType", PASSIVELY, absent="")
     message_model: str = member("messageModel", CLUSTERING, absent="")
@@ -37,4 +37,4 @@ class ConsumerConnections(Body):
 class ProducerConnections(Body):
     """Response to GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
 
-    connections: tuple[Connection, ...] = member("connectionSet")
+    connections: tuple[ClientConnection, ...] = member("connectionSet")

@@ -57,7 +57,7 @@ _IS_STATIC = Codec(lambda _: None, lambda value: bool(as_members(value)), {})
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Body):
+class RouteData(Body):
     """Response to GET_ROUTEINFO_BY_TOPIC: the brokers of a topic, and its queues at each.
 
     `order_conf` is an ordered topic's fixed number of queues per broker (`broker:count;...`). A topic that `is_static` has

@@ -89,7 +89,7 @@ _V1_NAMES_BY_V2_NAME = {
 
 
 @dataclass(slots=True)
-class SendResult(Header):
+class SendResultHeader(Header):
     """Response to a send of a message, of a batch or of a reply.
 
     `msg_id` is the offset id of the message (see `ids`), `transaction_id` its UNIQ_KEY. For a batch, `msg_id` has the ids of all

@@ -21,7 +21,7 @@ Function = Callable[[Any], Any]
 """A user's function of one value."""
 
 
-class Stream:
+class BaseStream:
     """Base class of streams: the chain that produces the elements, and the codec of their values."""
 
     def __init__(self, chain: Chain, codec: Codec) -> None:
@@ -42,7 +42,7 @@ class Stream:
         self._chain.topology.add(Output("print", self._chain, TextWriter()))
 
 
-class RStream(Stream):
+class RStream(BaseStream):
     """A stream of values. Each value may have a key."""
 
     def map(self, function: Function) -> "RStream":
@@ -92,7 +92,7 @@ class RStream(Stream):
         return JoinedStream(self, other, "left")
 
 
-class GroupedStream(Stream):
+class GroupedStream(BaseStream):
     """A stream of values, grouped by key."""
 
     def map(self, function: Function) -> "GroupedStream":

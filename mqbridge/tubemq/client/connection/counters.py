@@ -4,7 +4,7 @@ A counter is a plain attribute, so counting costs one addition.
 """
 
 
-class Counters:
+class CounterSet:
     """Base class: every slot of a subclass is a counter that starts at 0."""
 
     __slots__: tuple[str, ...] = ()
@@ -18,7 +18,7 @@ class Counters:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-class SendCounters(Counters):
+class SendCounters(CounterSet):
     """Counters of one sender's messages.
 
     `stored` and `failed` count messages with this result, `stored_bytes` the bytes of the stored ones, `retried` requests that
@@ -33,7 +33,7 @@ class SendCounters(Counters):
     stored_bytes: int
 
 
-class ReadCounters(Counters):
+class ReadCounters(CounterSet):
     """Counters of one partition's requests.
 
     `gets` counts the get requests that were sent. A response to a get counts in `packs` if it contained messages, in `empty` if
@@ -70,7 +70,7 @@ class ReadCounters(Counters):
     registrations: int
 
 
-class CallCounters(Counters):
+class CallCounters(CounterSet):
     """Counters of the calls to one server.
 
     `requests` counts the requests sent, `answers` responses, `late` calls without a response in time, `lost` calls whose

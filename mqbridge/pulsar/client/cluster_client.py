@@ -47,7 +47,7 @@ class Timing:
     """Interval between two pings."""
 
 
-class BaseClient:
+class ClusterClient:
     """Low-level client; it connects on the first request. All topic names are full: `persistent://tenant/namespace/topic`.
 
     `service` are the addresses in the service URL. `tls` None means connections without TLS. Connections report their state to
