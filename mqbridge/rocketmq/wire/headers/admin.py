@@ -32,22 +32,6 @@ class ClusterHeader(Header):
 
 
 @dataclass(slots=True)
-class KvHeader(Header):
-    """GET_KV_CONFIG and, with a value, PUT_KV_CONFIG: read or write one of a NameServer's key-value pairs."""
-
-    namespace: str
-    key: str
-    value: str | None = None
-
-
-@dataclass(slots=True)
-class KvResult(Header):
-    """Response to GET_KV_CONFIG; `value` is None if there is no such pair."""
-
-    value: str | None = None
-
-
-@dataclass(slots=True)
 class BrokerHeader(Header):
     """REGISTER_BROKER, UNREGISTER_BROKER, BROKER_HEARTBEAT and QUERY_DATA_VERSION. Broker id 0 is a master.
 
@@ -62,14 +46,6 @@ class BrokerHeader(Header):
     heartbeat_timeout_millis: int | None = None
     compressed: bool | None = None
     body_crc32: int | None = None
-
-
-@dataclass(slots=True)
-class RegisterBrokerResult(Header):
-    """Response to REGISTER_BROKER: the addresses of the broker's master, for a slave."""
-
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
 
 
 @dataclass(slots=True)

@@ -90,25 +90,3 @@ class ChangeInvisibleResult(Header):
     pop_time: int
     invisible_time: int
     revive_qid: int
-
-
-@dataclass(slots=True)
-class NotificationHeader(Header):
-    """NOTIFICATION: ask whether there is a message to pop. The fields are those of PopHeader."""
-
-    consumer_group: str
-    topic: str
-    queue_id: int
-    poll_time: int
-    born_time: int
-    order: bool | None = None
-    attempt_id: str | None = None
-    bname: str | None = None
-
-
-@dataclass(slots=True)
-class NotificationResult(Header):
-    """Response to NOTIFICATION. `polling_full`: the broker already holds its maximum of waiting requests."""
-
-    has_msg: bool
-    polling_full: bool | None = None

@@ -108,15 +108,6 @@ class SendResultHeader(Header):
 
 
 @dataclass(slots=True)
-class RecallHeader(Header):
-    """RECALL_MESSAGE: cancel a delayed message by the `recall_handle` of its SendResult. The response has the field `msgId`."""
-
-    topic: str
-    recall_handle: str
-    producer_group: str | None = None
-
-
-@dataclass(slots=True)
 class ReplyPushHeader(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT: a broker delivers a reply to its requester. The hosts are `ip:port`."""
 
