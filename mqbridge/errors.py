@@ -47,7 +47,8 @@ class ConfigError(MqbridgeError):
     """
 
     def __init__(self, problem: str, *, location: str = "", path: str = "", hint: str = "") -> None:
-        self.problem, self.location, self.path, self.hint = problem, location, path, hint
+        self.problem, self.location = problem, location
+        self.path, self.hint = path, hint
         where = ": ".join(part for part in (location, path) if part)
         super().__init__(f"{where + ': ' if where else ''}{problem}{'. ' + hint if hint else ''}")
 

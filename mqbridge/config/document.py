@@ -39,7 +39,8 @@ class Document:
     """The data of one configuration, the line of each key and item (from 1), and the problems found while reading it."""
 
     def __init__(self, name: str, data: Any, lines: dict[KeyPath, int], errors: list[ConfigError]) -> None:
-        self.name, self.data, self.lines, self.errors = name, data, lines, errors
+        self.name, self.data = name, data
+        self.lines, self.errors = lines, errors
         self.variables: dict[str, str] = {}
         """Texts that `hide_values` replaces, and their variables: `{"s3cret": "${PASSWORD}"}`."""
 

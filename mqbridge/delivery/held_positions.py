@@ -8,7 +8,8 @@ class RoutePositions:
     """The `HeldPositions` of one route (see `mqbridge.adapter.inbound`); without `checkpoints` they live in memory."""
 
     def __init__(self, route: str, group: str, cluster: str, checkpoints: Checkpoints | None) -> None:
-        self._route, self._group, self._cluster, self._checkpoints = route, group, cluster, checkpoints
+        self._route, self._group = route, group
+        self._cluster, self._checkpoints = cluster, checkpoints
         self._in_memory: dict[CheckpointKey, Held] = {}
         self._confirmed: dict[CheckpointKey, Position] = {}
         """The last confirmed position of each held partition."""

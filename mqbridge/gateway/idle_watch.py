@@ -96,7 +96,9 @@ class SourceState:
 
 async def find_source_state(route: Route) -> SourceState:
     """Ask the source of a route for every partition. Expected failures are not raised, but listed as unknown."""
-    source, state, outage = SourceState(), route.state, outage_of(route.source)
+    source = SourceState()
+    state = route.state
+    outage = outage_of(route.source)
     missing = state.missing_partitions
     if not state.is_joined:
         source.is_read = False

@@ -41,7 +41,9 @@ async def report(gateway: ReportedGateway) -> None:
 
 def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:
     """Return the status line of a route; `rate` is in messages per second."""
-    state, counters, lag = route.state, route.state.counters, gateway.lag.of(route)
+    state = route.state
+    counters = state.counters
+    lag = gateway.lag.of(route)
     parts = [
         f"route {route.name}: {counters.stored:,} messages stored, {rate:,.0f} per second",
         f"{len(state.deliveries)} partitions",

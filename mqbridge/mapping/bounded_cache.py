@@ -37,7 +37,8 @@ class BoundedCache(dict[K, V], Generic[K, V]):
         length: Callable[[Any], int] | None = len,
     ) -> None:
         super().__init__()
-        self._make, self._max_entries, self._max_length, self._length = make, max_entries, max_length, length
+        self._make, self._max_entries = make, max_entries
+        self._max_length, self._length = max_length, length
 
     def __missing__(self, key: K) -> V:
         if self._make is None:

@@ -90,7 +90,8 @@ class RouteEndpoints:
         """Why targets are unprotected, by `CLUSTER/TOPIC`, at the last check; see `mqbridge.routes.unprotected`."""
         self.is_open = False
         """True after `open` has succeeded."""
-        self._config, self._clusters, self._on_looped, self._pending_routes = config, clusters, on_looped, pending_routes
+        self._config, self._clusters = config, clusters
+        self._on_looped, self._pending_routes = on_looped, pending_routes
         self._source = clusters[config.source.cluster]
         self._open_targets: dict[str, list[OpenTarget]] = {}
         """Open targets by source topic, as in `targets`, each with its configuration."""

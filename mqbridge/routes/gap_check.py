@@ -28,7 +28,8 @@ class GapCheck:
     """The check for one route's group; without `checkpoints` no gap is found."""
 
     def __init__(self, route: str, group: str, source: Cluster, checkpoints: Checkpoints | None) -> None:
-        self._route, self._group, self._source, self._checkpoints = route, group, source, checkpoints
+        self._route, self._group = route, group
+        self._source, self._checkpoints = source, checkpoints
         self._queued_requests: dict[str, asyncio.Task[_BoundsAndCommitted]] = {}
         """By topic, the request that waits for its lock; partitions that are assigned together share one request."""
         self._topic_locks: dict[str, asyncio.Lock] = {}

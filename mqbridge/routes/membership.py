@@ -72,7 +72,8 @@ class GroupMembership:
         self.refresh_requested = asyncio.Event()
         """Set to request a check of the targets without waiting for the next interval."""
         self.settings = settings
-        self._config, self._source, self._endpoints, self._gap_check = config, source, endpoints, gap_check
+        self._config, self._source = config, source
+        self._endpoints, self._gap_check = endpoints, gap_check
         self._initial_partitions, self._positions, self._on_failure = initial_partitions, positions, on_failure
         self._ending = asyncio.Event()
         """Set when the membership begins to end: after `stop`, a failure, or the cancellation of `run`."""

@@ -288,7 +288,9 @@ class Planner:
 
         `required` is the topic as this route needs it. Failures to create or write it become problems of the plan.
         """
-        cluster, key, needed = self._clusters[required.cluster], (required.cluster, required.topic), required.planned_partitions
+        cluster = self._clusters[required.cluster]
+        key = (required.cluster, required.topic)
+        needed = required.planned_partitions
         planned = self._written_topics.get(key)
         if planned is None:
             described = await cluster.describe(required.topic)

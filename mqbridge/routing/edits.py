@@ -104,7 +104,9 @@ class Edit:
 
     def _remove_and_rename(self, properties: tuple[Pair, ...]) -> tuple[Pair, ...]:
         """Return the properties after removals and renames."""
-        removed, patterns, renamed = self._removed, self._removed_patterns, self._renamed
+        removed = self._removed
+        patterns = self._removed_patterns
+        renamed = self._renamed
         return tuple(
             [
                 (renamed[pair[0]], pair[1]) if pair[0] in renamed else pair

@@ -74,7 +74,8 @@ class Quickstart:
     """
 
     def __init__(self, spark: SparkSession, folder: Path, messages: int, partitions: int, on_step: OnStep) -> None:
-        self._spark, self._folder, self._messages, self._partitions, self._on_step = spark, folder, messages, partitions, on_step
+        self._spark, self._folder = spark, folder
+        self._messages, self._partitions, self._on_step = messages, partitions, on_step
         self.source, self.target = f"log://{folder}/source.db", f"log://{folder}/copy.db"
         self._steps: list[Step] = []
 

@@ -52,7 +52,9 @@ class FrameCutter:
             return []
         data = chunk if len(self._chunks) == 1 else b"".join(self._chunks)
         frames: list[FrameSpan] = []
-        measure, end, at = self._measure, len(data), 0
+        measure = self._measure
+        end = len(data)
+        at = 0
         need = 1
         while at < end:
             need = measure(data, at)

@@ -33,7 +33,9 @@ async def last_stored(
     the source is found, down to the position `since` of the partition, or to its beginning. A partition without such a message
     is not in the result.
     """
-    bounds, since, prefix = await cluster.bounds(topic), since or {}, origin_prefix(source, writer)
+    bounds = await cluster.bounds(topic)
+    since = since or {}
+    prefix = origin_prefix(source, writer)
     positions = await asyncio.gather(
         *(_last_stored_in(cluster, topic, name, bounds[name], prefix, since.get(index)) for index, name in partitions.items())
     )
@@ -68,7 +70,9 @@ async def stored_from(
     Messages of a source are stored in order. So reading a partition backward ends at the first window that has a message of the
     source before `first`, at the position `since` of the partition, or at its beginning. Raises ClusterError.
     """
-    bounds, since, prefix = await cluster.bounds(topic), since or {}, origin_prefix(source, writer)
+    bounds = await cluster.bounds(topic)
+    since = since or {}
+    prefix = origin_prefix(source, writer)
     positions = await asyncio.gather(
         *(_stored_in(cluster, topic, name, bounds[name], prefix, first, since.get(index)) for index, name in partitions.items())
     )

@@ -25,7 +25,9 @@ from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message
 from mqbridge.net.tasks import cancel, spawn
 
-SOURCE_TOPIC, COPY_TOPIC, DEAD_LETTER_TOPIC = "orders", "orders-copy", "orders-dead"
+SOURCE_TOPIC = "orders"
+COPY_TOPIC = "orders-copy"
+DEAD_LETTER_TOPIC = "orders-dead"
 FEED_CHUNK_MESSAGES = 1000
 """Number of messages that are sent and reported together."""
 IDLE_S = 0.5

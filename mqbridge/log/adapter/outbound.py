@@ -36,7 +36,8 @@ class LogOutbound:
     def __init__(
         self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, partitions: Sequence[PartitionRow]
     ) -> None:
-        self._cluster, self._store, self._appender, self._spec = cluster, store, appender, spec
+        self._cluster, self._store = cluster, store
+        self._appender, self._spec = appender, spec
         self._partition_ids = [row.id for row in partitions]
         """`PartitionRow.id` of each partition, by partition index."""
         self._in_flight: set[asyncio.Future[Receipt]] = set()

@@ -46,7 +46,8 @@ class Append:
         future: "asyncio.Future[Receipt]",
         deadline: float | None,
     ) -> None:
-        self.partition, self.rows, self.count, self.indexes, self.failures = partition, rows, count, indexes, failures
+        self.partition, self.rows = partition, rows
+        self.count, self.indexes, self.failures = count, indexes, failures
         self.ordered, self.future, self.deadline = ordered, future, deadline
         self.size = sum(len(row) for _, row in rows)
         self.is_withdrawn = False

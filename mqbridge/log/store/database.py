@@ -82,7 +82,8 @@ class Store:
         `deadline` is a loop time; None means `deadlines.CLOSE_S` from now.
         """
         await cancel(*self._tasks)
-        writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
+        writer, reader = self._writer, self._reader
+        self._writer = self._reader = None
         for worker in (reader, writer):  # the writer last: closing the last connection moves the WAL into the file
             if worker is not None:
                 await self._disconnect(worker, deadline)

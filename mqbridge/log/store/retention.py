@@ -36,13 +36,16 @@ def _trim_partition(connection: sqlite3.Connection, partition: int, size: int, l
         " AND base < (SELECT max(base) FROM batch WHERE partition = ?1) ORDER BY base LIMIT ?2",
         (partition, max_rows),
     )
-    count, first, remaining_bytes = 0, 0, size
+    count = first = 0
+    remaining_bytes = size
     for base, messages, row_bytes, appended_ms in rows.fetchall():
         is_too_old = before_ms is not None and appended_ms < before_ms
         is_too_large = max_bytes is not None and remaining_bytes > max_bytes
         if not (is_too_old or is_too_large):
             break
-        count, first, remaining_bytes = count + 1, base + messages, remaining_bytes - row_bytes
+        count += 1
+        first = base + messages
+        remaining_bytes -= row_bytes
     if count:
         connection.execute("DELETE FROM batch WHERE partition = ? AND base < ?", (partition, first))
         connection.execute("UPDATE partition SET first = ?, bytes = ? WHERE id = ?", (first, remaining_bytes, partition))

@@ -34,9 +34,20 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _BASE_AND_COUNT = struct.Struct("<QQ")
 
 # Flags. _WIDE: text lengths have four bytes; each other flag: the record has this field.
-_PAYLOAD, _KEY_TEXT, _MSG_TYPE, _ORIGIN, _DEFECT, _KEYS = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
-_EVENT_TIME, _PUBLISH_TIME, _DELIVER_AT, _DELIVERY_COUNT = 0x40, 0x80, 0x100, 0x200
-_KEY_BYTES, _ORDERING_KEY, _ATTRIBUTES, _WIDE = 0x400, 0x800, 0x1000, 0x2000
+_PAYLOAD = 0x1
+_KEY_TEXT = 0x2
+_MSG_TYPE = 0x4
+_ORIGIN = 0x8
+_DEFECT = 0x10
+_KEYS = 0x20
+_EVENT_TIME = 0x40
+_PUBLISH_TIME = 0x80
+_DELIVER_AT = 0x100
+_DELIVERY_COUNT = 0x200
+_KEY_BYTES = 0x400
+_ORDERING_KEY = 0x800
+_ATTRIBUTES = 0x1000
+_WIDE = 0x2000
 _HOPS = 0x4000
 """Set only for two hops or more: an origin without this flag means one hop."""
 _ANY_NUMBER = _EVENT_TIME | _PUBLISH_TIME | _DELIVER_AT | _DELIVERY_COUNT | _HOPS | _KEYS

@@ -58,7 +58,8 @@ class PulsarOperations:
     def __init__(
         self, cluster: str, topics: Topics, admin: Admin | None, bounds: Callable[[str], Awaitable[Mapping[str, Bounds]]]
     ) -> None:
-        self._cluster, self._topics, self._admin, self._bounds = cluster, topics, admin, bounds
+        self._cluster, self._topics = cluster, topics
+        self._admin, self._bounds = admin, bounds
         self._deduplication = DeduplicationWarnings(admin)
 
     # --- groups -----------------------------------------------------------------------------------------------------

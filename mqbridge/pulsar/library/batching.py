@@ -75,7 +75,8 @@ class OutgoingMessage:
         deliver_at: int | None = None,
         sequence_id: int | None = None,
     ) -> None:
-        self.payload, self.key, self.ordering_key, self.properties = payload, key, ordering_key, properties
+        self.payload, self.key = payload, key
+        self.ordering_key, self.properties = ordering_key, properties
         self.event_time, self.deliver_at, self.sequence_id = event_time, deliver_at, sequence_id
 
     def write_to(self, metadata: MessageMetadata) -> None:

@@ -44,7 +44,8 @@ class TopicConsumer:
     ) -> None:
         self.consumers: dict[str, EntryConsumer] = {}
         """Full name of a partition or of an unpartitioned topic -> its consumer."""
-        self._client, self._watch, self.subscription, self._refresh_s = client, watch, subscription, refresh_s
+        self._client, self._watch = client, watch
+        self.subscription, self._refresh_s = subscription, refresh_s
         self._topics = set(topics)
         self._budget = ReceiveBudget(subscription.max_bytes)
         self._round_robin: list[EntryConsumer] = []

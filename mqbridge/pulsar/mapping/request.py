@@ -28,7 +28,9 @@ class EncodedEntry:
     __slots__ = ("count", "indexes", "metadata", "payload")
 
     def __init__(self, metadata: MessageMetadata, payload: bytes, indexes: range) -> None:
-        self.metadata, self.payload, self.indexes, self.count = metadata, payload, indexes, len(indexes)
+        self.metadata, self.payload = metadata, payload
+        self.indexes = indexes
+        self.count = len(indexes)
 
 
 EncodeResult = tuple[list[EncodedEntry], list[MessageFailure]]

@@ -20,7 +20,9 @@ def split_payload(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -
     for chunk_id in range(total):
         chunk = MessageMetadata()
         chunk.CopyFrom(metadata)
-        chunk.uuid, chunk.chunk_id, chunk.num_chunks_from_msg, chunk.total_chunk_msg_size = uuid, chunk_id, total, len(payload)
+        chunk.uuid, chunk.chunk_id = uuid, chunk_id
+        chunk.num_chunks_from_msg = total
+        chunk.total_chunk_msg_size = len(payload)
         yield chunk, payload[chunk_id * chunk_bytes : (chunk_id + 1) * chunk_bytes]
 
 
@@ -36,7 +38,9 @@ def describes_chunk(metadata: MessageMetadata) -> bool:
 
 def chunk_defect(metadata: MessageMetadata) -> str | None:
     """Return why the chunk fields are invalid; None if they are valid."""
-    chunk_id, total, size = metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size
+    chunk_id = metadata.chunk_id
+    total = metadata.num_chunks_from_msg
+    size = metadata.total_chunk_msg_size
     if 0 <= chunk_id < total and size >= 0:
         return None
     return f"invalid chunk fields: chunk {chunk_id} of {total} of {metadata.uuid}, {size} bytes in total"

@@ -64,7 +64,8 @@ class Frame:
     __slots__ = ("command", "data", "entry_offset", "type")
 
     def __init__(self, type: int, command: BaseCommand, data: bytes, entry_offset: int) -> None:  # noqa: A002 - the protocol's word
-        self.type, self.command, self.data, self.entry_offset = type, command, data, entry_offset
+        self.type, self.command = type, command
+        self.data, self.entry_offset = data, entry_offset
 
 
 def parse_frame(data: bytes) -> Frame:

@@ -122,7 +122,9 @@ class RocketMQLane:
 
 def join_pulls(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]:
     """Return `first` and the buffered pulls after it, up to about BATCH_BYTES, or MAX_UNPACKED_BYTES when decompressed."""
-    pulls, size_bytes, unpacked_bytes = [first], first.size, first.max_unpacked_bytes
+    pulls = [first]
+    size_bytes = first.size
+    unpacked_bytes = first.max_unpacked_bytes
     while size_bytes < BATCH_BYTES and unpacked_bytes < MAX_UNPACKED_BYTES and (pulled := assigned.take()) is not None:
         pulls.append(pulled)
         size_bytes += pulled.size

@@ -32,7 +32,8 @@ class Portion:
     __slots__ = ("budget_bytes", "is_stored", "next", "records", "run", "size")
 
     def __init__(self, records: Sequence[Record], next_: int, size: int, budget_bytes: int, run: int) -> None:
-        self.records, self.next, self.size, self.budget_bytes, self.run = records, next_, size, budget_bytes, run
+        self.records, self.next = records, next_
+        self.size, self.budget_bytes, self.run = size, budget_bytes, run
         self.is_stored = False
 
     @property

@@ -58,7 +58,9 @@ class RetryQueue:
     ) -> None:
         self.assigned = assigned
         assigned.holds_budget = True  # pulled bytes count against the consumer's budget until `release_budget`
-        self._cluster, self._topics, self._on_lane, self._send_back = cluster, frozenset(topics), on_lane, send_back
+        self._cluster = cluster
+        self._topics = frozenset(topics)
+        self._on_lane, self._send_back = on_lane, send_back
         self._lanes: dict[str, RetryLane] = {}
         self._portions: deque[Portion] = deque()
         """Portions that are read and not yet committed, in the order of the queue."""

@@ -31,7 +31,8 @@ class PendingMessage:
     def __init__(
         self, message: OutgoingMessage, future: "asyncio.Future[SendReceipt]", number: int, size: int, *, movable: bool
     ) -> None:
-        self.message, self.future, self.number, self.size, self.movable = message, future, number, size, movable
+        self.message, self.future = message, future
+        self.number, self.size, self.movable = number, size, movable
 
 
 class QueueBatcher:
@@ -42,7 +43,8 @@ class QueueBatcher:
     """
 
     def __init__(self, queue: Queue, producer: QueueProducer, encoder: MessageEncoder, window: SendWindow) -> None:
-        self._queue, self._producer, self._encoder, self._window = queue, producer, encoder, window
+        self._queue, self._producer = queue, producer
+        self._encoder, self._window = encoder, window
         self._queued: deque[PendingMessage] = deque()
         self._in_flight = 0
         """Number of requests without a response."""
@@ -153,7 +155,9 @@ def make_send_receipts(result: SendResult, count: int, *, delayed: bool = False)
 
     A delayed message has no position: the broker stores it in another topic first, so its offset in the queue is not known yet.
     """
-    topic, partition, ids = result.queue.topic, partition_name(result.queue), result.message_id.split(",")
+    topic = result.queue.topic
+    partition = partition_name(result.queue)
+    ids = result.message_id.split(",")
     if len(ids) != count:  # a broker that stores the batch as one record returns one id for all messages
         ids = [result.message_id] * count
     return [

@@ -18,7 +18,9 @@ def preview(message: Message, origin: str | None, now: int) -> list[tuple[str, s
     if failures:
         raise MappingError(failures[0].reason)
     [request] = requests
-    flag, body, block = request.flag, request.body, request.properties
+    flag = request.flag
+    body = request.body
+    block = request.properties
     if request.is_batch:
         [(flag, body, block)] = decode_batch(request.body)
     fields: list[tuple[str, str | bytes]] = [("BODY", body), ("FLAG", str(flag)), ("BORNTIMESTAMP", str(request.born))]

@@ -155,7 +155,9 @@ class _SplitBlock:
         """The names of the user's pairs as they are stored, that is, escaped."""
         unique_index = -1  # of the first UNIQ_KEY in `user_pairs`, -1 before it; further ones are ignored
         is_unique_added = False  # True if this UNIQ_KEY follows a gateway's pair: the broker or the gateway added it
-        add, add_name, cached_kind = self.user_pairs.append, self._names.append, _kinds.get
+        add = self.user_pairs.append
+        add_name = self._names.append
+        cached_kind = _kinds.get
         for pair in decode(block):
             name, value = pair
             kind = cached_kind(name) or _kinds[name]

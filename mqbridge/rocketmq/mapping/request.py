@@ -58,8 +58,10 @@ class EncodedRequest:
         sys_flag: int = 0,
         delayed: bool = False,
     ) -> None:
-        self.body, self.properties, self.flag, self.sys_flag = body, properties, flag, sys_flag
-        self.born, self.indexes, self.is_batch, self.delayed = born, indexes, is_batch, delayed
+        self.body, self.properties = body, properties
+        self.flag, self.sys_flag = flag, sys_flag
+        self.born, self.indexes = born, indexes
+        self.is_batch, self.delayed = is_batch, delayed
 
     @property
     def count(self) -> int:

@@ -219,11 +219,9 @@ def _decode_json(data: bytes) -> Command:
         remark=remark if isinstance(remark, str) else None,
         language=language if isinstance(language, str) else OTHER,
     )
-    command.opaque, command.flag, command.version = (
-        _int32_member(members, "opaque"),
-        _int32_member(members, "flag"),
-        _int32_member(members, "version"),
-    )
+    command.opaque = _int32_member(members, "opaque")
+    command.flag = _int32_member(members, "flag")
+    command.version = _int32_member(members, "version")
     return command
 
 

@@ -186,7 +186,8 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
     # of `_FIXED`, 0x7FFFFFFF is CHECKSUM_MASK. Most records have the topic of the record before, so a topic is decoded only if
     # its bytes differ.
     records: list[Record] = []
-    append, new, unpack, checksum = records.append, Record.__new__, _unpack_fixed, crc32
+    append, new = records.append, Record.__new__
+    unpack, checksum = _unpack_fixed, crc32
     at, end = 0, len(body)
     last_topic_bytes, topic = b"", ""
     budget = MAX_UNPACKED_BYTES
@@ -341,7 +342,9 @@ def encode_record(record: Record) -> bytes:
     The body is not compressed here: if `sys_flag` has the bit COMPRESSED, `body` must be compressed already. The IPv6 bits of
     `sys_flag` are set by the sizes of the hosts. A topic of more than MAX_V1_TOPIC_BYTES selects the layout V2.
     """
-    topic, body, properties = record.topic.encode(), record.body, record.properties
+    topic = record.topic.encode()
+    body = record.body
+    properties = record.properties
     born_host_size, store_host_size = len(record.born_host), len(record.store_host)
     if (
         len(topic) > MAX_TOPIC_BYTES

@@ -45,7 +45,8 @@ class Lease:
     """
 
     def __init__(self, file_system: fs.FileSystem, path: str, folder: str, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._file_system, self._path, self._folder, self._on_lost = file_system, path, folder, on_lost
+        self._file_system, self._path = file_system, path
+        self._folder, self._on_lost = folder, on_lost
         self.is_lost = False
         """Whether another mirror has taken over the lease."""
         self._id = uuid4().hex

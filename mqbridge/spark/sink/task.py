@@ -106,7 +106,8 @@ class TaskWriter:
         gate: Gate | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._settings, self._job, self._find_cluster, self._replay = settings, job, find_cluster, replay
+        self._settings, self._job = settings, job
+        self._find_cluster, self._replay = find_cluster, replay
         self._gate, self._watch = gate or _always_allow, watch
         self._watch_task: asyncio.Task[None] | None = None
         delivery = settings.spec.delivery

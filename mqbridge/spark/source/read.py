@@ -199,7 +199,8 @@ async def merge_small_batches(batches: AsyncIterable[Batch]) -> AsyncGenerator[B
     async for batch in batches:
         if pending and (rows + batch.count > MAX_ROWS or held_bytes + batch.held_bytes > MERGED_BATCH_BYTES):
             yield _merge(pending)
-            pending, rows, held_bytes = [], 0, 0
+            pending = []
+            rows = held_bytes = 0
         pending.append(batch)
         rows, held_bytes = rows + batch.count, held_bytes + batch.held_bytes
     if pending:

@@ -74,7 +74,9 @@ async def sample_density(
             async for batch in batches:
                 if not rows:
                     sampled_from = batch.first  # leading units without messages do not count
-                rows, size, sampled_until = rows + batch.count, size + batch.size, batch.next
+                rows += batch.count
+                size += batch.size
+                sampled_until = batch.next
                 if rows >= MAX_SAMPLE_ROWS:
                     break
     except GapError:  # the task that reads the range reports the gap

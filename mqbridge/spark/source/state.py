@@ -60,7 +60,8 @@ class SourceState:
 
     def set_topics(self, topics: tuple[str, ...], now: float, assigned: Collection[PartitionKey] | None = None) -> None:
         """Store the topics to read, and the partitions of the option `assign`; None without that option: all partitions."""
-        self.topics, self.assigned, self._topics_time = topics, assigned, now
+        self.topics, self.assigned = topics, assigned
+        self._topics_time = now
 
     def set_bounds(self, bounds: Mapping[PartitionKey, Bounds], now: float) -> None:
         """Store the bounds that the cluster reported."""

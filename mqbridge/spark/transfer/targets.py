@@ -92,7 +92,8 @@ class OpenTargets:
         """The opened dead-letter topic; None if the spec has none."""
         self.initial_ends: dict[TopicKey, dict[int, Position]] = {}
         """End positions of the topics before the first send. Empty in a replay: an earlier attempt may have sent already."""
-        self._request, self._spec, self._clusters, self._tally = request, request.spec, clusters, tally
+        self._request, self._spec = request, request.spec
+        self._clusters, self._tally = clusters, tally
         self._outbounds: list[Outbound] = []
 
     async def open(self) -> None:

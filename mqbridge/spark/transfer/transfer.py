@@ -64,7 +64,8 @@ class Transfer:
         budget: Budget,
         replay: Replay | None = None,
     ) -> None:
-        self._spec, self._source, self._find_cluster, self._replay = spec, source, find_cluster, replay
+        self._spec, self._source = spec, source
+        self._find_cluster, self._replay = find_cluster, replay
         self._job = SourceJob(job, cluster or source.cluster)
         self._budget = budget
         self._tally = Tally()

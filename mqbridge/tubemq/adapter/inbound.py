@@ -33,7 +33,8 @@ class TubeMQInbound:
     """Packs can only be acknowledged in order, each as a whole."""
 
     def __init__(self, cluster: str, consumer: PackConsumer, zone: tzinfo, index_of: IndexOf) -> None:
-        self._cluster, self._consumer, self._zone, self._index_of = cluster, consumer, zone, index_of
+        self._cluster, self._consumer = cluster, consumer
+        self._zone, self._index_of = zone, index_of
         self._closed = False
 
     async def lanes(self) -> AsyncIterator["TubeMQLane"]:

@@ -44,7 +44,9 @@ class _PendingSend:
     def __init__(
         self, future: "asyncio.Future[Receipt]", count: int, on_end: "Callable[[asyncio.Future[Receipt]], object]"
     ) -> None:
-        self.future, self.pending, self.on_end = future, count, on_end
+        self.future = future
+        self.pending = count
+        self.on_end = on_end
         self.is_withdrawn = False
         """True once the caller has withdrawn this call; see `TubeMQOutbound.withdraw`."""
         self.positions: list[Position] = [()] * count
@@ -81,7 +83,8 @@ class TubeMQOutbound:
     """The batch formats that are sent without decoding the batch: none."""
 
     def __init__(self, sender: PartitionSender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
-        self._sender, self._spec, self._zone, self._last_stored = sender, spec, zone, last_stored
+        self._sender, self._spec = sender, spec
+        self._zone, self._last_stored = zone, last_stored
         self._names = list(sender.route.partitions)
         """The partitions' names, by index."""
         self._origin_prefix_of = spec.origin_of
@@ -100,7 +103,9 @@ class TubeMQOutbound:
             future.set_exception(ClusterError(f"the outbound of topic {self._spec.topic!r} is closed", Failure.FATAL))
             return future
         messages = share.messages
-        name, submit, zone = self._names[partition], self._sender.submit, self._zone
+        name = self._names[partition]
+        submit = self._sender.submit
+        zone = self._zone
         send = self._pending[future] = _PendingSend(future, len(messages), self._pending.pop)
         if not messages:
             send.finish()

@@ -45,7 +45,8 @@ class DeliveredPack:
         types: Collection[str] = (),
         redeliveries: int = 0,
     ) -> None:
-        self._partition, self.pack, self._zone, self.types = partition, pack, zone, types
+        self._partition, self.pack = partition, pack
+        self._zone, self.types = zone, types
         self.redeliveries = redeliveries
         # None until the first message is requested, and again when the pack is confirmed or rejected.
         self._messages: Sequence[Message] | None = None

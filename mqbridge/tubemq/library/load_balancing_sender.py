@@ -51,7 +51,8 @@ class PendingMessage:
         give_up_at: float | None,
         done: SendCallback,
     ) -> None:
-        self.sender, self.data, self.flag, self.done, self.give_up_at = sender, data, flag, done, give_up_at
+        self.sender, self.data = sender, data
+        self.flag, self.done, self.give_up_at = flag, done, give_up_at
         self.msg_type, self.msg_time = msg_type, msg_time
         self.ref: PartitionRef | None = None
         self.backoff: Backoff | None = None
@@ -167,7 +168,9 @@ class LoadBalancingSender:
     def _choose_partition(self) -> PartitionRef:
         """Return the next partition by round robin, without those that are full or on the blocklist; if all are, the next one."""
         refs = self.sender.route.listed
-        now, pending_of, avoids = self._loop.time(), self._pending_of, self.blocklist.avoids
+        now = self._loop.time()
+        pending_of = self._pending_of
+        avoids = self.blocklist.avoids
         self._round_robin += 1
         for index in range(self._round_robin, self._round_robin + len(refs)):
             ref = refs[index % len(refs)]

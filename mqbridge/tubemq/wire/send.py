@@ -7,7 +7,11 @@ One protobuf object is not reused for all messages: until it is freed, it keeps 
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
 from mqbridge.wire.varint import encode_varint
 
-_DATA, _FLAG, _MSG_TYPE, _MSG_TIME, _AUTH = b"\x22", b"\x28", b"\x42", b"\x4a", b"\x52"
+_DATA = b"\x22"
+_FLAG = b"\x28"
+_MSG_TYPE = b"\x42"
+_MSG_TIME = b"\x4a"
+_AUTH = b"\x52"
 """The protobuf tags of fields 4, 5, 8, 9 and 10."""
 _UINT64_MASK = (1 << 64) - 1
 """Protobuf encodes a negative int32 as an unsigned 64-bit number."""
@@ -47,7 +51,9 @@ class SendRequestEncoder:
         if msg_time != self._last_time[0]:
             self._last_time = msg_time, _encode_text_field(_MSG_TIME, msg_time)
         flag_field = _FLAG + encode_varint(flag & _UINT64_MASK)
-        size, type_field, time_field = encode_varint(len(data)), self._last_type[1], self._last_time[1]
+        size = encode_varint(len(data))
+        type_field = self._last_type[1]
+        time_field = self._last_time[1]
         return b"".join((self._before_data, size, data, flag_field, self._after_flag, type_field, time_field, self._auth))
 
 

@@ -152,7 +152,9 @@ class AdminHttp:
 
         After an error of the connection the next address is tried, if the call is `idempotent` or certainly was not sent.
         """
-        count, first, loop = len(self._bases), self._preferred, asyncio.get_running_loop()
+        count = len(self._bases)
+        first = self._preferred
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         for attempt in range(1, count + 1):
             index = (first + attempt - 1) % count

@@ -80,7 +80,9 @@ def _credentials_problem(denial: AccessDenial, code: int, address: str, access_k
 
 
 def _permission_problem(denial: AccessDenial, code: int, address: str, access_key: str | None) -> str:
-    resource_type, name, action = denial.resource_type, denial.resource, _action(code, denial.resource_type)
+    resource_type = denial.resource_type
+    name = denial.resource
+    action = _action(code, denial.resource_type)
     if not name:  # access control 1.0 names no resource if a request is only for administrators
         return (
             f"access key {access_key!r} may not administer ({request_name(code)} at {address}): "

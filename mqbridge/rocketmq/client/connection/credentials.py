@@ -43,7 +43,8 @@ class Credentials:
 
     def __init__(self, access_key: Secret, secret_key: Secret, security_token: Secret | None = None) -> None:
         """`security_token` belongs to temporary keys of a token service."""
-        self._access_key, self._secret_key, self._token = access_key, secret_key, security_token
+        self._access_key, self._secret_key = access_key, secret_key
+        self._token = security_token
         self._keys: Keys | None = None
         self._unchanged_at = -math.inf
         """`time.monotonic` of the last reading, after a refusal, that found unchanged keys."""

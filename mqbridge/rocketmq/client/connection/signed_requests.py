@@ -35,7 +35,8 @@ class SignedRequests:
     """The pending signed requests of the connection to `name` (an address), by opaque: the number that a response repeats."""
 
     def __init__(self, credentials: Credentials, name: str, send: Send, reject: Reject) -> None:
-        self._credentials, self._name, self._send, self._reject = credentials, name, send, reject
+        self._credentials, self._name = credentials, name
+        self._send, self._reject = send, reject
         self._pending: dict[int, SignedRequest] = {}
         self._denied: list[tuple[int, AccessDenial]] = []
         """Opaque and denial of requests that wait for the credentials to be read again."""

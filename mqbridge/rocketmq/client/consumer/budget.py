@@ -65,7 +65,8 @@ class Charge:
     __slots__ = ("account", "may_hold", "messages", "size")
 
     def __init__(self, account: Account, size: int = 0, messages: int = 0, *, may_hold: bool = False) -> None:
-        self.account, self.size, self.messages, self.may_hold = account, size, messages, may_hold
+        self.account, self.size = account, size
+        self.messages, self.may_hold = messages, may_hold
 
 
 class Waiter:
@@ -77,7 +78,8 @@ class Waiter:
     __slots__ = ("account", "granted", "idle", "in_line")
 
     def __init__(self, account: Account, *, idle: bool) -> None:
-        self.account, self.idle, self.in_line = account, idle, False
+        self.account, self.idle = account, idle
+        self.in_line = False
         self.granted: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
 
 

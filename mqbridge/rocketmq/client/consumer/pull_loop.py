@@ -103,7 +103,8 @@ class PullLoop:
         """Time of the last response, ms since the epoch; 0 before the first response."""
         self.commit_carrying_pulls = CommitCarryingPulls()
         """The pulls in flight that also carry a commit."""
-        self._name, self._queue, self._state, self._context = name, queue, state, context
+        self._name, self._queue = name, queue
+        self._state, self._context = state, context
         self._tags, self._puller = subscription.tags, puller
         # True if the broker returns every message of the queue, so that missing offsets can be noticed.
         self._unfiltered = subscription.expression_type == TAG and not subscription.tags

@@ -25,7 +25,10 @@ RESPONSE_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
 """Timeout of a request for the end of a queue, which a broker answers at once."""
 
-FOUND, NOTHING, FILTERED, MOVED = Status.SUCCESS, Status.PULL_NOT_FOUND, Status.PULL_RETRY_IMMEDIATELY, Status.PULL_OFFSET_MOVED
+FOUND = Status.SUCCESS
+NOTHING = Status.PULL_NOT_FOUND
+FILTERED = Status.PULL_RETRY_IMMEDIATELY
+MOVED = Status.PULL_OFFSET_MOVED
 """Response codes of a pull; see `PullResponse.code`."""
 EXPECTED_CODES = frozenset({FOUND, NOTHING, FILTERED, MOVED})
 """A response with another code raises ServerRefused."""
@@ -52,7 +55,9 @@ class PullResponse:
     __slots__ = ("body", "code", "end", "first", "next", "remark")
 
     def __init__(self, response: Command) -> None:
-        self.code, self.body, self.remark = response.code, response.body, response.remark or ""
+        self.code = response.code
+        self.body = response.body
+        self.remark = response.remark or ""
         self.next, self.first, self.end = read_offsets(response.ext)
 
     @property
@@ -84,7 +89,8 @@ class Puller:
     def __init__(
         self, brokers: Brokers, settings: ConsumerSettings, queue: Queue, subscription: Subscription, version: int
     ) -> None:
-        self._brokers, self._queue, self._max_messages = brokers, queue, settings.max_msgs
+        self._brokers, self._queue = brokers, queue
+        self._max_messages = settings.max_msgs
         lite = settings.model is MessageModel.ASSIGNED
         self._code = Code.LITE_PULL_MESSAGE if lite else Code.PULL_MESSAGE
         self._flags = PullFlag.SUBSCRIPTION | PullFlag.LITE if lite else 0
@@ -135,7 +141,9 @@ class Puller:
 
     async def _request(self, address: str, ext: dict[str, str]) -> Command:
         """Send the pull, as PULL_MESSAGE if the broker does not support LITE_PULL_MESSAGE."""
-        request_at, topic, timeout_s = self._brokers.request_at, self._queue.topic, RESPONSE_TIMEOUT_S
+        request_at = self._brokers.request_at
+        topic = self._queue.topic
+        timeout_s = RESPONSE_TIMEOUT_S
         try:
             return await request_at(address, topic, self._code, ext, timeout=timeout_s, accept=EXPECTED_CODES)
         except ServerRefused as error:

@@ -50,7 +50,8 @@ class PulledRecords:
     )
 
     def __init__(self, queue: Queue, body: bytes, first: int, next_: int, tags: frozenset[str] = frozenset()) -> None:
-        self.queue, self.body, self.first, self.next, self.tags = queue, body, first, next_, tags
+        self.queue, self.body = queue, body
+        self.first, self.next, self.tags = first, next_, tags
         self.size = len(body)
         count_stored = _count_stored if compiled is None else compiled.rocketmq_count_stored
         record_count, flags = count_stored(body)

@@ -27,7 +27,8 @@ class QueueAssignment:
     """Computes the queues of one consumer, and their start offsets."""
 
     def __init__(self, client: BaseClient, settings: ConsumerSettings, membership: Membership, store: OffsetStore) -> None:
-        self._client, self._settings, self._membership, self._store = client, settings, membership, store
+        self._client, self._settings = client, settings
+        self._membership, self._store = membership, store
         self._positions = Positions(client)
         self._initial_queues: dict[str, frozenset[Queue]] = {}
         """The queues of each topic when we joined."""

@@ -42,7 +42,8 @@ class QueueCommits:
     def __init__(
         self, name: str, queue: Queue, state: QueueState, context: CommitContext, commit_carrying_pulls: CommitCarryingPulls
     ) -> None:
-        self._name, self._queue, self._state, self._context = name, queue, state, context
+        self._name, self._queue = name, queue
+        self._state, self._context = state, context
         self._commit_carrying_pulls = commit_carrying_pulls
         self._loop = asyncio.get_running_loop()
 

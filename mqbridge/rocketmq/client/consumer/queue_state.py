@@ -129,7 +129,9 @@ class QueueState:
         if next_ < self.position:
             raise LocalProtocolError(f"a pull of {self._name} continues at offset {next_}, before its position {self.position}")
         self._transition(Event.RESPONSE)
-        self._pull, self.first_start, self.pull_failed = None, False, False
+        self._pull = None
+        self.first_start = False
+        self.pull_failed = False
         at_end, before = next_ >= end, (self.position, self.at_end)
         self.position, self.at_end = next_, at_end
         if pulled is not None:

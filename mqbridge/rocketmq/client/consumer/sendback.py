@@ -39,7 +39,8 @@ class SendBack:
     """Sends messages back for one group. After `max_redeliveries` redeliveries a message becomes a dead letter."""
 
     def __init__(self, client: BaseClient, group: str, *, max_redeliveries: int = MAX_REDELIVERIES) -> None:
-        self._brokers, self._group, self._max_redeliveries = Brokers(client), group, max_redeliveries
+        self._brokers = Brokers(client)
+        self._group, self._max_redeliveries = group, max_redeliveries
 
     async def redeliver(self, queue: Queue, record: Record, level: int = BROKER_CHOOSES) -> None:
         """Redeliver `record` of `queue` after the delay of `level`: a delay level from 1 to 18, BROKER_CHOOSES or DEAD_LETTER.

@@ -7,11 +7,15 @@ from mqbridge.rocketmq.wire.bodies.base import Body, Codec, list_codec, member
 from mqbridge.rocketmq.wire.fastjson import as_text
 from mqbridge.rocketmq.wire.tags import ALL, TAG, split_expression, tags_code
 
-PASSIVELY, ACTIVELY, POP = "CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP"
+PASSIVELY = "CONSUME_PASSIVELY"
+ACTIVELY = "CONSUME_ACTIVELY"
+POP = "CONSUME_POP"
 """Values of `consume_type`: push, pull and pop consumers."""
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 """Values of `message_model`: the members of a group share the messages, or each member receives all of them."""
-FROM_LAST, FROM_FIRST, FROM_TIMESTAMP = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
+FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
+FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
+FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 """Values of `consume_from`: where a group without committed offsets starts. The timestamp is a setting of the client."""
 
 

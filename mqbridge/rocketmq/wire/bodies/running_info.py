@@ -8,7 +8,9 @@ from mqbridge.rocketmq.wire.bodies.base import Body, member
 from mqbridge.rocketmq.wire.bodies.groups import SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
-CONSUMED, LATER, THREW = "CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"
+CONSUMED = "CR_SUCCESS"
+LATER = "CR_LATER"
+THREW = "CR_THROW_EXCEPTION"
 """Values of `result`: the application consumed the message, wants it later, or raised an exception."""
 
 

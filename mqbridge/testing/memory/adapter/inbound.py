@@ -187,7 +187,9 @@ class MemoryLane:
         """
         if indexes is None:
             self._read_ahead.release_batch(batch.next)
-        (first,), (end,), is_current_run = batch.first, batch.next, batch.handle == self._run
+        (first,) = batch.first
+        (end,) = batch.next
+        is_current_run = batch.handle == self._run
         if self.revoked.is_set() or not (is_current_run or (end <= self._run_start and not self._inbound.individual_ack)):
             return
         if not self._inbound.individual_ack:

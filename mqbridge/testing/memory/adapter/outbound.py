@@ -37,7 +37,8 @@ class _Send:
         future: "asyncio.Future[Receipt]",
         deadline: float | None,
     ) -> None:
-        self.partition, self.origin_prefix, self.future, self.deadline = partition, origin_prefix, future, deadline
+        self.partition, self.origin_prefix = partition, origin_prefix
+        self.future, self.deadline = future, deadline
         self.count = share.count
         self._share, self._messages = share, share.messages if share.is_edited else None
         share.held_bytes = sum(len(message.payload or b"") for message in self._messages or ())

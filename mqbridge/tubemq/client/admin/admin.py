@@ -166,11 +166,15 @@ class Admin:
                 problem = f"topic {topic} gets no partitions while its Brokers {', '.join(map(str, down))} are down"
                 raise ClusterError(f"{problem}: start them, or retry later", Failure.RETRY)
             existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in configs.values())
-            numbers, method, user = _grown(configs, partitions - existing), "admin_modify_topic_info", "modifyUser"
+            numbers = _grown(configs, partitions - existing)
+            method = "admin_modify_topic_info"
+            user = "modifyUser"
         else:
             if not running:
                 raise ClusterError(f"topic {topic} cannot be created: no Broker is online", Failure.RETRY)
-            numbers, method, user = _shares(running, partitions), "admin_add_new_topic_record", "createUser"
+            numbers = _shares(running, partitions)
+            method = "admin_add_new_topic_record"
+            user = "createUser"
         for broker, number in numbers.items():
             await self._change(method, topicName=topic, brokerId=broker, numPartitions=number, **{user: USER})
             # A Broker uses the changed configuration only after a reload.

@@ -37,7 +37,8 @@ class ConnectionPool:
         connectivity: Connectivity | None = None,
     ) -> None:
         self.connectivity = connectivity or Connectivity("tubemq")
-        self._timeout_s, self._tls, self._shared, self._idle_s = timeout_s, tls, shared, idle_s
+        self._timeout_s, self._tls = timeout_s, tls
+        self._shared, self._idle_s = shared, idle_s
         self._connections: dict[tuple[str, int, str], ServerConnection] = {}
         self._idle_check_task: asyncio.Task[None] | None = None
         self._closed = False

@@ -47,7 +47,9 @@ class TcpConnection(Endpoint):
         """The local address, which clients report to servers."""
         self.pending: dict[int, tuple[OnResponse, float, int]] = {}
         """Requests without a response, by serial number in the order of posting: (callback, loop time of posting, method)."""
-        self._address, self._timeout_s, self._counters, self._report_lost = address, timeout_s, counters, on_lost
+        self._address, self._timeout_s = address, timeout_s
+        self._counters = counters
+        self._report_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         """Event loop time of the last posted request."""
