@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AsyncExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
+from mqbridge.errors import ClusterError, Failure
+
 
 class Closable(Protocol):
     """A producer or a consumer."""
@@ -17,6 +19,7 @@ class Closable(Protocol):
         """Close the producer or consumer; further calls do nothing."""
 
 
+T = TypeVar("T", bound=Closable)
 T_co = TypeVar("T_co", bound=Closable, covariant=True)
 
 
@@ -43,15 +46,30 @@ class Opening(Generic[T_co]):
 
 
 class OpenedByClient:
-    """The open producers and consumers of one client."""
+    """The open producers and consumers of one client, and whether the client is closed.
 
-    def __init__(self) -> None:
+    `closed_text` is the text of the error that a closed client raises. `late_timeout_s` limits the closing of a producer or
+    consumer whose opening ends only after the client was closed.
+    """
+
+    def __init__(self, closed_text: str, late_timeout_s: float = 0.0) -> None:
+        self._closed_text, self._late_timeout_s = closed_text, late_timeout_s
         self._opened: list[Closable] = []
+        self.is_closed = False
+        """True once the client closes: it sets this first."""
 
-    def add(self, opened: Closable) -> None:
-        """Add a producer or consumer, and forget those that are closed."""
-        self._opened = [earlier for earlier in self._opened if not earlier.closed]
-        self._opened.append(opened)
+    def check_open(self) -> None:
+        """Raise ClusterError if the client is closed."""
+        if self.is_closed:
+            raise ClusterError(self._closed_text, Failure.FATAL)
+
+    async def register(self, opened: T) -> T:
+        """Have `close` close a producer or consumer, and return it. If the client is closed already, close it now, and raise."""
+        if self.is_closed:
+            await opened.close(self._late_timeout_s)
+            self.check_open()
+        self._opened = [*(earlier for earlier in self._opened if not earlier.closed), opened]
+        return opened
 
     async def close(self, timeout: float) -> None:
         """Close all, the last opened one first, within `timeout` seconds in total. All are closed, even if one raises."""

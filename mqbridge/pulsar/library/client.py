@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
-from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.errors import ConfigError
 from mqbridge.library.cluster_url import parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import Closable, OpenedByClient, Opening
@@ -83,12 +83,11 @@ class PulsarClient:
         self._client = ClusterClient(
             [Address(*each) for each in cluster_url.addresses], tls=cluster_url.tls, auth=auth, timing=timing
         )
-        self._timing, self._tls, self._auth, self._admin_url = timing, tls, auth, admin_url
+        self._timing, self._tls = timing, tls
+        self._auth, self._admin_url = auth, admin_url
         self._admin: Admin | None = None
-        self._brokers = ", ".join(f"{host}:{port}" for host, port in cluster_url.addresses)
-        """The addresses in the URL, for errors."""
-        self._opened = OpenedByClient()
-        self._closed = False
+        brokers = ", ".join(f"{host}:{port}" for host, port in cluster_url.addresses)
+        self._opened = OpenedByClient(f"the client is closed (brokers: {brokers})")
 
     # --- topics and schemas -----------------------------------------------------------------------------------------
 
@@ -418,23 +417,14 @@ class PulsarClient:
         """Return the `Opening` of a producer, consumer or reader, which closing the client will close too."""
 
         async def open_and_register() -> T:
-            if self._closed:
-                raise self._closed_error()
-            opened = await open_resource()
-            if self._closed:  # the client was closed in the meantime
-                await opened.close(timeout=0.0)
-                raise self._closed_error()
-            self._opened.add(opened)
-            return opened
+            self._opened.check_open()
+            return await self._opened.register(await open_resource())
 
         return Opening(open_and_register)
 
-    def _closed_error(self) -> ClusterError:
-        return ClusterError(f"the client is closed (brokers: {self._brokers})", Failure.FATAL)
-
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close all producers, consumers and readers within `timeout` seconds, the newest first; then close the connections."""
-        self._closed = True
+        self._opened.is_closed = True
         try:
             await self._opened.close(timeout)
         finally:

@@ -13,12 +13,12 @@ A partition is a queue, written `broker:queue`, for example `broker-a:3`.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Self, TypeVar
+from typing import Self
 
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.library.cluster_url import parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
-from mqbridge.library.opening import Closable, OpenedByClient, Opening
+from mqbridge.library.opening import OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
@@ -34,7 +34,7 @@ from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.client.consumer.broadcast_offsets import BroadcastOffsets
 from mqbridge.rocketmq.client.consumer.consumer_settings import MAX_BYTES, ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.sendback import MAX_REDELIVERIES
-from mqbridge.rocketmq.client.consumer.subscription import everything
+from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.client.producer.queue_producer import ORDERED
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.encoding import Compression
@@ -45,7 +45,6 @@ from mqbridge.rocketmq.library.pop import DEFAULT_INVISIBLE_MS, DEFAULT_POLL_MS,
 from mqbridge.rocketmq.library.pop_consumer import PopConsumer
 from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
-from mqbridge.rocketmq.library.subscriptions import make_subscriptions
 from mqbridge.rocketmq.library.transactions import Check, TransactionProducer
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
@@ -54,8 +53,6 @@ SCHEME = "rocketmq"
 DEFAULT_PRODUCER_GROUP = "mqbridge"
 LATE_CLOSE_TIMEOUT_S = 1.0
 """Time limit of closing a producer or consumer whose opening ended only after the client was closed."""
-
-T = TypeVar("T", bound=Closable)
 
 
 class RocketMQClient:
@@ -95,13 +92,13 @@ class RocketMQClient:
         self._timing = Timing(request=request_timeout_s, heartbeat=heartbeat_s, route=refresh_s)
         self._shared: LazyClusterClient | None = None
         """The cluster client of everything but group members and readers; None before its first use."""
-        self._opened = OpenedByClient()
-        self._closed = False
+        name_servers = ", ".join(self._name_servers)
+        self._opened = OpenedByClient(f"the client is closed (name servers: {name_servers})", LATE_CLOSE_TIMEOUT_S)
 
     @property
     def closed(self) -> bool:
         """True once `close` was called."""
-        return self._closed
+        return self._opened.is_closed
 
     # --- producing --------------------------------------------------------------------------------------------------
 
@@ -142,7 +139,7 @@ class RocketMQClient:
             except BaseException:
                 await queue_producer.close()
                 raise
-            return await self._register(producer)
+            return await self._opened.register(producer)
 
         return Opening(open_producer)
 
@@ -174,7 +171,7 @@ class RocketMQClient:
                 max_elapsed_s=max_elapsed_s,
                 max_message_bytes=max_message_bytes,
             )
-            return await self._register(producer)
+            return await self._opened.register(producer)
 
         return Opening(open_producer)
 
@@ -220,7 +217,7 @@ class RocketMQClient:
             start_offset, start_ms = parse_start(start)
             settings = ConsumerSettings(
                 group,
-                make_subscriptions(topics, msg_types, sql),
+                _make_subscriptions(topics, msg_types, sql),
                 MessageModel.CLUSTERING if mode == "clustering" else MessageModel.BROADCASTING,
                 start_offset,
                 start_ms,
@@ -284,7 +281,7 @@ class RocketMQClient:
 
         async def open_member() -> GroupMember:
             member = await join_group(lambda: self._make_client(instance), settings, max_redeliveries=max_redeliveries)
-            return await self._register(member)
+            return await self._opened.register(member)
 
         return Opening(open_member)
 
@@ -317,7 +314,7 @@ class RocketMQClient:
 
         async def open_consumer() -> PopConsumer:
             client = await self._connected_client()
-            (subscription,) = make_subscriptions(topic, msg_types, sql)
+            (subscription,) = _make_subscriptions(topic, msg_types, sql)
             popper = Popper(
                 client,
                 group,
@@ -329,7 +326,7 @@ class RocketMQClient:
                 max_msgs=max_messages,
             )
             consumer = PopConsumer(popper, topic, await popper.brokers())
-            return await self._register(consumer)
+            return await self._opened.register(consumer)
 
         return Opening(open_consumer)
 
@@ -367,9 +364,9 @@ class RocketMQClient:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close every producer and consumer, the last opened one first, within `timeout` seconds, then the connections."""
-        if self._closed:
+        if self._opened.is_closed:
             return
-        self._closed = True
+        self._opened.is_closed = True
         try:
             await self._opened.close(timeout)
         finally:
@@ -386,8 +383,7 @@ class RocketMQClient:
 
     def _shared_client(self) -> LazyClusterClient:
         """Return the cluster client of everything but group members and readers. Raises ClusterError if the client is closed."""
-        if self._closed:
-            raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
+        self._opened.check_open()
         if self._shared is None:
             self._shared = LazyClusterClient(
                 self._name_servers, timing=self._timing, tls=self._tls, credentials=self._credentials
@@ -402,23 +398,32 @@ class RocketMQClient:
 
     def _make_client(self, instance: str | None) -> ClusterClient:
         """Return a new cluster client for one group member or reader. Raises ClusterError if the client is closed."""
-        if self._closed:
-            raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
+        self._opened.check_open()
         return ClusterClient(
             self._name_servers, timing=self._timing, instance=instance, tls=self._tls, credentials=self._credentials
         )
 
     async def _open_consumer(self, settings: ConsumerSettings, max_redeliveries: int, instance: str | None) -> Consumer:
         consumer = Consumer(await join_group(lambda: self._make_client(instance), settings, max_redeliveries=max_redeliveries))
-        return await self._register(consumer)
+        return await self._opened.register(consumer)
 
-    async def _register(self, opened: T) -> T:
-        """Let `close` close this producer or consumer. If the client is closed already, close it now, and raise ClusterError."""
-        if self._closed:
-            await opened.close(LATE_CLOSE_TIMEOUT_S)
-            raise ClusterError(f"the client is closed (name servers: {', '.join(self._name_servers)})", Failure.FATAL)
-        self._opened.add(opened)
-        return opened
+
+def _make_subscriptions(topics: str | Sequence[str], msg_types: Sequence[str], sql: str | None) -> tuple[Subscription, ...]:
+    """Return one subscription per topic, all with the same filter; without `msg_types` (tags) and `sql`, they match everything.
+
+    Raises ConfigError if both `msg_types` and `sql` are given, or if `msg_types` is a string; LocalProtocolError for an invalid
+    filter.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if sql is not None and msg_types:
+        raise ConfigError(
+            f"a subscription to {', '.join(names)} filters by msg_types (tags) or by sql, not by both: give one of them"
+        )
+    if isinstance(msg_types, str):
+        raise ConfigError(f"msg_types is a list: write [{msg_types!r}]")
+    if sql is not None:
+        return tuple(sql92(topic, sql) for topic in names)
+    return tuple(tagged(topic, msg_types) if msg_types else everything(topic) for topic in names)
 
 
 def _make_credentials(

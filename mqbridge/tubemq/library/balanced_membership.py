@@ -12,8 +12,6 @@ from mqbridge.tubemq.client.consumer.group_member import UNSET, GroupMember
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
     ClientSubRepInfo,
-    CloseRequestC2M,
-    CloseResponseM2C,
     GetPartMetaRequestC2M,
     GetPartMetaResponseM2C,
     HeartRequestC2MV2,
@@ -119,11 +117,6 @@ class BalancedMembership(GroupMember):
         response = await self.masters.call(rpc.PARTITION_META, request, GetPartMetaResponseM2C)
         self._check(f"requesting the partitions of group {self.group}", response)
         self._store_lists(response)
-
-    async def leave(self) -> None:
-        """Leave the group at the Master."""
-        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
-        await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
     def _check(self, request: str, response: Response) -> None:
         """Raise ServerRefused unless the response is a success; `request` names the request in the error."""

@@ -12,13 +12,13 @@ async with TubeMQClient("tubemq://localhost:8715") as client:
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Self, TypeVar
+from typing import Self
 from zoneinfo import ZoneInfo
 
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.library.cluster_url import parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
-from mqbridge.library.opening import Closable, OpenedByClient, Opening
+from mqbridge.library.opening import OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
@@ -52,7 +52,6 @@ LEAVE_TIMEOUT_S = 1.0
 MAX_ELAPSED_S = 60.0
 """Default time for which a producer retries a failed message."""
 
-T = TypeVar("T", bound=Closable)
 _STARTS = {"earliest": StartOffset.EARLIEST, "latest": StartOffset.LATEST}
 MsgTypes = Collection[str] | Mapping[str, Collection[str]]
 """Message types to receive: the same for all topics, or by topic. Empty for all messages."""
@@ -97,13 +96,13 @@ class TubeMQClient:
         self._zone = _time_zone(time_zone)
         self._heartbeat_s, self._request_timeout_s = heartbeat_s, request_timeout_s
         self._idle_s, self._shared_connections = idle_s, shared_connections
-        self._opened = OpenedByClient()
+        masters = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        self._opened = OpenedByClient(f"the TubeMQ client is closed (Masters: {masters})")
         self._masters: Masters | None = None
         self._routes: Routes | None = None
         """Registered as a producer at the Master; None before the first producer or sender is opened."""
         self._connect_lock = asyncio.Lock()
         self._admins: list[Admin] = []
-        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,9 +112,9 @@ class TubeMQClient:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close everything that this client opened, the last first, then the connections, within about `timeout` seconds."""
-        if self._closed:
+        if self._opened.is_closed:
             return
-        self._closed = True
+        self._opened.is_closed = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with contextlib.AsyncExitStack() as stack:  # runs all callbacks, in reverse order, even if one raises
@@ -133,7 +132,7 @@ class TubeMQClient:
 
         Raises ClusterError if this client is closed.
         """
-        self._check_open()
+        self._opened.check_open()
         if self._masters is None:
             cluster_name = ",".join(f"{host}:{port}" for host, port in self._addresses)
             connections = ConnectionPool(
@@ -174,7 +173,7 @@ class TubeMQClient:
                 routes, connections, topic, max_elapsed_s=max_elapsed_s, bounded=False
             )
             producer = Producer(ordered, any_partition, zone=self._zone, max_pending_bytes=max_pending_bytes)
-            return await self._register_opened(producer)
+            return await self._opened.register(producer)
 
         return Opening(open_producer)
 
@@ -198,7 +197,7 @@ class TubeMQClient:
             sender = await open_partition_sender(
                 routes, connections, topic, ordered=ordered, in_flight=in_flight, max_elapsed_s=max_elapsed_s
             )
-            return await self._register_opened(sender)
+            return await self._opened.register(sender)
 
         return Opening(open_sender)
 
@@ -211,7 +210,7 @@ class TubeMQClient:
         async def open_sender() -> LoadBalancingSender:
             routes, connections = await self._connect_producer()
             sender = await open_load_balancing_sender(routes, connections, topic, max_elapsed_s=max_elapsed_s)
-            return await self._register_opened(sender)
+            return await self._opened.register(sender)
 
         return Opening(open_sender)
 
@@ -260,7 +259,7 @@ class TubeMQClient:
             )
             await self._join(member)
             consumer = Consumer(member, zone=self._zone, types=types)
-            return await self._register_opened(consumer)
+            return await self._opened.register(consumer)
 
         return Opening(join)
 
@@ -300,7 +299,7 @@ class TubeMQClient:
                 priority=query_priority,
             )
             await self._join(consumer)
-            return await self._register_opened(consumer)
+            return await self._opened.register(consumer)
 
         return Opening(join)
 
@@ -326,7 +325,7 @@ class TubeMQClient:
                 topics, group, start=start, msg_types=msg_types, max_bytes=max_bytes, query_priority=query_priority
             )
             puller = PackPuller(consumer, settle_s=settle_s, close_consumer=consumer.close)
-            return await self._register_opened(puller)
+            return await self._opened.register(puller)
 
         return Opening(join)
 
@@ -364,7 +363,7 @@ class TubeMQClient:
                 priority=query_priority,
             )
             await self._join(consumer)
-            return await self._register_opened(consumer)
+            return await self._opened.register(consumer)
 
         return Opening(join)
 
@@ -392,9 +391,9 @@ class TubeMQClient:
                 except asyncio.CancelledError:
                     await _close_routes(routes, LEAVE_TIMEOUT_S)
                     raise
-                if self._closed:  # by another task during `start`
+                if self._opened.is_closed:  # by another task during `start`
                     await _close_routes(routes, LEAVE_TIMEOUT_S)
-                    self._check_open()
+                    self._opened.check_open()
                 self._routes = routes
         return self._routes, masters.connections
 
@@ -406,20 +405,6 @@ class TubeMQClient:
         except asyncio.CancelledError:
             await member.close(LEAVE_TIMEOUT_S)  # otherwise the Master may keep partitions assigned to this member
             raise
-
-    async def _register_opened(self, opened: T) -> T:
-        """Have `close` close `opened`, and return it. If this client is closed already, close it now and raise ClusterError."""
-        if self._closed:
-            await opened.close(timeout=0.0)
-            self._check_open()
-        self._opened.add(opened)
-        return opened
-
-    def _check_open(self) -> None:
-        """Raise ClusterError if this client is closed."""
-        if self._closed:
-            masters = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-            raise ClusterError(f"the TubeMQ client is closed (Masters: {masters})", Failure.FATAL)
 
     def _hint_at_wrong_port(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which an unexpected response raises Unreachable, with the hint that the port may not be a Master's.

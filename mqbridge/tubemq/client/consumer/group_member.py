@@ -6,6 +6,8 @@ from itertools import count
 
 from mqbridge.tubemq.client.connection.master import Masters, call_with_retries, new_client_id
 from mqbridge.tubemq.client.consumer.flow_control import FlowControl
+from mqbridge.tubemq.wire import rpc
+from mqbridge.tubemq.wire.pb.master_pb2 import CloseRequestC2M, CloseResponseM2C
 from mqbridge.tubemq.wire.string_formats import PartitionRef, format_condition
 
 UNSET = -2
@@ -77,6 +79,10 @@ class GroupMember(MemberIdentity, ABC):
     async def register(self, held: Sequence[PartitionRef]) -> None:
         """Join the group. `held` are the partitions that a rejoining member holds, empty for a new one. Raises ClusterError."""
 
-    @abstractmethod
     async def leave(self) -> None:
-        """Leave the group: unregister at the Master. Raises ClusterError."""
+        """Leave the group: unregister at the Master. Raises ClusterError.
+
+        A refusal is ignored: the Master removes members that send no heartbeats.
+        """
+        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
+        await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)

@@ -19,8 +19,6 @@ from mqbridge.tubemq.client.connection.master import Masters, format_topics
 from mqbridge.tubemq.client.consumer.group_member import UNSET, GroupMember
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.master_pb2 import (
-    CloseRequestC2M,
-    CloseResponseM2C,
     EventProto,
     HeartRequestC2M,
     HeartResponseM2C,
@@ -132,11 +130,6 @@ class Membership(GroupMember):
         if was_first_round_open and self.first_round_id is None and response.event.opType in CONNECT_OPS:
             self.first_round_id = response.event.rebalanceId
         return response.event
-
-    async def leave(self) -> None:
-        """Leave the group: unregister at the Master. A refusal is ignored: the Master removes members that send no heartbeats."""
-        request = CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=await self.masters.auth_info())
-        await self.masters.call(rpc.CONSUMER_CLOSE, request, CloseResponseM2C)
 
     def _add_bound_fields(self, request: RegisterRequestC2M, bound: BoundSubscription) -> None:
         request.sessionKey = bound.session_key
