@@ -125,7 +125,8 @@ class WaitingSends(Generic[T]):
     def __init__(self, *, in_order: bool, link: State = S.SENDING) -> None:
         self.waiting: deque[T] = deque()
         """Always the same object, so that the queue can keep a reference."""
-        self.in_order, self.link, self.intake = in_order, link, S.ACCEPTING
+        self.in_order = in_order
+        self.link, self.intake = link, S.ACCEPTING
         self.rejection: MqbridgeError | None = None
         """The error of new sends that are not accepted (see `rejects`); None while all are accepted."""
         self._untold: dict[object, set[object]] = {}

@@ -43,9 +43,11 @@ class Acknowledger:
         redeliver: Callable[[Sequence[EntryId]], None],
         request_timeout_s: float,
     ) -> None:
-        self._id, self._topic, self._request_timeout_s = consumer_id, topic, request_timeout_s
+        self._id, self._topic = consumer_id, topic
+        self._request_timeout_s = request_timeout_s
         self._ack_timeout_s, self._ordered = subscription.ack_timeout_s, subscription.ordered
-        self._state, self._receiver_queue, self._connection, self._redeliver = state, receiver_queue, connection, redeliver
+        self._state, self._receiver_queue = state, receiver_queue
+        self._connection, self._redeliver = connection, redeliver
         self._acks = PendingAcks(subscription.batch_index_ack)
         self.partial = self._acks.partial
         """Masks of partly acknowledged batches. Few are kept of released entries: those that any consumer may receive next."""

@@ -119,7 +119,8 @@ class PendingEntry:
         chunks = []
         for metadata, payload in split_payload(self.metadata, self.payload, chunk_size):
             chunk = PendingEntry(metadata, payload, count=1, sequence=self.sequence, future=self.future, caller=self.caller)
-            chunk.highest, chunk.added_at, chunk.chunked = self.highest, self.added_at, message
+            chunk.highest, chunk.added_at = self.highest, self.added_at
+            chunk.chunked = message
             chunks.append(chunk)
         message.pending = len(chunks)
         return chunks

@@ -58,7 +58,8 @@ class QueueProducer:
         fail_behind: bool = False,
     ) -> None:
         self.fail_behind = fail_behind
-        self.client, self.group, self.topic = client, check_group(group), check_topic(topic)
+        self.client = client
+        self.group, self.topic = check_group(group), check_topic(topic)
         self.in_flight_per_queue, self.max_elapsed_s = in_flight_per_queue, max_elapsed_s
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_RESERVE_BYTES)
         self.closing = False

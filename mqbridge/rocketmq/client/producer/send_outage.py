@@ -56,7 +56,9 @@ class SendOutage:
     def record_success(self) -> None:
         """Record that a message was stored, which ends the outage."""
         if self._avoid_until > 0.0:  # a send has failed since the last success; `restart_time_limit` clears only `_since`
-            self._since, self._avoid_until, self._warned = None, 0.0, False
+            self._since = None
+            self._avoid_until = 0.0
+            self._warned = False
             self._backoff.reset()
 
     async def wait(self, error: MqbridgeError) -> None:

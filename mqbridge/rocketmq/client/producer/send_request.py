@@ -58,7 +58,8 @@ class SendRequest:
         movable: bool = False,
         caller: Caller | None = None,
     ) -> None:
-        self.code, self.header, self.body, self.future, self.movable = code, header, body, future, movable
+        self.code, self.header, self.body = code, header, body
+        self.future, self.movable = future, movable
         self.caller = caller or Caller(future, None, (future,))
         self.size = len(body) + len(header.properties)
         self.withdrawn = False

@@ -77,8 +77,10 @@ class _Message:
         done: SendCallback,
         caller: Caller,
     ) -> None:
-        self.queue, self.number, self.data, self.flag, self.done = queue, number, data, flag, done
-        self.msg_type, self.msg_time, self.caller = msg_type, msg_time, caller
+        self.queue, self.number = queue, number
+        self.data, self.flag = data, flag
+        self.msg_type, self.msg_time = msg_type, msg_time
+        self.done, self.caller = done, caller
         self.failed_at: float | None = None
         self.withdrawn = False
 
@@ -98,7 +100,8 @@ class PartitionSendQueue:
     """
 
     def __init__(self, sender: SenderContext, partition: str) -> None:
-        self._sender, self._partition, self._max_in_flight = sender, partition, sender.max_in_flight
+        self._sender, self._partition = sender, partition
+        self._max_in_flight = sender.max_in_flight
         self._sends: WaitingSends[_Message] = WaitingSends(in_order=sender.ordered)
         self._waiting = self._sends.waiting
         self._retries: list[_Message] = []
