@@ -17,6 +17,10 @@ failed one again. For the same reason no new send of its stream is accepted befo
 learns of it by futures, see `Caller`. They may be completed long after the send has failed: every layer between the queue and
 these futures may pass the failure on in another iteration of the event loop. So new sends of the stream fail until each of these
 futures has called its callbacks, however many layers there are.
+
+A send that fails for this reason is a failure itself, so sends that come before its caller knows of it fail in a next round. A
+caller that waits for the results of its sends after a failure ends the rounds. Independent callers of one stream that send all
+the time, such as the requests to a busy server, never would: after MAX_ROUNDS, their sends are accepted.
 """
 
 import asyncio
@@ -56,6 +60,9 @@ class Event(Enum):
 S, E = State, Event
 SENDING = S.SENDING
 """A constant, because queues compare with it for every send."""
+
+MAX_ROUNDS = 10
+"""Maximum rounds of sends that are rejected only because callers do not know that earlier ones were rejected."""
 
 # The tables: (state, event) -> next state. An event that a table does not list for a state is a bug.
 
@@ -115,6 +122,30 @@ class Send(Protocol):
 T = TypeVar("T", bound=Send)
 
 
+class _Rejection:
+    """The rejection of one stream, in rounds: new sends of the stream fail until its callers know of the failures of a round.
+
+    `untold` is what has to happen before they know: futures call their callbacks, or the next iteration of the event loop begins
+    (an object without properties). `untold_next` is the same for the sends that were rejected in this round.
+    """
+
+    __slots__ = ("round", "untold", "untold_next")
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.untold: set[object] = set()
+        self.untold_next: set[object] = set()
+
+    def on_told(self, told: object) -> bool:
+        """Record that this has happened; return True if it was the last thing, so that sends are accepted again."""
+        self.untold.discard(told)
+        self.untold_next.discard(told)
+        if not self.untold and self.round < MAX_ROUNDS:
+            self.untold, self.untold_next = self.untold_next, self.untold
+            self.round += 1
+        return not self.untold
+
+
 class WaitingSends(Generic[T]):
     """The sends to one partition that wait, oldest first. Created inside a running loop.
 
@@ -129,9 +160,8 @@ class WaitingSends(Generic[T]):
         self.link, self.intake = link, S.ACCEPTING
         self.rejection: MqbridgeError | None = None
         """The error of new sends that are not accepted (see `rejects`); None while all are accepted."""
-        self._untold: dict[object, set[object]] = {}
-        """Stream -> what has to happen before all its callers know of the failures: futures call their callbacks, or the next
-        iteration of the event loop begins (an object without properties)."""
+        self._rejections: dict[object, _Rejection] = {}
+        """By stream."""
         self._loop = asyncio.get_running_loop()
 
     # --- link -------------------------------------------------------------------------------------------------------
@@ -164,9 +194,10 @@ class WaitingSends(Generic[T]):
         for send in behind:
             send.fail(error_behind or error)
         if self.in_order and self.intake is S.REJECTING:
-            self._reject_until_told(sends)
+            for send in sends:
+                self._await_told(send.caller, self._rejections[send.caller.stream].untold)
 
-    def _begin_to_reject(self, sends: Iterable[T], rejection: MqbridgeError) -> None:
+    def _begin_to_reject(self, sends: Iterable[T], error: MqbridgeError) -> None:
         """Reject the streams of these sends, which fail next, until the next iteration of the event loop begins.
 
         If `Send.fail` completes the futures of a caller itself, the iteration calls their callbacks after it has called
@@ -174,50 +205,49 @@ class WaitingSends(Generic[T]):
         """
         self.intake = _next(INTAKE, self.intake, E.FAIL)
         if self.intake is S.REJECTING:
-            self.rejection = rejection
+            self.rejection = error
             for stream in {send.caller.stream for send in sends}:
-                self._reject_until_next_iteration(stream)
+                rejection = self._rejections.setdefault(stream, _Rejection())
+                rejection.round = 0
+                self._await_next_iteration(stream, rejection.untold)
 
-    def _reject_until_next_iteration(self, stream: object) -> None:
+    def _await_next_iteration(self, stream: object, untold: set[object]) -> None:
         next_iteration = object()
-        self._untold.setdefault(stream, set()).add(next_iteration)
+        untold.add(next_iteration)
         self._loop.call_soon(self._on_told, stream, next_iteration)
 
-    def _reject_until_told(self, sends: Iterable[T]) -> None:
-        """Reject the streams of these sends until their callers know that they have failed."""
-        for send in sends:
-            caller = send.caller
-            untold = self._untold[caller.stream]
-            for future in caller.told_by:
-                if not future.done() and future not in untold:
-                    untold.add(future)
-                    future.add_done_callback(partial(self._on_told, caller.stream))  # called after the caller's own callbacks
+    def _await_told(self, caller: Caller, untold: set[object]) -> None:
+        for future in caller.told_by:
+            if not future.done() and future not in untold:
+                untold.add(future)
+                future.add_done_callback(partial(self._on_told, caller.stream))  # called after the caller's own callbacks
 
     def _on_told(self, stream: object, told: object) -> None:
-        untold = self._untold[stream]
-        untold.discard(told)
-        if not untold:
-            del self._untold[stream]
-        if not self._untold and self.intake is S.REJECTING:
-            self.intake = _next(INTAKE, self.intake, E.TOLD)
-            self.rejection = None
+        rejection = self._rejections.get(stream)
+        if rejection is not None and rejection.on_told(told):  # None: it ended after MAX_ROUNDS
+            del self._rejections[stream]
+            if not self._rejections and self.intake is S.REJECTING:
+                self.intake = _next(INTAKE, self.intake, E.TOLD)
+                self.rejection = None
 
     def rejects(self, send: T) -> bool:
         """Return False if a new send is accepted; else let it fail with `rejection`, and return True.
 
-        A send that is rejected because its caller does not know of a failure is a failure itself of which the caller does not
-        know. It fails in the next iteration of the event loop: a caller that sends again and again at once would otherwise never
-        let the loop tell it of the first failure.
+        A send that is rejected fails in the next iteration of the event loop: a caller that sends again and again at once would
+        otherwise never let the loop tell it of the first failure.
         """
-        rejection, stream = self.rejection, send.caller.stream
-        if rejection is None or (self.intake is S.REJECTING and stream not in self._untold):
+        error = self.rejection
+        if error is None:
             return False
         if self.intake is S.CLOSED:
-            send.fail(rejection)
-        else:
-            self._loop.call_soon(send.fail, rejection)
-            self._reject_until_next_iteration(stream)
-            self._reject_until_told([send])
+            send.fail(error)
+            return True
+        rejection = self._rejections.get(send.caller.stream)
+        if rejection is None:
+            return False
+        self._loop.call_soon(send.fail, error)
+        self._await_next_iteration(send.caller.stream, rejection.untold_next)
+        self._await_told(send.caller, rejection.untold_next)
         return True
 
     def withdraw(self, owners: Collection[object], in_flight: Iterable[T], error: MqbridgeError) -> None:

@@ -12,6 +12,7 @@ from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeE
 from mqbridge.net.waiting_sends import INTAKE, LINK, Caller, Event, State, WaitingSends
 from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order
+from tests.kit.layers import chained
 
 LAYERS = st.integers(0, 4)
 ENOUGH = 40
@@ -173,7 +174,7 @@ class SharedQueue(RuleBasedStateMachine):
                     self.do(caller.send, self.queue.submit, 1)
                 assert set(range(wanted)) <= caller.stored | caller.refused
             self.order_is_kept()
-            assert (sends.intake, sends._untold, list(sends.waiting)) == (State.ACCEPTING, {}, [])
+            assert (sends.intake, sends._rejections, list(sends.waiting)) == (State.ACCEPTING, {}, [])
         finally:
             self.loop.close()
 
@@ -236,3 +237,35 @@ async def test_a_closed_queue_fails_every_send_at_once() -> None:
     sends.pause()
     assert sends.rejects(late)
     assert "closed" in str(late.future.exception())
+
+
+async def test_sends_are_rejected_until_the_callers_know_of_rejected_ones_too() -> None:
+    sends: WaitingSends[Body] = WaitingSends(in_order=True)
+    told: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    bodies = [Body(b"%d" % number, Caller(None, "a", (each,))) for number, each in enumerate(told)]
+    sends.fail(bodies[:1], ClusterError("failed"))
+    for knows_of, body in zip(told, bodies[1:], strict=False):
+        assert sends.rejects(body)
+        knows_of.set_result(None)
+        await asyncio.gather(body.future, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert sends.intake is State.REJECTING
+    told[-1].set_result(None)
+    await asyncio.sleep(0)
+    assert (sends.intake, sends._rejections) == (State.ACCEPTING, {})
+    assert isinstance(bodies[0].future.exception(), ClusterError)
+
+
+@pytest.mark.parametrize("layers", range(5))
+async def test_independent_callers_that_send_all_the_time_are_accepted_again(layers: int) -> None:
+    """At any time some of them do not know yet that a send was rejected: that must not be a reason to reject others for ever."""
+    queue, accepted = Queue(), 0
+    queue.submit(b"0", Caller(None, None, ()))
+    queue.answer(stored=False, error=ClusterError("failed"))
+    for _ in range(1000):
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        sent = queue.submit(b"1", Caller(None, None, (told,)))
+        chained(sent, layers).add_done_callback(lambda result, told=told: told.set_result(result.exception()))
+        accepted += sent in [send.future for send in (*queue.in_flight, *queue.sends.waiting)]
+        await asyncio.sleep(0)
+    assert accepted

@@ -107,6 +107,27 @@ async def test_with_fails_in_order_messages_that_are_not_sent_yet_fail_behind_an
     assert broker.entries == 1
 
 
+async def test_with_fails_in_order_requests_that_come_all_the_time_succeed_again_after_a_failure(
+    client: PulsarClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a busy server: at any time some tasks do not know yet that their send was rejected."""
+    monkeypatch.setattr(entry_producer, "EXPIRY_CHECK_S", 0.01)
+    broker.on[BaseCommand.SEND] = silent
+    producer = await client.producer("orders", max_elapsed_s=0.05, fails_in_order=True, batch_messages=1)
+    sends = [asyncio.ensure_future(producer.send(b"x", partition=0))]
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    broker.on[BaseCommand.SEND] = broker.store
+    async with asyncio.timeout(PATIENCE_S):
+        while not producer._producer.producer(0).is_rejecting:
+            await asyncio.sleep(0)
+    for _ in range(1000):
+        sends.append(asyncio.ensure_future(producer.send(b"x", partition=0)))
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(result) for result in results[:2]] == [RequestTimeout] * 2
+    assert not isinstance(results[-1], BaseException)
+
+
 async def test_messages_without_a_receipt_fail_when_the_producer_closes(client: PulsarClient, broker: Broker) -> None:
     broker.on[BaseCommand.SEND] = silent
     producer = await client.producer("orders")
