@@ -425,6 +425,22 @@ async def test_movable_requests_leave_a_dead_broker(cluster: Cluster, producer: 
     assert (await waiting).address == A
 
 
+async def test_a_send_that_moves_after_an_ambiguous_refusal_is_decided_by_its_new_queue(cluster: Cluster, producer: QueueProducer):
+    """Its old queue forgets it, and does not let it fail when it next finds out why sends are refused there."""
+    await asyncio.gather(*send(producer, b"1"))
+    cluster.at[A, SINGLE], cluster.at[B, SINGLE] = refuses(Status.NO_PERMISSION), silent
+    moved = producer.send_single(A0, b"moved", b"", movable=True)
+    await until(lambda: any(request.body == b"moved" for request in cluster.requests_to[B]))
+    assert producer._send_queues[A0]._ambiguous == []
+    refused = send(producer, b"refused")[0]
+    with pytest.raises(ClusterError):
+        await refused
+    assert not moved.done()
+    (request,) = [request for request in cluster.requests_to[B] if request.body == b"moved"]
+    store(cluster.link_to(B), request)
+    assert (await moved).address == B
+
+
 # --- closing --------------------------------------------------------------------------------------------------------------
 
 

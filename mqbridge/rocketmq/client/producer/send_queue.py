@@ -190,6 +190,9 @@ class PartitionSendQueue:
             self._waiting.clear()
             kept = [request for request in waiting if not (request.movable and self._context.send_elsewhere(request, avoid))]
             self._sends.put_back(kept)  # in front of any that were added meanwhile
+            if self._ambiguous:
+                remaining = frozenset(kept)
+                self._ambiguous = [(request, error) for request, error in self._ambiguous if request in remaining]
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
