@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mqbridge.errors import ClusterError, MqbridgeError, ProtocolError
+from mqbridge.errors import ClusterError, Failure, MqbridgeError, ProtocolError
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.waiting_sends import WaitingSends
 
@@ -40,7 +40,10 @@ class SendRecovery:
     async def _run(self, error: MqbridgeError | None) -> None:
         try:
             await self._connect_while_sends_wait(error)
-        finally:  # also after a bug, which `spawn` logs: the next send then begins another recovery
+        except Exception as bug:  # `spawn` logs it; sends must not wait for ever, and the next one begins another recovery
+            self._sends.fail([], ClusterError(f"{self._name}: unexpected {type(bug).__name__}", Failure.FATAL))
+            raise
+        finally:
             self._task = None
             self._sends.resume()
         self._send()

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from mqbridge.errors import ClusterError, MqbridgeError, RemoteProtocolError
+from mqbridge.errors import ClusterError, Failure, MqbridgeError, RemoteProtocolError
 from mqbridge.net.send_recovery import SendRecovery
 from mqbridge.net.waiting_sends import State, WaitingSends
 from tests.kit.conversation import until
@@ -68,6 +69,17 @@ async def test_after_a_bug_another_recovery_can_begin(caplog: pytest.LogCaptureF
     assert "recovery" in caplog.text
     queue.recovery.start(None)
     await until(lambda: queue.sent)
+
+
+async def test_after_a_bug_no_send_waits_for_ever() -> None:
+    """Nothing would let it be sent if no other send followed."""
+    queue, failed = Queue(ZeroDivisionError()), []
+    queue.sends.waiting[0] = Mock(fail=failed.append)
+    queue.recovery.start(None)
+    await until(lambda: queue.sends.link is State.SENDING)
+    (error,) = failed
+    assert (error.failure, "ZeroDivisionError" in str(error)) == (Failure.FATAL, True)
+    assert not queue.sends.waiting
 
 
 async def test_a_closed_queue_stops_it() -> None:
