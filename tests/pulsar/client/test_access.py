@@ -89,6 +89,33 @@ async def test_a_producer_registers_again_if_its_wait_for_access_fails(broker: B
     await producer.close()
 
 
+@pytest.mark.parametrize("error", [pb.PersistenceError, pb.TopicTerminatedError])
+async def test_a_late_send_error_of_an_earlier_registration_does_not_end_the_wait_for_access(broker: Broker, client, error):
+    """It can arrive if the broker did not confirm in time that it closed the earlier registration."""
+    waiting: list = []
+
+    def not_yet(link, frame):
+        waiting.append(frame)
+        registered(link, frame, producer_ready=False)
+
+    def fail(link, code):
+        link.send(send_error=pb.CommandSendError(producer_id=0, sequence_id=0, error=code, message="no"))
+
+    broker.on[BaseCommand.PRODUCER] = in_turn(answering(), not_yet, answering())
+    broker.on[BaseCommand.SEND] = silent
+    producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))
+    sent = producer.send(MessageMetadata(), b"x")
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    fail(broker.link, pb.PersistenceError)
+    await until(lambda: producer.awaits_exclusive_access)
+    fail(broker.link, error)
+    broker.on[BaseCommand.SEND] = broker.store
+    registered(broker.link, waiting[0])
+    await asyncio.wait_for(sent, PATIENCE_S)
+    assert producer.registrations == 2
+    await producer.close()
+
+
 async def test_a_producer_closed_while_waiting_for_access_is_closed_at_the_broker(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(producer_ready=False)
     producer = client.producer(TOPIC, ProducerSettings("mine", access=pb.WaitForExclusive))

@@ -207,7 +207,8 @@ class EntryProducer:
                 if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.has_failed:
                     self._error_backoff.reset()
             case BaseCommand.SEND_ERROR:
-                self._on_send_error(frame.command.send_error)
+                if self._state.link is State.REGISTERED:  # else it is of an earlier registration, whose entries are sent again
+                    self._on_send_error(frame.command.send_error)
             case BaseCommand.TOPIC_MIGRATED:
                 self._registration.on_migrated(frame.command.topicMigrated)
             case _:  # CLOSE_PRODUCER
