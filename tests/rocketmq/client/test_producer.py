@@ -425,7 +425,9 @@ async def test_movable_requests_leave_a_dead_broker(cluster: Cluster, producer: 
     assert (await waiting).address == A
 
 
-async def test_a_send_that_moves_after_an_ambiguous_refusal_is_decided_by_its_new_queue(cluster: Cluster, producer: QueueProducer):
+async def test_a_send_that_moves_after_an_ambiguous_refusal_is_decided_by_its_new_queue(
+    cluster: Cluster, producer: QueueProducer
+):
     """Its old queue forgets it, and does not let it fail when it next finds out why sends are refused there."""
     await asyncio.gather(*send(producer, b"1"))
     cluster.at[A, SINGLE], cluster.at[B, SINGLE] = refuses(Status.NO_PERMISSION), silent
