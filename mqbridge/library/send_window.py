@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, MqbridgeError
 
 MAX_PENDING_BYTES = 64 << 20
 """Default limit of the bytes in flight (option `max_pending_bytes` of the clients); messages that wait do not count."""
@@ -27,6 +27,8 @@ class SendWindow:
         """Every message with a lower number is finished."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         """The `enter` calls that wait, oldest first: the future of each, and the size of its message."""
+        self._waiters_of: dict[object, dict[asyncio.Future[None], None]] = {}
+        """The futures of the `enter` calls that wait, by stream, oldest first."""
         self._resuming = 0
         """Number of admitted calls whose coroutine has not resumed yet: a new call must not overtake them."""
         self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -34,8 +36,11 @@ class SendWindow:
         self._error: ClusterError | None = None
         """The error given to `abort`."""
 
-    async def enter(self, size: int) -> int:
-        """Wait in FIFO order until `size` fits; return the number to pass to `leave`. Raises the error given to `abort`."""
+    async def enter(self, size: int, stream: object = None) -> int:
+        """Wait in FIFO order until `size` fits; return the number to pass to `leave`. Raises the error given to `abort`.
+
+        `stream` is any value by which `fail_waiting` chooses calls.
+        """
         if self._error is not None:
             raise self._error
         number = self._next
@@ -46,6 +51,7 @@ class SendWindow:
             return number
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((waiter, size))
+        self._waiters_of.setdefault(stream, {})[waiter] = None
         self._admit()  # if all earlier waiters are cancelled by now, this call may fit at once
         try:
             await waiter
@@ -57,6 +63,8 @@ class SendWindow:
             else:
                 self.leave(number, 0)  # it waited, and occupies no bytes
             raise
+        finally:
+            self._forget_waiter(waiter, stream)
         self._resuming -= 1
         return number
 
@@ -82,12 +90,22 @@ class SendWindow:
         self._error = error
         self.fail_waiting(error)
 
-    def fail_waiting(self, error: ClusterError) -> None:
-        """Raise this error in the `enter` calls that wait."""
-        while self._waiters:
-            waiter, _ = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+    def fail_waiting(self, error: MqbridgeError, stream: object = None) -> None:
+        """Raise this error in the `enter` calls of this stream that wait; None: in all calls that wait.
+
+        Many messages of a stream often fail at once, so only the first such call may take long.
+        """
+        for each in [stream] if stream is not None else list(self._waiters_of):
+            for waiter in self._waiters_of.pop(each, ()):
+                if not waiter.done():
+                    waiter.set_exception(error)
+
+    def _forget_waiter(self, waiter: "asyncio.Future[None]", stream: object) -> None:
+        waiters = self._waiters_of.get(stream)
+        if waiters is not None:
+            waiters.pop(waiter, None)
+            if not waiters:
+                del self._waiters_of[stream]
 
     def _is_drained(self, before: int) -> bool:
         """Return True if all messages with numbers below `before` are finished."""

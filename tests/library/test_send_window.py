@@ -96,6 +96,21 @@ async def test_after_an_abort_waiting_and_new_calls_fail() -> None:
             await call
 
 
+async def test_only_the_waiting_calls_of_a_stream_fail() -> None:
+    window = SendWindow(10)
+    number = await window.enter(10, "a")
+    waiting = [asyncio.ensure_future(window.enter(1, stream)) for stream in ("a", "b", None, "a")]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    window.fail_waiting(ClusterError("failed"), "a")
+    assert await started(*waiting[1:3]) == [False, False]
+    with pytest.raises(ClusterError, match="failed"):
+        await waiting[3]
+    window.leave(number, 10)
+    assert await started(*waiting[1:3]) == [True, True]
+    assert (window.bytes_in_flight, window._waiters_of, len(window._waiters)) == (2, {}, 0)
+
+
 async def test_a_drain_of_many_messages_takes_little_time() -> None:
     window = SendWindow(1 << 30)
     numbers = [await window.enter(1) for _ in range(80_000)]

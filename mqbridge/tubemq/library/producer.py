@@ -17,7 +17,7 @@ from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
 from mqbridge.message import Message
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, settle_future
-from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult
+from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult, failure_of
 from mqbridge.tubemq.library.load_balancing_sender import LoadBalancingSender
 from mqbridge.tubemq.mapping.properties import parse_pairs, system_fields
 from mqbridge.tubemq.mapping.request import encode
@@ -101,11 +101,13 @@ class Producer:
         if self._closed:
             raise ClusterError(f"the producer of topic {self.topic!r} is closed", Failure.FATAL)
         size = len(data) + REQUEST_OVERHEAD_BYTES
-        message_number = await self._window.enter(size)
+        message_number = await self._window.enter(size, name)
         result: asyncio.Future[SendResult] = self._ordered.loop.create_future()
 
         def on_done(outcome: SendResult | MqbridgeError) -> None:
             self._pending.discard(result)
+            if name is not None and isinstance(outcome, MqbridgeError) and failure_of(outcome) is not Failure.REFUSED:
+                self._window.fail_waiting(outcome, name)  # they are later messages of the partition, which keeps the order
             self._window.leave(message_number, size)
             settle_future(result, outcome)
 

@@ -117,6 +117,22 @@ async def test_send_waits_for_room_in_the_order_of_the_calls(client: TubeMQClien
     assert [message.payload for message in stored(cluster, "single", 0)] == [b"0", b"1", b"3", b"4"]
 
 
+async def test_messages_that_wait_for_room_fail_behind_a_failed_one_of_their_partition(
+    client: TubeMQClient, cluster: Model
+) -> None:
+    """Else they would be stored before the caller can send the failed message again. Others wait on."""
+    cluster.faults.plan = {(rpc.SEND, 1): 419}
+    async with client.producer("demo", max_pending_bytes=1, max_elapsed_s=0.0) as producer:
+        sends = [asyncio.ensure_future(producer.send(b"x", partition=name)) for name in ("1:0", "1:0", "1:1", "1:0")]
+        with pytest.raises(ClusterError):
+            await sends[0]
+        again = asyncio.ensure_future(producer.send(b"again", partition="1:0"))
+        results = await asyncio.gather(*sends[1:], return_exceptions=True)
+        assert [getattr(result, "failure", None) for result in results] == [Failure.RETRY, None, Failure.RETRY]
+        await again
+    assert [message.payload for message in stored(cluster, "demo", 0)] == [b"again"]
+
+
 async def test_close_fails_messages_that_are_not_stored_in_time(client: TubeMQClient, cluster: Model) -> None:
     producer = await client.producer("single")
     cluster.faults.plan = {(rpc.SEND, n): ConnectionLost("away") for n in range(1, 2000)}
