@@ -48,7 +48,7 @@ class BrokerRegistration:
 
     `what` is "producer" or "consumer" for log texts. `table` returns a connection's table of producers or consumers, in which
     `key`, the id, finds this one. `close_command` encodes the command that closes the registration, for a request id and `key`.
-    `is_over` returns True once the producer or consumer must not be registered again; without it, `ended` says so.
+    `is_over` returns True once the producer or consumer must not be registered again.
     """
 
     def __init__(
@@ -61,13 +61,11 @@ class BrokerRegistration:
         table: Callable[[Connection], dict[int, Any]],
         close_command: Callable[[int, int], bytes],
         request_timeout_s: float,
-        is_over: Callable[[], bool] | None = None,
+        is_over: Callable[[], bool],
     ) -> None:
         self.connection: Connection | None = None
         """Connection to the broker where the producer or consumer is registered; None while it is not registered."""
-        self.ended = False
-        """True if the producer must not be registered again; it sets this itself when it ends."""
-        self._is_over = is_over or (lambda: self.ended)
+        self._is_over = is_over
         self._lookup, self._registrable = lookup, registrable
         self._what, self._topic = what, topic
         self._key, self._table = key, table

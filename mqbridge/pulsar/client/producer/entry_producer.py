@@ -56,7 +56,7 @@ class EntryProducer:
         self.settings = settings
         self._id = producer_id
         self._open_timeout_s, self._request_timeout_s = open_timeout_s, request_timeout_s
-        self._state = ProducerState(settings.name, sole_sender=settings.sole_sender)
+        state = self._state = ProducerState(settings.name, sole_sender=settings.sole_sender)
         self._send_queue = SendQueue(topic, producer_id, settings)
         self._sends = self._send_queue.sends
         self._exclusive_wait: tuple[Connection, int] | None = None
@@ -77,6 +77,7 @@ class EntryProducer:
             table=lambda connection: connection.producers,
             close_command=commands.close_producer,
             request_timeout_s=request_timeout_s,
+            is_over=lambda: state.link is State.ENDED,
         )
         self._registration.reopen()
 
@@ -324,7 +325,6 @@ class EntryProducer:
     def end(self, error: ClusterError) -> None:
         """End the producer: fail all pending entries and every later one with this error."""
         self._state.on_ended(error)
-        self._registration.ended = True
         self._detach()
         if not self._opened.done():
             self._opened.set_exception(error)
