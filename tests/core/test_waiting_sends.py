@@ -87,7 +87,8 @@ class SharedQueue(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.callers = [OrderedCaller(name) for name in "abc"]
         self.queue: Queue = self.do(Queue)
-        self.closed = False
+        self.withdrawn: set[Any] = set()
+        """The owners of withdrawn sends."""
 
     def do(self, call: Any, *arguments: Any, **options: Any) -> Any:
         """Call this in one iteration of the loop, so that as little as possible else runs."""
@@ -118,6 +119,7 @@ class SharedQueue(RuleBasedStateMachine):
     @rule(index=st.integers(0, 2))
     def withdraw(self, index: int) -> None:
         owners = frozenset(self.callers[index].owners())
+        self.withdrawn |= owners
         self.do(self.queue.sends.withdraw, owners, self.queue.in_flight, ClusterError("withdrawn"))
 
     # --- the broker -------------------------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ class SharedQueue(RuleBasedStateMachine):
         if hasattr(self, "queue"):
             check_order(self.queue.stored, self.queue.refused, self.callers)
             assert (self.queue.sends.rejection is None) == (self.queue.sends.intake is State.ACCEPTING)
+            assert not any(send.caller.owner in self.withdrawn for send in self.queue.sends.waiting), "it is sent again"
 
     def teardown(self) -> None:
         """A healthy broker stores everything; afterwards the queue accepts sends, and remembers nothing."""

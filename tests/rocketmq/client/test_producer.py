@@ -26,6 +26,7 @@ from tests.rocketmq.client.broker import (
     hangs_up,
     in_turn,
     refuses,
+    route,
     scripted_client,
     silent,
     store,
@@ -423,6 +424,31 @@ async def test_movable_requests_leave_a_dead_broker(cluster: Cluster, producer: 
     cluster.unreachable.clear()
     del cluster.at[A, SINGLE]
     assert (await waiting).address == A
+
+
+async def test_waiting_sends_fail_if_their_broker_is_unreachable_for_too_long(cluster: Cluster, client: ClusterClient):
+    producer = client.producer("P", TOPIC, max_elapsed_s=0.1)
+    cluster.unreachable.add(A)
+    done = await asyncio.wait_for(asyncio.gather(*send(producer, b"1", b"2"), return_exceptions=True), PATIENCE_S)
+    assert [one.failure for one in done if isinstance(one, ClusterError)] == [Failure.RETRY] * 2
+
+
+async def test_a_withdrawn_send_with_an_ambiguous_refusal_does_not_fail_those_behind(cluster: Cluster, client: ClusterClient):
+    producer = client.producer("P", TOPIC, fail_behind=True)
+    await asyncio.gather(*send(producer, b"1"))
+    queries: list = []
+    cluster.on[SINGLE] = in_turn(refuses(Status.NO_PERMISSION), store)
+    cluster.on[ROUTE] = lambda link, request: queries.append((link, request))
+    withdrawn, behind = (
+        producer.send_single(A0, name.encode(), b"", caller=Caller(name, name, ())) for name in ("withdrawn", "behind")
+    )
+    await until(lambda: queries)
+    producer.withdraw({"withdrawn"})
+    route(*queries[0])
+    await behind
+    with pytest.raises(ClusterError, match="withdrawn"):
+        await withdrawn
+    assert bodies(cluster) == [b"1", b"behind"]
 
 
 async def test_a_send_that_moves_after_an_ambiguous_refusal_is_decided_by_its_new_queue(
