@@ -32,7 +32,7 @@ OUTSIDE = {
     "pulsar": "a tool of Pulsar's distribution; tests/kit/pulsar_locked.py makes the tokens of the tests",
     "pulsar-admin": "a tool of Pulsar's distribution; the tests call the same REST interface",
     "rustup": "installs for the user",
-    "spark-submit": "needs YARN or Kubernetes; tests/spark/test_cluster.py runs on a standalone cluster",
+    "spark-submit": "needs YARN or Kubernetes; tests/spark/test_spark_cluster.py runs on a standalone cluster",
     "venv-pack": "packs for YARN",
 }
 HARMLESS = {"cd", "curl", "date", "echo", "export", "mv", "pip", "printf", "python", "python3.11", "rm", "source", "sudo"}

@@ -20,7 +20,7 @@ from mqbridge.pulsar.client.admin.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.testing.memory.adapter import ADAPTER as MEMORY
 from mqbridge.testing.memory.broker import delete_broker, get_broker
-from tests.core.world import everything
+from tests.gateway.world import everything
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S
 

@@ -15,7 +15,7 @@ from mqbridge.rocketmq.library.query import Query
 from tests.kit.rocketmq import RocketMQ
 from tests.patience import SERVER_PATIENCE_S
 from tests.rocketmq.client.real_topics import Environment, until
-from tests.rocketmq.client.test_java_members import JavaMember
+from tests.sdk.test_rocketmq_java_members import JavaMember
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 

@@ -23,7 +23,7 @@ from tests.kit.pulsar import Pulsar
 from tests.patience import SERVER_PATIENCE_S
 from tests.spark.fake_cluster import use_fake_cluster
 from tests.spark.load import TopicRef
-from tests.spark.test_source_real import settings_of
+from tests.spark.source.test_real_source import settings_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

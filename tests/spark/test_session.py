@@ -1,97 +1,133 @@
-"""The helpers of the Spark tests: the shared session, queries that are restarted, and programs that are killed."""
+"""`mqbridge.spark.session.session`, its prerequisites, and the registration of `format("mqbridge")`."""
 
-from __future__ import annotations
-
-import asyncio
-import subprocess
+import importlib
+import json
+import os
+import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import Row, SparkSession
 
-from tests.kit.guard import members
-from tests.kit.spark import REPOSITORY, SparkProgram, collect_stream, environment, run_available
-from tests.spark.waiting import wait_for
+from mqbridge.errors import ConfigError
+from mqbridge.spark import prerequisites
+from mqbridge.spark.functions import properties_of, properties_udf
+from mqbridge.spark.prerequisites import check_java, check_prerequisites, find_java
+from mqbridge.spark.property_blob import encode_pairs
+from mqbridge.spark.session import session, session_exists
+from tests.kit.spark import SparkProgram
 
-LIMIT_S = 60.0
+
+def fake_java(folder: Path, version_text: str) -> Path:
+    """Create a Java program in `folder` that prints a version."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{version_text}' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return java
+
+
+def test_java_is_found_by_java_home_or_the_path(tmp_path: Path) -> None:
+    java = fake_java(tmp_path, "")
+    assert find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}) == java
+    assert find_java({"PATH": str(java.parent)}) == java
+
+
+@pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"JAVA_HOME": "/nowhere", "PATH": os.environ["PATH"]}])
+def test_the_error_for_missing_java_says_what_to_install(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"Spark needs Java.*Install Java 17.*or set JAVA_HOME"):
+        find_java(environ)
+
+
+@pytest.mark.parametrize(("version_text", "version"), [('java version "1.8.0_392"', 8), ('openjdk version "11.0.21"', 11)])
+def test_an_old_java_is_an_error(tmp_path: Path, version_text: str, version: int) -> None:
+    with pytest.raises(ConfigError, match=f"Spark needs Java 17 or newer, but .* is Java {version}. Install Java 17"):
+        check_java(fake_java(tmp_path, version_text))
+
+
+def test_a_new_java_is_accepted(tmp_path: Path) -> None:
+    check_java(fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17'))
+
+
+def test_a_java_that_does_not_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not run"):
+        check_java(tmp_path)
+
+
+def test_the_error_for_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prerequisites.importlib.util, "find_spec", lambda *_: None)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"pyspark and pyarrow cannot be imported. pip install 'mqbridge\[spark\]'"):
+        check_prerequisites()
+
+
+def test_a_failed_import_of_the_data_source_does_not_disable_other_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mqbridge.spark.data_source", None)
+    monkeypatch.delitem(sys.modules, "pyspark_mqbridge", raising=False)
+    package = importlib.import_module("pyspark_mqbridge")
+    monkeypatch.delitem(sys.modules, "pyspark_mqbridge")
+    assert not hasattr(package, "DefaultSource")
+
+
+def test_every_thread_sees_the_session_of_the_process(spark: SparkSession) -> None:
+    """So a mirror that runs in a thread of a notebook does not stop the notebook's session."""
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(session_exists).result()
+        again = thread.submit(session).result()
+    assert again.sparkContext is spark.sparkContext
+
+
+def test_an_existing_session_is_returned_with_changed_settings(spark: SparkSession) -> None:
+    original_values = {
+        name: spark.conf.get(name) for name in ("spark.sql.shuffle.partitions", "spark.sql.streaming.numRecentProgressUpdates")
+    }
+    try:
+        first = session("notebook", sql_shuffle_partitions=3)
+        second = session(**{"spark.sql.streaming.numRecentProgressUpdates": 7, "sql.ansi.enabled": True})
+        assert first.sparkContext is second.sparkContext is spark.sparkContext
+        assert first.conf.get("spark.sql.shuffle.partitions") == "3"
+        assert first.conf.get("spark.sql.streaming.numRecentProgressUpdates") == "7"
+    finally:
+        for name, value in original_values.items():
+            spark.conf.set(name, value)
+
+
+def test_the_session_has_the_format_registered(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"log://{tmp_path}/orders.db"
+    written = session().createDataFrame([("k", "v")], "key STRING, value STRING")
+    written.write.format("mqbridge").options(url=url, topic="orders", createTopics=2).mode("append").save()
+    frame = session().read.format("mqbridge").option("url", url).option("subscribe", "orders").load()
+    assert frame.select("key", "payload", "topic").collect() == [Row(key=b"k", payload=b"v", topic="orders")]
+
+
+def test_binary_properties_become_maps_of_the_first_values(spark: SparkSession) -> None:
+    blobs = [encode_pairs((("a", "1"), ("b", "ü"), ("a", "2"))), b"", None]
+    frame = spark.createDataFrame([(blob,) for blob in blobs], "properties BINARY")
+    expected = [Row(properties={"a": "1", "b": "ü"}), Row(properties={}), Row(properties=None)]
+    assert frame.select(properties_of("properties")).collect() == expected
+    spark.udf.register("properties_of", properties_udf)
+    frame.createOrReplaceTempView("binary_properties")
+    assert spark.sql("SELECT properties_of(properties)['b'] AS b FROM binary_properties").first() == Row(b="ü")
+
+
 PROGRAM = """
-import sys, time
-from tests.kit.spark import session_from_environment
-spark = session_from_environment()
-print("sum", spark.range(10).groupBy().sum().collect()[0][0], flush=True)
-if sys.argv[1] == "stay":
-    spark.sparkContext.range(2).map(lambda _: time.sleep(600)).collect()
+import json, sys
+from mqbridge.spark.session import session_exists, session
+spark = session("settings", "local[2]", ui_enabled=False, driver_memory="1g", **{"spark.sql.warehouse.dir": sys.argv[1]})
+conf = dict(spark.sparkContext.getConf().getAll())
+print(json.dumps(conf), file=open(sys.argv[1] + "/conf.json", "w"))
 """
 
 
-def test_python_workers_run_this_interpreter(spark: SparkSession) -> None:
-    def executable(_: int) -> str:
-        import sys
-
-        return sys.executable
-
-    assert spark.sparkContext.range(2).map(executable).collect() == [sys.executable] * 2
-
-
-def test_times_are_in_utc(spark: SparkSession) -> None:
-    assert spark.sql("select cast(timestamp_seconds(0) as string)").first() == ("1970-01-01 00:00:00",)
-
-
-async def test_a_query_continues_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    source, target, checkpoint = (tmp_path / name for name in ("source", "target", "checkpoint"))
-    for first in (0, 10):
-        spark.range(first, first + 10).write.mode("append").parquet(str(source))
-        frame = spark.readStream.schema("id long").parquet(str(source))
-        progress = await asyncio.to_thread(
-            run_available, frame.writeStream.format("parquet").option("path", str(target)), checkpoint
-        )
-        assert sum(report["numInputRows"] for report in progress) == 10
-    assert sorted(row.id for row in spark.read.parquet(str(target)).collect()) == list(range(20))
-
-
-def test_state_is_stored_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
-    spark.range(100).write.parquet(str(tmp_path / "source"))
-    frame = spark.readStream.schema("id long").parquet(str(tmp_path / "source"))
-    counts = frame.groupBy((F.col("id") % 3).alias("rest")).count()
-    rows = collect_stream(counts, tmp_path / "checkpoint", "counts_in_rocksdb", "update")
-    assert {row.rest: row["count"] for row in rows} == {0: 34, 1: 33, 2: 33}
-    assert list((tmp_path / "checkpoint" / "state").rglob("*.changelog"))
-
-
 @pytest.mark.spark
-def test_a_program_runs_to_its_end(tmp_path: Path) -> None:
-    with SparkProgram(tmp_path, "-c", PROGRAM, "end") as program:
-        assert "sum 45" in program.wait(LIMIT_S)
-
-
-@pytest.mark.spark
-def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
-    with SparkProgram(tmp_path, "-c", PROGRAM, "stay") as program:
-        wait_for(lambda: "sum 45" in program.log and len(members(program.pid)) > 3)
-        program.kill()
-        assert not members(program.pid)
-
-
-@pytest.mark.spark
-def test_all_spark_processes_end_when_the_test_run_is_killed(tmp_path: Path) -> None:
-    owner = f"""
-import time
-from pathlib import Path
-from tests.kit.spark import SparkJvm, SparkProgram
-program = SparkProgram(Path({str(tmp_path / "program")!r}), "-c", {PROGRAM!r}, "stay")
-jvm = SparkJvm(Path({str(tmp_path)!r}))
-while "sum 45" not in program.log:
-    time.sleep(0.05)
-print(program.pid, jvm._process.pid, flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", owner], cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        program, jvm = map(int, process.stdout.readline().split())
-        process.kill()
-        process.wait(LIMIT_S)
-        wait_for(lambda: not members(program) and not Path(f"/proc/{jvm}").exists())
+def test_a_new_session_has_local_settings_and_logs_nothing(tmp_path: Path) -> None:
+    with SparkProgram(tmp_path, "-c", PROGRAM, str(tmp_path)) as program:
+        log = program.wait()
+    conf = json.loads((tmp_path / "conf.json").read_text())
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+    assert conf["spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage"] == "true"
+    assert conf["spark.driver.memory"] == "1g"
+    assert conf["spark.app.name"] == "settings"
+    assert [line for line in log.splitlines() if "incubator" not in line] == []

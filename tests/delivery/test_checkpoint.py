@@ -1,0 +1,198 @@
+"""The state file: locked, damaged, in use by another gateway, of another group."""
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqbridge.config.load import from_dict
+from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.delivery.state_lock import StateLock
+from mqbridge.errors import ConfigError
+from mqbridge.gateway.run import Gateway
+from mqbridge.message import Partition
+from mqbridge.net.tasks import cancel, spawn
+from tests.gateway.world import ADAPTERS, World, committed, fill, named, put, route, run, running, until
+
+PARTITION = Partition("a", "t", "0", 0)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.WRITE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.BUSY_TIMEOUT_S", 0.01)
+
+
+def locked(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+def positions(path: Path) -> list[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return [position for (position,) in connection.execute("SELECT position FROM delivered ORDER BY partition")]
+    finally:
+        connection.close()
+
+
+async def test_positions_are_written_after_a_lock_is_released(
+    world: World, tmp_path: Path, soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    async with running(world.config(route("r", "a/t", "b/t"), state=str(path))) as gateway:
+        await until(lambda: positions(path) == ["20"])
+        lock = locked(path)
+        put(world.a, "t", 0, b"20")
+        await until(
+            lambda: (
+                f"the state file {path} cannot be written, retrying until the gateway stops: database is locked" in caplog.text
+            )
+        )
+        lock.close()
+        await until(lambda: positions(path) == ["21"])
+        await until(lambda: f"the state file {path} can be written again" in caplog.text)
+        assert named(gateway, "r").state.error is None
+
+
+async def test_a_file_locked_at_shutdown_is_logged_and_does_not_block(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(path), shutdown_timeout="100ms")
+    gateway = Gateway(from_dict(config, adapters=ADAPTERS), ADAPTERS)
+    task = spawn(gateway.run(), "gateway", log_errors=False)
+    await until(lambda: gateway.ready and path.exists())
+    lock = locked(path)
+    await until(lambda: committed(world.a, "g-r") == 20)
+    gateway.stop()
+    await until(task.done)
+    lock.close()
+    assert task.result().clean
+    assert f"the state file {path} could not be written before the shutdown deadline" in caplog.text
+
+
+async def test_positions_noted_during_a_lock_are_written_at_close(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    checkpoints.record("r", "g", PARTITION, (7,))
+    closing = spawn(checkpoints.close(), "close")
+    await until(lambda: checkpoints._last_write_failed)
+    lock.close()
+    await closing
+    assert positions(tmp_path / "state.db") == ["7"]
+
+
+async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_written(tmp_path: Path, soon: None) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    writer = spawn(checkpoints.run(), "writer")
+    checkpoints.record("r", "g", PARTITION, (7,))
+    await until(lambda: checkpoints._last_write_failed)
+    checkpoints.record("r", "g", PARTITION, (8,))
+    assert checkpoints.load("r", "g", PARTITION) == (8,)
+    lock.close()
+    await until(lambda: positions(tmp_path / "state.db") == ["8"])
+    await cancel(writer)
+    await checkpoints.close()
+
+
+async def test_a_damaged_file_is_named_before_anything_starts(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(path))
+    await run(config)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it to another folder"):
+        await run(config)
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used: .*Move it to another folder"):
+        await run(config)
+
+
+async def test_a_second_gateway_with_the_same_state_file_is_refused(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    fill(world.a, "t", 1, 20)
+    config = world.config(route("r", "a/t", "b/t"), state=str(path))
+    async with running(config):
+        with pytest.raises(ConfigError, match=rf"in use by another gateway \(process {os.getpid()} on .*a state file of its own"):
+            await run(config)
+    assert (await run(config)).clean, "it ends with the one that had it"
+
+
+def test_the_process_that_holds_a_state_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    code = (
+        "import sys, pathlib\nfrom mqbridge.delivery.checkpoint import Checkpoints\n"
+        "held = Checkpoints(pathlib.Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        with pytest.raises(ConfigError, match=rf"in use by another gateway \(process {child.pid} on "):
+            Checkpoints(path)
+        child.kill()
+        child.wait()
+    Checkpoints(path)._close_database()
+
+
+async def test_closing_without_a_deadline_uses_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mqbridge.adapter.tools.deadlines.CLOSE_S", 0.2)
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    checkpoints.record("r", "g", PARTITION, (7,))
+    closing = spawn(checkpoints.close(), "close")
+    await until(closing.done)
+    lock.close()
+    assert "could not be written before the shutdown deadline" in caplog.text
+
+
+def test_a_full_disk_does_not_prevent_locking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock itself needs no disk space."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", full)
+        lock = StateLock(tmp_path / "state.db")
+    with pytest.raises(ConfigError, match=r"in use by another gateway\. "):
+        StateLock(tmp_path / "state.db")
+    lock.release()
+    StateLock(tmp_path / "state.db").release()
+
+
+@pytest.mark.parametrize("what", ["folder", "loop"])
+def test_a_file_system_without_locks_is_logged(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.db"
+    if what == "loop":
+        path.symlink_to(path)
+    else:  # a read-only folder, also for root
+        monkeypatch.setattr("os.open", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(ConfigError, match=f"the state file {path} cannot be used"):
+        Checkpoints(path)
+
+
+def test_a_symbolic_link_locks_the_same_state_file(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "state.db")
+    lock = StateLock(tmp_path / "state.db")
+    with pytest.raises(ConfigError, match="in use by another gateway"):
+        StateLock(tmp_path / "link.db")
+    lock.release()
