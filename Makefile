@@ -80,7 +80,7 @@ check: $(VENV)/.dev ## run ruff, mypy and import rules, check that generated fil
 	$(BIN)/python -m tools.spark_options_page --check
 	$(BIN)/python -m tools.architecture_page --check
 	$(BIN)/python -m tests.fuzz.seeds --check
-	$(BIN)/python -m pytest -q tests/test_imports.py
+	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_tree.py
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
 
