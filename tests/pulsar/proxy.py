@@ -5,7 +5,7 @@ import struct
 from types import TracebackType
 from typing import Self
 
-HEAD = 4
+LENGTH_BYTES = 4
 
 
 class CuttingProxy:
@@ -57,14 +57,14 @@ class CuttingProxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool, pair: set) -> None:
         try:
             while True:
-                head = await reader.readexactly(HEAD)
-                frame = await reader.readexactly(struct.unpack(">I", head)[0])
+                length = await reader.readexactly(LENGTH_BYTES)
+                frame = await reader.readexactly(struct.unpack(">I", length)[0])
                 if answers is self.answers:
                     self.frames += 1
                     if self.frames == self.cut_at:
                         self.cuts += 1
                         break
-                writer.write(head + frame)
+                writer.write(length + frame)
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):
             pass

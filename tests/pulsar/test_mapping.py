@@ -126,7 +126,7 @@ def test_text_that_is_not_utf8_is_a_defect_of_one_message() -> None:
     entry = batch_entry(2)
     bad = b"\x0a\x08\x0a\x02a\xff\x12\x02bb\x18\x01"
     good = SingleMessageMetadata(payload_size=1).SerializeToString()
-    entry.payload = b"".join(len(head).to_bytes(4, "big") + head + b"x" for head in (bad, good))
+    entry.payload = b"".join(len(single).to_bytes(4, "big") + single + b"x" for single in (bad, good))
     first, second = decode(entry)
     assert (first.defect, first.payload) == ("its key or its properties are not UTF-8", b"x")
     assert second.defect is None

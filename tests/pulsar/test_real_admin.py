@@ -84,23 +84,23 @@ async def test_subscriptions_and_their_positions(admin, client, subscribe, pulsa
     name = parse_topic(topic)
     producer = client.producer(topic)
     receipts = [await producer.send(MessageMetadata(publish_time=1_700_000_000_000 + n * 1000), b"%d" % n) for n in range(10)]
-    places = [(receipt.ledger, receipt.entry) for receipt in receipts]
+    positions = [(receipt.ledger, receipt.entry) for receipt in receipts]
     await admin.create_subscription(name, "end")
-    await admin.create_subscription(name, "here / there", places[4])
+    await admin.create_subscription(name, "here / there", positions[4])
     assert await admin.subscriptions(name) == ["end", "here / there"]
     assert (await admin.stats(name)).backlog == {"end": 0, "here / there": 6}
-    await admin.reset_to(name, "end", places[7])
+    await admin.reset_to(name, "end", positions[7])
     consumer = await subscribe(topic, "end")
     assert numbers(await take(consumer, 3)) == [7, 8, 9]
     other = "here / there"
     await admin.reset_to_time(name, other, 1_700_000_008_000)
     assert (await admin.stats(name)).backlog[other] == 2
-    await admin.reset_to(name, other, places[0])
+    await admin.reset_to(name, other, positions[0])
     await admin.skip(name, other, 3)
-    assert (await admin.mark_delete_positions(name))[other] == places[2]
+    assert (await admin.mark_delete_positions(name))[other] == positions[2]
     await admin.expire(name, other, 60)
     await admin.skip_all(name, other)
-    assert (await admin.mark_delete_positions(name))[other] == places[9]
+    assert (await admin.mark_delete_positions(name))[other] == positions[9]
     await admin.delete_subscription(name, other)
     with pytest.raises(ServerRefused):
         await admin.delete_subscription(name, "end")

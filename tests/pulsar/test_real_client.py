@@ -255,13 +255,13 @@ async def test_shared_consumers_divide_the_entries(pulsar, client, subscribe):
     await send_all(producer, 0, 200)
     found: list[list[int]] = [[], []]
 
-    async def read(place: int) -> None:
+    async def read(index: int) -> None:
         while True:
-            entry = await consumers[place].receive()
-            found[place] += numbers([entry])
-            consumers[place].acknowledge((entry.ledger, entry.entry))
+            entry = await consumers[index].receive()
+            found[index] += numbers([entry])
+            consumers[index].acknowledge((entry.ledger, entry.entry))
 
-    readers = [asyncio.ensure_future(read(place)) for place in range(2)]
+    readers = [asyncio.ensure_future(read(index)) for index in range(2)]
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while len(found[0]) + len(found[1]) < 200:
             await asyncio.sleep(0.01)
@@ -282,14 +282,14 @@ async def test_key_shared_keeps_a_key_with_one_consumer(pulsar, client, subscrib
     total = 0
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while total < 200:
-            for place, consumer in enumerate(consumers):
+            for index, consumer in enumerate(consumers):
                 while (entry := consumer.take()) is not None:
-                    owners.setdefault(entry.metadata.partition_key, set()).add(place)
+                    owners.setdefault(entry.metadata.partition_key, set()).add(index)
                     consumer.acknowledge((entry.ledger, entry.entry))
                     total += 1
             await asyncio.sleep(0.01)
     assert len(owners) == 20
-    assert all(len(places) == 1 for places in owners.values())
+    assert all(len(indexes) == 1 for indexes in owners.values())
     await producer.close()
 
 

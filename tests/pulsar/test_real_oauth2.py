@@ -29,14 +29,16 @@ class Issuer:
         self._server, self.asked, self.url, self.lives_s = server, 0, "", 3600
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+        header = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"content-length: (\d+)", header, re.IGNORECASE)
         assert length is not None
         form = parse_qs((await reader.readexactly(int(length[1]))).decode())
         self.asked += 1
         good = form == {"grant_type": ["client_credentials"], "client_id": [APP], "client_secret": [CLIENT_SECRET]}
-        said = {"access_token": self._server.token(APP, self.lives_s), "expires_in": self.lives_s} if good else {"error": "no"}
-        body = orjson.dumps(said)
+        response = (
+            {"access_token": self._server.token(APP, self.lives_s), "expires_in": self.lives_s} if good else {"error": "no"}
+        )
+        body = orjson.dumps(response)
         status = "200 OK" if good else "401 Unauthorized"
         writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         await writer.drain()

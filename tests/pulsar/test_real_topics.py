@@ -43,8 +43,8 @@ async def test_producers_and_consumers_use_new_partitions(pulsar, client):
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while producer.partitions < 5 or len(consumer.consumers) < 5:
             await asyncio.sleep(0.01)
-    placed = await asyncio.gather(*[producer.send(b"%d" % number, key=key) for number, key in enumerate(keys)])
-    assert [each.partition for each in placed] == [java_string_hash(key) % 5 for key in keys]
+    receipts = await asyncio.gather(*[producer.send(b"%d" % number, key=key) for number, key in enumerate(keys)])
+    assert [each.partition for each in receipts] == [java_string_hash(key) % 5 for key in keys]
     assert sorted(map(int, await collect(consumer, 40))) == list(range(40))
     await producer.close()
     await consumer.close()
@@ -94,15 +94,15 @@ async def test_batches_by_key_suit_key_shared_consumers(pulsar, client, subscrib
     total = 0
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while total < 200:
-            for place, consumer in enumerate(consumers):
+            for index, consumer in enumerate(consumers):
                 while (entry := consumer.take()) is not None:
                     for payload in payloads(entry):
-                        owners.setdefault(int(payload) % 10, set()).add(place)
+                        owners.setdefault(int(payload) % 10, set()).add(index)
                         total += 1
                     consumer.acknowledge(entry.id)
             await asyncio.sleep(0.01)
     assert len(owners) == 10
-    assert all(len(places) == 1 for places in owners.values())
+    assert all(len(indexes) == 1 for indexes in owners.values())
     await producer.close()
 
 

@@ -112,7 +112,7 @@ async def test_the_route_waits_for_a_subscription_and_pauses_without_it(
 
 
 @pytest.mark.parametrize(
-    ("target", "strict_code", "code", "said"),
+    ("target", "strict_code", "code", "expected"),
     [
         ({}, 3, 3, "has no subscription and no retention"),
         ({"unread": "may_be_deleted"}, 0, 0, "no problems"),
@@ -120,7 +120,7 @@ async def test_the_route_waits_for_a_subscription_and_pauses_without_it(
     ],
 )
 def test_check_connect(
-    pulsar: Pulsar, namespace: str, tmp_path: Path, target: dict[str, Any], strict_code: int, code: int, said: str
+    pulsar: Pulsar, namespace: str, tmp_path: Path, target: dict[str, Any], strict_code: int, code: int, expected: str
 ) -> None:
     fill(tmp_path, 1)
     file = tmp_path / "gateway.yaml"
@@ -130,11 +130,11 @@ def test_check_connect(
             pulsar.create_topic(topic, 2, namespace=namespace)
         file.write_text(yaml.safe_dump(configuration(pulsar, tmp_path, {"topic": full, **target})))
         found, output = mqbridge("check", "--connect", str(file))
-        assert (found, said in output.replace("\n", " ")) == (code, True), output
+        assert (found, expected in output.replace("\n", " ")) == (code, True), output
         assert mqbridge("check", "--connect", "--strict", str(file))[0] == strict_code
         if topic == "existing" and "create" not in target:
             found, output = mqbridge("run", str(file), "--until-idle", "0.2")
-            assert (found, said in output) == (code, code == 3), output
+            assert (found, expected in output) == (code, code == 3), output
 
 
 def test_warnings_are_errors_with_strict(pulsar: Pulsar, namespace: str, tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ class JavaMember:
         return [self._read(line) for line in self.program.lines() if "done" in line]
 
     def _read(self, line: Line) -> Handled:
-        number, place, batch = sequence(body(line)), line["id"], line["id"]["batchSize"] or -1
+        number, message_id, batch = sequence(body(line)), line["id"], line["id"]["batchSize"] or -1
         redelivered, done = line["redeliveryCount"], line["done"]
-        return Handled(line["at"], number, self._name, line["key"], place["partition"], redelivered, done, batch)
+        return Handled(line["at"], number, self._name, line["key"], message_id["partition"], redelivered, done, batch)
 
     async def leave(self) -> None:
         """Stop the program: it acknowledges the handled messages and closes its consumer."""
@@ -194,7 +194,7 @@ class Group:
             path = name.replace("://", "/")
             topic = self.pulsar.admin("GET", f"{path}/internalStats")
             cursor = topic["cursors"].get(SUBSCRIPTION)
-            if cursor and cursor["waitingReadOp"] and _place(cursor["readPosition"]) <= _place(topic["lastConfirmedEntry"]):
+            if cursor and cursor["waitingReadOp"] and _position(cursor["readPosition"]) <= _position(topic["lastConfirmedEntry"]):
                 self.pulsar.admin("PUT", f"{path}/unload")
 
     def _stats(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ async def group(
         await made.close()
 
 
-def _place(text: str) -> tuple[int, ...]:
+def _position(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(":")))
 
 

@@ -271,5 +271,5 @@ async def test_java_and_we_choose_the_same_partition_for_a_key(pulsar: Pulsar) -
     await client.close()
     theirs = await run_java("PulsarProduce", url=pulsar.service_url, topic=topic, messages=count, size=8, key="k{n}", print=True)
     assert {f"k{line['seq']}": line["id"]["partition"] for line in theirs} == {
-        key: placed.partition for key, placed in ours.items()
+        key: receipt.partition for key, receipt in ours.items()
     }

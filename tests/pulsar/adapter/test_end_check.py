@@ -35,7 +35,7 @@ async def lane(broker: Broker):
     await client.close()
 
 
-async def turn() -> None:
+async def iterate() -> None:
     """Let all callbacks and tasks run that wait for nothing else."""
     for _ in range(10):
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def receive(lane: PulsarLane) -> tuple[int, int]:
 async def test_receiving_sends_no_request_for_the_end(broker: Broker, lane: PulsarLane):
     for entry in range(100):
         waiting = asyncio.ensure_future(receive(lane))
-        await turn()
+        await iterate()
         broker.link.message(0, 1, entry, b"x")
         assert await waiting == (1, entry)
     assert broker.asked[LAST] == []
@@ -87,7 +87,7 @@ def test_an_idle_lane_sends_only_pings(kind: int):
 
 async def test_a_lane_is_caught_up_only_after_it_was_asked(broker: Broker, lane: PulsarLane):
     waiting = asyncio.ensure_future(receive(lane))
-    await turn()
+    await iterate()
     assert not lane.caught_up
     assert await lane.confirm_caught_up()
     assert lane.caught_up
@@ -196,7 +196,7 @@ async def _feeding(broker: Broker, reader: RangeReader, count: int):
         await until(lambda: bool(broker.asked[BaseCommand.FLOW]))
         for entry in range(count):
             broker.link.message(broker.asked[BaseCommand.SUBSCRIBE][0].consumer_id, 1, entry, b"x")
-            await turn()
+            await iterate()
 
     feeding = asyncio.ensure_future(feed())
     async for batch in reader.batches():

@@ -137,7 +137,9 @@ async def test_a_message_that_was_given_up_late_moves_nothing(senders: Senders, 
     """Chunks of an incomplete message are delivered after entries with later ids."""
     first = await senders.resumed()
     if stored:
-        assert not (await first.send(0, Share(Batch.of([Message(b"0", position=place) for place in stored], SOURCE)))).failures
+        assert not (
+            await first.send(0, Share(Batch.of([Message(b"0", position=position) for position in stored], SOURCE)))
+        ).failures
     await first.close()
     metadata, payload, _ = batch([b"1", b"2"])
     entries = [Entry(metadata, payload, ledger=7, entry=10 + 3 * number) for number in range(3)]

@@ -57,12 +57,12 @@ def test_ledgers_of_unknown_size_are_one_unit(begin: Position, end: Position, ex
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.data())
 def test_every_entry_of_the_range_is_one_unit(sizes: list[int], data: Any) -> None:
     entries = {2 * number + 1: size for number, size in enumerate(sizes)}
-    places = [(ledger, number, 0) for ledger, size in entries.items() for number in range(size)]
+    positions = [(ledger, number, 0) for ledger, size in entries.items() for number in range(size)]
     last = max(entries)
-    ends = [*places, (last, sizes[-1], 0)]
+    ends = [*positions, (last, sizes[-1], 0)]
     begin, end = sorted(data.draw(st.tuples(st.sampled_from(ends), st.sampled_from(ends))))
     unit_ranges = unit_ranges_between(begin, end, entries)
-    within = [place for place in places if begin <= place < end]
+    within = [position for position in positions if begin <= position < end]
     assert [position_after(unit_ranges, unit, end) for unit in range(count_units(unit_ranges))] == within
 
 

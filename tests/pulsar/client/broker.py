@@ -43,10 +43,10 @@ class Link(ServerLink):
 
     def message(self, consumer_id: int, ledger: int, entry: int, payload: bytes, **more: Any) -> None:
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **more.pop("metadata", {}))
-        head = encode_entry_prefix(metadata, payload)
-        said = pb.CommandMessage(consumer_id=consumer_id, message_id=ids.message_id(ledger, entry), **more)
-        command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
-        self.send_bytes(encode_frame_prefix(command, len(head) + len(payload)) + head + payload)
+        prefix = encode_entry_prefix(metadata, payload)
+        message = pb.CommandMessage(consumer_id=consumer_id, message_id=ids.message_id(ledger, entry), **more)
+        command = BaseCommand(type=BaseCommand.MESSAGE, message=message)
+        self.send_bytes(encode_frame_prefix(command, len(prefix) + len(payload)) + prefix + payload)
 
 
 class Broker:
@@ -104,9 +104,9 @@ class Broker:
 
     def store(self, link: Link, frame: Frame) -> None:
         asked = frame.command.send
-        place = ids.message_id(1, self.entries)
+        message_id = ids.message_id(1, self.entries)
         self.entries += 1
-        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=place)
+        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=message_id)
         link.send(send_receipt=receipt)
 
 

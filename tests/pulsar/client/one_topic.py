@@ -203,9 +203,9 @@ class OneTopic(Broker):
 
     def send_entry(self, link: Link, consumer: int, epoch: int | None, entry: int) -> None:
         payload = b"%d" % entry + bytes(self.sizes[entry])
-        place = (self.ledger, entry) if self.persistent else (0, 0)
+        position = (self.ledger, entry) if self.persistent else (0, 0)
         more = {} if epoch is None else {"consumer_epoch": epoch}
-        link.message(consumer, *place, payload, **more)
+        link.message(consumer, *position, payload, **more)
 
     def _redeliver(self, link: Link, frame: Frame) -> None:
         """Redeliver. Entries that are already being read come first and with the new epoch, before the unacknowledged ones."""
@@ -265,10 +265,10 @@ class OneTopic(Broker):
         asked = frame.command.getLastMessageId
         known = self.live(link)
         cursor = known.begin - 1 if self.reads and known is not None else self.cursor
-        place = (self.ledger, self.length - 1) if self.persistent else (-1, -1)
+        position = (self.ledger, self.length - 1) if self.persistent else (-1, -1)
         body = pb.CommandGetLastMessageIdResponse(
             request_id=asked.request_id,
-            last_message_id=ids.message_id(*place),
+            last_message_id=ids.message_id(*position),
             consumer_mark_delete_position=ids.message_id(self.ledger, cursor),
         )
         link.send(getLastMessageIdResponse=body)

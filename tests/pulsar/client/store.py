@@ -88,13 +88,13 @@ class Store(Broker):
         else:
             link.drop()
 
-    def _say(self, link: Link, **command: object) -> None:
+    def _send(self, link: Link, **command: object) -> None:
         if not self.drop_answers:
             link.send(**command)
 
     def _welcome(self, link: Link, _: Frame) -> None:
-        said = pb.CommandConnected(server_version="store", protocol_version=21, max_message_size=self.max_message_size)
-        self._say(link, connected=said)
+        connected = pb.CommandConnected(server_version="store", protocol_version=21, max_message_size=self.max_message_size)
+        self._send(link, connected=connected)
 
     # --- producers --------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Store(Broker):
         self.names[link, asked.producer_id] = (asked.topic, name)
         last = self.highest.get((asked.topic, name), -1)
         answer = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name=name, last_sequence_id=last)
-        self._say(link, producer_success=answer)
+        self._send(link, producer_success=answer)
 
     def _on_send(self, link: Link, frame: Frame) -> None:
         asked = frame.command.send
@@ -113,13 +113,13 @@ class Store(Broker):
         assert (metadata.producer_name, metadata.sequence_id) == (name, asked.sequence_id)
         last_chunk = not asked.is_chunk or metadata.chunk_id == metadata.num_chunks_from_msg - 1
         duplicate = self.deduplicate and last_chunk and asked.sequence_id <= self.highest.get(key, -1)
-        place = ids.message_id(-1, -1) if duplicate else ids.message_id(LEDGER, len(log))
+        message_id = ids.message_id(-1, -1) if duplicate else ids.message_id(LEDGER, len(log))
         if not duplicate:
             log.append(frame.data[frame.entry_offset :])
             if last_chunk:
                 self.highest[key] = max(asked.sequence_id, asked.highest_sequence_id)
-        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=place)
-        self._say(link, send_receipt=receipt)
+        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=message_id)
+        self._send(link, send_receipt=receipt)
         self._dispatch()
 
     # --- consumers --------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Store(Broker):
         start = cursor.mark if asked.durable else max(0, ids.entry_id(asked.start_message_id)[1])
         shared = asked.subType == pb.CommandSubscribe.Shared
         self.readers.append(Reader(link, asked.consumer_id, asked.topic, cursor, start, shared=shared))
-        self._say(link, success=pb.CommandSuccess(request_id=asked.request_id))
+        self._send(link, success=pb.CommandSuccess(request_id=asked.request_id))
 
     def _reader(self, link: Link, consumer_id: int) -> Reader:
         (found,) = [each for each in self.readers if each.link is link and each.id == consumer_id]
@@ -152,22 +152,22 @@ class Store(Broker):
 
     def _deliver(self, reader: Reader, entry: int, data: bytes) -> None:
         reader.permits -= decode_entry(data).count
-        said = pb.CommandMessage(consumer_id=reader.id, message_id=ids.message_id(LEDGER, entry))
-        command = BaseCommand(type=BaseCommand.MESSAGE, message=said)
+        message = pb.CommandMessage(consumer_id=reader.id, message_id=ids.message_id(LEDGER, entry))
+        command = BaseCommand(type=BaseCommand.MESSAGE, message=message)
         if not self.drop_answers:
             reader.link.loop.call_soon(reader.link.send_bytes, encode_frame_prefix(command, len(data)) + data)
 
     def _on_ack(self, link: Link, frame: Frame) -> None:
         asked = frame.command.ack
         cursor = self._reader(link, asked.consumer_id).cursor
-        for place in asked.message_id:
+        for message_id in asked.message_id:
             if asked.ack_type == pb.CommandAck.Cumulative:
-                for entry in range(cursor.mark, ids.entry_id(place)[1] + 1):
+                for entry in range(cursor.mark, ids.entry_id(message_id)[1] + 1):
                     cursor.acknowledge(entry)
-            elif not place.ack_set:
-                cursor.acknowledge(ids.entry_id(place)[1])
+            elif not message_id.ack_set:
+                cursor.acknowledge(ids.entry_id(message_id)[1])
         if asked.HasField("request_id"):
-            self._say(link, ackResponse=pb.CommandAckResponse(consumer_id=asked.consumer_id, request_id=asked.request_id))
+            self._send(link, ackResponse=pb.CommandAckResponse(consumer_id=asked.consumer_id, request_id=asked.request_id))
 
     def _on_last(self, link: Link, frame: Frame) -> None:
         asked = frame.command.getLastMessageId
@@ -177,7 +177,7 @@ class Store(Broker):
             last_message_id=ids.message_id(LEDGER, len(self.logs[reader.topic]) - 1),
             consumer_mark_delete_position=ids.message_id(LEDGER, reader.cursor.mark - 1),
         )
-        self._say(link, getLastMessageIdResponse=answer)
+        self._send(link, getLastMessageIdResponse=answer)
 
     def _on_seek(self, link: Link, frame: Frame) -> None:
         """Move the cursor and forget individual acknowledgements, as brokers do."""
@@ -185,14 +185,14 @@ class Store(Broker):
         reader = self._reader(link, asked.consumer_id)
         reader.cursor.mark = reader.next = max(0, ids.entry_id(asked.message_id)[1])
         reader.cursor.acked.clear()
-        self._say(link, success=pb.CommandSuccess(request_id=asked.request_id))
+        self._send(link, success=pb.CommandSuccess(request_id=asked.request_id))
         self._dispatch()
 
     def _on_redeliver(self, link: Link, frame: Frame) -> None:
         asked = frame.command.redeliverUnacknowledgedMessages
         reader = self._reader(link, asked.consumer_id)
         if reader.shared:
-            reader.again += sorted(ids.entry_id(place)[1] for place in asked.message_ids)
+            reader.again += sorted(ids.entry_id(message_id)[1] for message_id in asked.message_ids)
         else:
             reader.next = reader.cursor.mark
         self._dispatch()
@@ -207,7 +207,7 @@ class Store(Broker):
         answer = pb.CommandGetOrCreateSchemaResponse(
             request_id=asked.request_id, schema_version=known.index(asked.schema).to_bytes(8, "big")
         )
-        self._say(link, getOrCreateSchemaResponse=answer)
+        self._send(link, getOrCreateSchemaResponse=answer)
 
     def _on_schema(self, link: Link, frame: Frame) -> None:
         asked = frame.command.getSchema
@@ -215,9 +215,9 @@ class Store(Broker):
         answer = pb.CommandGetSchemaResponse(
             request_id=asked.request_id, schema=self.schemas[asked.topic][newest], schema_version=newest.to_bytes(8, "big")
         )
-        self._say(link, getSchemaResponse=answer)
+        self._send(link, getSchemaResponse=answer)
 
     def _on_close_consumer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.close_consumer
         self.readers = [each for each in self.readers if each.link is not link or each.id != asked.consumer_id]
-        self._say(link, success=pb.CommandSuccess(request_id=asked.request_id))
+        self._send(link, success=pb.CommandSuccess(request_id=asked.request_id))

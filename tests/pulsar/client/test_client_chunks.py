@@ -94,8 +94,8 @@ async def test_chunks_without_receipts_are_sent_again_after_a_lost_connection(br
 async def test_a_chunk_that_is_refused_ends_its_message_and_no_other(broker: Broker, client, entries):
     def refuse(link, frame):
         asked = frame.command.send
-        said = pb.CommandSendError(producer_id=0, sequence_id=asked.sequence_id, error=pb.NotAllowedError, message="no")
-        link.send(send_error=said)
+        error = pb.CommandSendError(producer_id=0, sequence_id=asked.sequence_id, error=pb.NotAllowedError, message="no")
+        link.send(send_error=error)
 
     broker.on[BaseCommand.SEND] = in_turn(broker.store, refuse, broker.store)
     producer = client.producer(TOPIC, CHUNKED)
@@ -117,15 +117,15 @@ class Sender:
     def __init__(self, broker: Broker) -> None:
         self.broker, self.next = broker, 0
 
-    def chunk(self, uuid: str, number: int, place: int | None = None, **more) -> int:
-        at = self.next if place is None else place
+    def chunk(self, uuid: str, number: int, entry: int | None = None, **more) -> int:
+        at = self.next if entry is None else entry
         self.next = max(self.next, at + 1)
         metadata = {"uuid": uuid, "chunk_id": number, "num_chunks_from_msg": 3, "total_chunk_msg_size": 9}
         self.broker.link.message(0, 1, at, f"{uuid}-{number}".encode(), metadata=metadata, **more)
         return at
 
-    def plain(self, payload: bytes, place: int | None = None) -> None:
-        at = self.next if place is None else place
+    def plain(self, payload: bytes, entry: int | None = None) -> None:
+        at = self.next if entry is None else entry
         self.next = max(self.next, at + 1)
         self.broker.link.message(0, 1, at, payload)
 
@@ -188,8 +188,8 @@ async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_s
     assert (await consumer.receive()).payload == b"a-0a-1a-2"
     broker.link.drop()
     await until(lambda: consumer.registrations == 2)
-    for place, (uuid, number) in enumerate(order):
-        sender.chunk(uuid, number, place)
+    for entry, (uuid, number) in enumerate(order):
+        sender.chunk(uuid, number, entry)
     sender.chunk("b", 2)
     assert (await consumer.receive()).payload == b"b-0b-1b-2"
     assert consumer.queued == 0
@@ -209,10 +209,10 @@ async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_redel
     broker.asked[BaseCommand.ACK].clear()
     broker.link.drop()
     await until(lambda: consumer.registrations == 2)
-    for place, (uuid, number) in enumerate(order):
-        sender.chunk(uuid, number, place)
+    for entry, (uuid, number) in enumerate(order):
+        sender.chunk(uuid, number, entry)
     await until(lambda: (False, [1, 2, 3]) in acknowledged(broker))
-    individual = [places for cumulative, places in acknowledged(broker) if not cumulative]
+    individual = [entries for cumulative, entries in acknowledged(broker) if not cumulative]
     assert individual == [[1, 2, 3]], "b is not complete, and nobody has acknowledged c"
     await consumer.close()
 
@@ -229,8 +229,8 @@ async def test_a_reader_resumes_at_the_first_chunk_of_the_oldest_open_message(br
     await until(lambda: reader.registrations == 2)
     asked = broker.asked[BaseCommand.SUBSCRIBE][-1]
     assert ids.entry_id(asked.start_message_id) == (1, 1)
-    for place, (uuid, number) in enumerate(order, 1):
-        sender.chunk(uuid, number, place)
+    for entry, (uuid, number) in enumerate(order, 1):
+        sender.chunk(uuid, number, entry)
     sender.chunk("b", 2)
     assert (await reader.receive()).payload == b"b-0b-1b-2"
     broker.link.drop()
@@ -251,8 +251,8 @@ async def test_repeated_chunks_of_a_joined_message_are_acknowledged_undelivered(
 
     def last(link, frame):
         request_id = frame.command.getLastMessageId.request_id
-        place = ids.message_id(1, 4)
-        link.send(getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(last_message_id=place, request_id=request_id))
+        message_id = ids.message_id(1, 4)
+        link.send(getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(last_message_id=message_id, request_id=request_id))
 
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = last
     assert not await consumer.has_more()
@@ -409,8 +409,8 @@ async def test_after_a_redelivery_an_earlier_defective_entry_delays_no_acknowled
     assert [await take(consumer) for _ in range(2)] == [(1, False), (0, True)]
     consumer.redeliver()
     await until(lambda: consumer.registrations == 2)
-    for place in range(3):
-        sender.chunk("a", place, place, consumer_epoch=1)
+    for number in range(3):
+        sender.chunk("a", number, number, consumer_epoch=1)
     assert await take(consumer) == (2, False)
     consumer.acknowledge_up_to((1, 2))
     await consumer.close()
@@ -546,9 +546,9 @@ async def test_a_reader_disconnected_twice_resumes_at_the_first_chunk_again(brok
     sender.chunk("a", 0)
     sender.plain(b"later")
     assert [await take(consumer) for _ in range(2)] == [(0, False), (2, False)]
-    for sessions in (2, 3):
+    for registrations in (2, 3):
         broker.link.drop()
-        await until(lambda wanted=sessions: consumer.registrations == wanted)
+        await until(lambda wanted=registrations: consumer.registrations == wanted)
     starts = [ids.entry_id(asked.start_message_id) for asked in broker.asked[BaseCommand.SUBSCRIBE]]
     assert starts == [(1, 0), (1, 1), (1, 1)]
     await consumer.close()

@@ -170,14 +170,14 @@ async def test_acknowledging(broker: Broker, client, code: Code, kind: int):
         ack = frame.command.ack
         if ack.HasField("request_id"):
             error = code.number if asked(broker, BaseCommand.ACK) == 1 else None
-            said = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id, error=error, message="no")
-            link.send(ackResponse=said)
+            response = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id, error=error, message="no")
+            link.send(ackResponse=response)
 
     broker.on[BaseCommand.ACK] = answer
     consumer = await client.consumer(TOPIC, Subscription("s", kind))
     broker.link.message(0, 1, 0, b"x")
-    place = (await consumer.receive()).id
-    consumer.acknowledge(place) if kind == Types.Shared else consumer.acknowledge_up_to(place)
+    entry_id = (await consumer.receive()).id
+    consumer.acknowledge(entry_id) if kind == Types.Shared else consumer.acknowledge_up_to(entry_id)
     with pytest.raises(ServerRefused, match=code.name) as caught:
         await consumer.confirm_acks()
     assert (caught.value.failure, caught.value.code) == (code.failure, code.number)

@@ -25,15 +25,17 @@ from tests.pulsar.client.broker import Broker, Link, silent
 TOPIC = "persistent://public/default/t"
 
 
-def command(**said) -> bytes:
-    ((name, body),) = said.items()
+def command(**fields) -> bytes:
+    ((name, body),) = fields.items()
     return encode_command(BaseCommand(type=BaseCommand.DESCRIPTOR.fields_by_name[name].number, **{name: body}))
 
 
 def message(**metadata) -> bytes:
-    head = encode_entry_prefix(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **metadata), b"hello")
-    said = pb.CommandMessage(consumer_id=1, message_id=ids.message_id(1, 2), ack_set=[5])
-    return encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 5) + head + b"hello"
+    prefix = encode_entry_prefix(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **metadata), b"hello")
+    command_message = pb.CommandMessage(consumer_id=1, message_id=ids.message_id(1, 2), ack_set=[5])
+    return (
+        encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=command_message), len(prefix) + 5) + prefix + b"hello"
+    )
 
 
 WHOLE = [

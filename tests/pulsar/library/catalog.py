@@ -36,8 +36,8 @@ class Catalog:
 
     def _connect(self, link, _):
         flags = pb.FeatureFlags(supports_topic_watchers=self.watches)
-        said = pb.CommandConnected(server_version="x", protocol_version=21, max_message_size=1 << 20, feature_flags=flags)
-        link.send(connected=said)
+        connected = pb.CommandConnected(server_version="x", protocol_version=21, max_message_size=1 << 20, feature_flags=flags)
+        link.send(connected=connected)
 
     def _subscribe(self, link, frame):
         asked = frame.command.subscribe
@@ -50,36 +50,36 @@ class Catalog:
 
     def _metadata(self, link, frame):
         asked = frame.command.partitionMetadata
-        said = pb.CommandPartitionedTopicMetadataResponse(request_id=asked.request_id)
+        metadata = pb.CommandPartitionedTopicMetadataResponse(request_id=asked.request_id)
         if asked.topic in self.counts:
-            said.response, said.partitions = said.Success, self.counts[asked.topic]
+            metadata.response, metadata.partitions = metadata.Success, self.counts[asked.topic]
         else:
-            said.response, said.error, said.message = said.Failed, pb.TopicNotFound, ""
-        link.send(partitionMetadataResponse=said)
+            metadata.response, metadata.error, metadata.message = metadata.Failed, pb.TopicNotFound, ""
+        link.send(partitionMetadataResponse=metadata)
 
     def _list(self, link, frame):
         asked = frame.command.getTopicsOfNamespace
         told = topics_hash(self.names)
         same = asked.topics_hash == told
-        said = pb.CommandGetTopicsOfNamespaceResponse(
+        response = pb.CommandGetTopicsOfNamespaceResponse(
             request_id=asked.request_id, topics=[] if same else self.names, topics_hash=told, changed=not same
         )
-        link.send(getTopicsOfNamespaceResponse=said)
+        link.send(getTopicsOfNamespaceResponse=response)
 
     def _watch(self, link, frame):
         asked = frame.command.watchTopicList
         told = topics_hash(self.names)
         names = [] if asked.topics_hash == told else self.names
-        said = pb.CommandWatchTopicListSuccess(
+        response = pb.CommandWatchTopicListSuccess(
             request_id=asked.request_id, watcher_id=asked.watcher_id, topic=names, topics_hash=told
         )
-        link.send(watchTopicListSuccess=said)
+        link.send(watchTopicListSuccess=response)
 
     def report(self, watcher_id: int, added: list[str], removed: list[str]) -> None:
-        said = pb.CommandWatchTopicUpdate(
+        update = pb.CommandWatchTopicUpdate(
             watcher_id=watcher_id, new_topics=added, deleted_topics=removed, topics_hash=topics_hash(self.names)
         )
-        self.broker.link.send(watchTopicUpdate=said)
+        self.broker.link.send(watchTopicUpdate=update)
 
 
 @pytest.fixture

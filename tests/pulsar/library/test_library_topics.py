@@ -53,9 +53,9 @@ async def test_messages_are_batched_into_entries(catalog, client, stored):
     catalog.counts[TOPIC] = 0
     producer = await open_topic_producer(client, TOPIC, batching=Batching(max_messages=3))
     sent = [producer.send(b"%d" % number, properties=(("n", str(number)),)) for number in range(7)]
-    placed = await asyncio.gather(*sent)
+    receipts = await asyncio.gather(*sent)
     assert [[payload for _, payload in parts] for _, _, parts in stored] == [[b"0", b"1", b"2"], [b"3", b"4", b"5"], [b"6"]]
-    assert [(each.entry, each.batch_index, each.partition) for each in placed[2:5]] == [(0, 2, -1), (1, 0, -1), (1, 1, -1)]
+    assert [(each.entry, each.batch_index, each.partition) for each in receipts[2:5]] == [(0, 2, -1), (1, 0, -1), (1, 1, -1)]
     assert stored[0][2][1][0].properties[0].value == "1"
     await producer.close()
 
@@ -88,21 +88,21 @@ async def test_delayed_and_numbered_messages_are_sent_alone_and_in_order(catalog
         producer.send(b"2"),
         producer.send(b"3", sequence_id=90),
     ]
-    placed = await asyncio.gather(*sent)
+    receipts = await asyncio.gather(*sent)
     assert [metadata.HasField("num_messages_in_batch") for _, metadata, _ in stored] == [True, False, True, False]
     later, own = stored[1][1], stored[3][1]
     assert (later.deliver_at_time, later.event_time, later.null_value, own.sequence_id) == (77, 5, True, 90)
-    assert [each.batch_index for each in placed] == [0, -1, 0, -1]
+    assert [each.batch_index for each in receipts] == [0, -1, 0, -1]
     await producer.close()
 
 
 async def test_a_failed_batch_fails_all_its_messages(catalog, broker, client):
     def refuse(link, frame):
         asked = frame.command.send
-        said = pb.CommandSendError(
+        error = pb.CommandSendError(
             producer_id=asked.producer_id, sequence_id=asked.highest_sequence_id, error=pb.NotAllowedError, message="no"
         )
-        link.send(send_error=said)
+        link.send(send_error=error)
 
     catalog.counts[TOPIC] = 0
     broker.on[BaseCommand.SEND] = in_turn(refuse, broker.store)
@@ -120,10 +120,10 @@ async def test_keys_choose_partitions_and_other_messages_go_round_robin(catalog,
     catalog.counts[TOPIC] = 3
     producer = await open_topic_producer(client, TOPIC, key_hash=name, batching=Batching(max_messages=2))
     keys = [f"key-{number}" for number in range(12)]
-    placed = await asyncio.gather(*[producer.send(b"x", key=key) for key in keys])
-    assert [each.partition for each in placed] == [function(key) % 3 for key in keys]
-    placed = await asyncio.gather(*[producer.send(b"x") for _ in range(12)])
-    assert {each.partition for each in placed} == {0, 1, 2}
+    receipts = await asyncio.gather(*[producer.send(b"x", key=key) for key in keys])
+    assert [each.partition for each in receipts] == [function(key) % 3 for key in keys]
+    receipts = await asyncio.gather(*[producer.send(b"x") for _ in range(12)])
+    assert {each.partition for each in receipts} == {0, 1, 2}
     await producer.close()
 
 
@@ -225,8 +225,8 @@ def close(broker):
 
     def tell(topic: str) -> None:
         asked = [each for each in broker.asked[BaseCommand.SUBSCRIBE] if each.topic == topic][-1]
-        said = pb.CommandCloseConsumer(consumer_id=asked.consumer_id, request_id=ids.NO_REQUEST)
-        broker.link.send(close_consumer=said)
+        command = pb.CommandCloseConsumer(consumer_id=asked.consumer_id, request_id=ids.NO_REQUEST)
+        broker.link.send(close_consumer=command)
 
     return tell
 
@@ -361,16 +361,16 @@ async def test_without_watches_the_topic_list_is_polled(catalog, broker, client)
 
 
 async def test_schemas_are_fetched_and_registered(broker, client):
-    def fetch(**said):
+    def fetch(**fields):
         def give(link, frame):
-            link.send(getSchemaResponse=pb.CommandGetSchemaResponse(request_id=frame.command.getSchema.request_id, **said))
+            link.send(getSchemaResponse=pb.CommandGetSchemaResponse(request_id=frame.command.getSchema.request_id, **fields))
 
         return give
 
-    def register(**said):
+    def register(**fields):
         def give(link, frame):
             request_id = frame.command.getOrCreateSchema.request_id
-            link.send(getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(request_id=request_id, **said))
+            link.send(getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(request_id=request_id, **fields))
 
         return give
 

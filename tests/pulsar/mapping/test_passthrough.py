@@ -33,8 +33,8 @@ def metadata_of(pairs: Sequence[tuple[str, str]] = (), **fields: Any) -> SingleM
 
 
 def entry_of(*messages: tuple[SingleMessageMetadata, bytes], **metadata: Any) -> Entry:
-    head = MessageMetadata(publish_time=2, num_messages_in_batch=len(messages), **metadata)
-    return Entry(head, join_batch(messages), ledger=3, entry=7)
+    whole = MessageMetadata(publish_time=2, num_messages_in_batch=len(messages), **metadata)
+    return Entry(whole, join_batch(messages), ledger=3, entry=7)
 
 
 _pairs = st.lists(st.tuples(st.sampled_from(["a", "b", "$msgType$", "straße", "n" * 130]), text | st.just("v" * 200)), max_size=4)

@@ -35,10 +35,10 @@ async def test_the_next_address_is_tried_if_one_is_unreachable_and_remembered(we
     web.services = {OWNER: fine}
     client = web.client(BOTH)
     for _ in range(2):
-        assert await client.call(method, "/clusters") == {"said": "yes"}
+        assert await client.call(method, "/clusters") == {"result": "ok"}
     assert asked(web) == [FIRST, OWNER, OWNER]
     web.services = {FIRST: fine}  # the other way round
-    assert await client.call(method, "/clusters") == {"said": "yes"}
+    assert await client.call(method, "/clusters") == {"result": "ok"}
     assert asked(web)[3:] == [OWNER, FIRST]
 
 
@@ -48,7 +48,7 @@ async def test_a_call_that_may_have_been_executed_is_repeated_only_if_idempotent
     web.services = {FIRST: fails(error), OWNER: fine}
     client = web.client(BOTH)
     if method == "GET":
-        assert await client.call(method, "/clusters") == {"said": "yes"}
+        assert await client.call(method, "/clusters") == {"result": "ok"}
         return
     with pytest.raises(ClusterError):
         await client.call(method, "/clusters")
@@ -56,7 +56,7 @@ async def test_a_call_that_may_have_been_executed_is_repeated_only_if_idempotent
     await client.call(method, "/clusters")
     assert asked(web) == [FIRST, OWNER], "the next call begins elsewhere"
     web.services = {OWNER: fails(error), FIRST: fine}
-    assert await client.call(method, "/clusters", idempotent=True) == {"said": "yes"}
+    assert await client.call(method, "/clusters", idempotent=True) == {"result": "ok"}
 
 
 async def test_positions_and_policies_are_set_at_the_next_address(web):
@@ -124,7 +124,7 @@ async def test_after_a_refusal_no_other_address_is_tried(web):
 async def test_after_an_unreachable_owner_the_next_address_is_tried(web):
     """A broker may still redirect to an owner that has died. The call was not executed there, so it may be repeated."""
     web.services = {FIRST: to(STRANGER), OWNER: fine}
-    assert await web.client(BOTH).call("PUT", "/clusters") == {"said": "yes"}
+    assert await web.client(BOTH).call("PUT", "/clusters") == {"result": "ok"}
     assert asked(web) == [FIRST, STRANGER, OWNER]
 
 

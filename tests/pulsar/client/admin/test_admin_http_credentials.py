@@ -71,7 +71,7 @@ def refusing(status: int, reason: str) -> Answer:
 
 async def test_credentials_are_sent_to_configured_addresses_and_listed_brokers(web: Web) -> None:
     web.services = {FIRST: demanding("one", to(OWNER)), OWNER: demanding("one")}
-    assert await client(web, Source("one")).call("GET", "/clusters") == {"said": "yes"}
+    assert await client(web, Source("one")).call("GET", "/clusters") == {"result": "ok"}
 
 
 async def test_credentials_are_sent_to_no_other_host(web: Web) -> None:
@@ -85,7 +85,7 @@ async def test_credentials_are_sent_to_no_other_host(web: Web) -> None:
 async def test_refused_credentials_are_read_again(web: Web) -> None:
     web.services = {FIRST: demanding("new")}
     admin = client(web, Source("old", "new"))
-    assert await admin.call("POST", "/clusters", {}) == {"said": "yes"}
+    assert await admin.call("POST", "/clusters", {}) == {"result": "ok"}
     assert [request.headers["authorization"] for request in web.seen] == ["Bearer old", "Bearer new"]
 
 
@@ -222,4 +222,4 @@ async def test_calls_that_are_refused_at_once_all_get_fresh_credentials(web: Web
 
     admin = client(web, Slow("old", "new"))
     answers = await asyncio.gather(*(admin.call("GET", "/clusters") for _ in range(5)))
-    assert answers == [{"said": "yes"}] * 5
+    assert answers == [{"result": "ok"}] * 5

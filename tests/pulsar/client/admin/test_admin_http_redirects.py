@@ -58,7 +58,7 @@ def to(origin: str, status: int = 307) -> Answer:
 
 
 def fine(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, json={"said": "yes"})
+    return httpx.Response(200, json={"result": "ok"})
 
 
 @pytest_asyncio.fixture
@@ -74,7 +74,7 @@ async def web() -> AsyncIterator[Web]:
 async def test_a_redirected_call_keeps_its_method_and_body(web, status, method):
     web.services = {FIRST: to(OWNER, status), OWNER: fine}
     body = {"ledgerId": 3} if method in {"PUT", "POST"} else None
-    assert await web.client().call(method, "/persistent/public/default/a%2Fb/stats?force=true", body) == {"said": "yes"}
+    assert await web.client().call(method, "/persistent/public/default/a%2Fb/stats?force=true", body) == {"result": "ok"}
     asked, repeated = web.seen
     assert asked.url.raw_path == b"/admin/v2/persistent/public/default/a%2Fb/stats?force=true"
     assert (repeated.method, origin_of(repeated)) == (method, OWNER)
@@ -87,7 +87,7 @@ async def test_a_redirect_may_name_only_a_path(web):
     web.services[FIRST] = lambda request: (
         fine(request) if request.url.path == "/moved" else httpx.Response(307, headers={"location": "/moved"})
     )
-    assert await web.client().call("GET", "/clusters") == {"said": "yes"}
+    assert await web.client().call("GET", "/clusters") == {"result": "ok"}
 
 
 async def test_endless_redirects_end_in_an_error(web):
@@ -107,7 +107,7 @@ async def test_as_many_redirects_as_allowed_are_followed(web):
         return to(FIRST)(request) if left >= 0 else fine(request)
 
     web.services[FIRST] = answer
-    assert await web.client().call("GET", "/clusters") == {"said": "yes"}
+    assert await web.client().call("GET", "/clusters") == {"result": "ok"}
 
 
 async def test_one_deadline_holds_for_all_steps(web):
@@ -160,7 +160,7 @@ async def test_credentials_go_to_brokers_of_the_cluster(web):
 
 async def test_credentials_are_not_sent_to_other_hosts(web):
     web.services = {FIRST: to(STRANGER), STRANGER: fine}
-    assert await web.client(secret(FIRST)).call("GET", "/clusters") == {"said": "yes"}
+    assert await web.client(secret(FIRST)).call("GET", "/clusters") == {"result": "ok"}
     assert all("authorization" in one.headers for one in web.at(FIRST))
     assert ["authorization" in one.headers for one in web.at(STRANGER)] == [False]
 
@@ -171,7 +171,7 @@ async def test_credentials_are_not_forwarded_without_a_broker_list(web, listed):
         return httpx.Response(200, content=listed) if request.url.path == f"{BASE}/brokers" else to(OWNER)(request)
 
     web.services = {FIRST: answer, OWNER: fine}
-    assert await web.client(secret(FIRST)).call("GET", "/clusters") == {"said": "yes"}
+    assert await web.client(secret(FIRST)).call("GET", "/clusters") == {"result": "ok"}
     assert ["authorization" in one.headers for one in web.at(OWNER)] == [False]
 
 

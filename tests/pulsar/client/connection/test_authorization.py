@@ -72,8 +72,8 @@ def lets_in(*credentials: bytes) -> Callable[[Link, object], None]:
 async def test_connect_contains_the_credentials(broker: Broker) -> None:
     client = client_with(Source())
     await client.connect()
-    (said,) = broker.asked[BaseCommand.CONNECT]
-    assert (said.auth_method_name, said.auth_data) == ("token", b"one")
+    (connect,) = broker.asked[BaseCommand.CONNECT]
+    assert (connect.auth_method_name, connect.auth_data) == ("token", b"one")
     await client.close()
 
 
@@ -91,8 +91,8 @@ async def test_commands_are_received_while_a_challenge_is_answered(broker: Broke
     assert not broker.asked[BaseCommand.AUTH_RESPONSE]
     auth.gate.set()
     await until(lambda: broker.asked[BaseCommand.AUTH_RESPONSE])
-    (said,) = broker.asked[BaseCommand.AUTH_RESPONSE]
-    assert (said.response.auth_method_name, said.response.auth_data) == ("token", b"two")
+    (answer,) = broker.asked[BaseCommand.AUTH_RESPONSE]
+    assert (answer.response.auth_method_name, answer.response.auth_data) == ("token", b"two")
     assert auth.asked == [False, True]
     await client.close()
 
@@ -158,8 +158,8 @@ async def test_later_refused_credentials_are_temporary(broker: Broker, caplog, m
     await sent
     assert connectivity.reason is None
     assert auth.asked[-1], "after a refusal they are to be fresh"
-    said = [record for record in caplog.records if record.name == "mqbridge.net.connectivity"]
-    assert [record.levelname for record in said] == ["WARNING", "INFO"], "once when it begins, once when it is over"
+    records = [record for record in caplog.records if record.name == "mqbridge.net.connectivity"]
+    assert [record.levelname for record in records] == ["WARNING", "INFO"], "once when it begins, once when it is over"
     await producer.close()
     await client.close()
 

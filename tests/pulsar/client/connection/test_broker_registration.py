@@ -18,20 +18,22 @@ TOPIC = "persistent://public/default/t"
 Migrated = pb.CommandTopicMigrated
 
 
-def registered(link, frame, **said):
+def registered(link, frame, **fields):
     asked = frame.command.producer
-    answer = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name="mine", **said)
+    answer = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name="mine", **fields)
     link.send(producer_success=answer)
 
 
-def answering(**said):
-    return lambda link, frame: registered(link, frame, **said)
+def answering(**fields):
+    return lambda link, frame: registered(link, frame, **fields)
 
 
 async def test_producer_command_contains_all_settings(broker: Broker, client):
     broker.on[BaseCommand.PRODUCER] = answering(schema_version=bytes(8), topic_epoch=4)
-    said = ProducerSettings("mine", access=pb.Exclusive, schema=STRING, properties=(("a", "b"),), initial_subscription="first")
-    producer = client.producer(TOPIC, said)
+    settings = ProducerSettings(
+        "mine", access=pb.Exclusive, schema=STRING, properties=(("a", "b"),), initial_subscription="first"
+    )
+    producer = client.producer(TOPIC, settings)
     await producer.send(MessageMetadata(), b"x")
     asked = broker.asked[BaseCommand.PRODUCER][0]
     assert (asked.producer_access_mode, asked.schema.type, asked.initial_subscription_name) == (
@@ -77,8 +79,8 @@ async def test_a_producer_registers_again_if_its_wait_for_access_fails(broker: B
         if how == "lost":
             link.loop.call_later(0.01, link.drop)
         elif how == "closed":
-            said = pb.CommandCloseProducer(producer_id=frame.command.producer.producer_id, request_id=ids.NO_REQUEST)
-            link.loop.call_later(0.01, lambda: link.send(close_producer=said))
+            command = pb.CommandCloseProducer(producer_id=frame.command.producer.producer_id, request_id=ids.NO_REQUEST)
+            link.loop.call_later(0.01, lambda: link.send(close_producer=command))
         else:
             link.loop.call_later(0.01, lambda: link.error(frame.command.producer.request_id, pb.MetadataError))
 
@@ -160,7 +162,7 @@ async def test_the_owner_named_in_a_close_command_is_used(broker: Broker, client
     assert len(broker.asked[BaseCommand.LOOKUP]) == 2, "not looked up again"
     broker.link.drop()
     await until(lambda: producer.registrations == consumer.registrations == 3)
-    assert len(broker.asked[BaseCommand.LOOKUP]) == 4, "what was said holds once"
+    assert len(broker.asked[BaseCommand.LOOKUP]) == 4, "the named broker is tried once"
     await producer.close()
     await consumer.close()
 
@@ -169,8 +171,8 @@ async def test_an_assigned_broker_behind_a_proxy_is_reached_through_it(broker: B
     broker.on[BaseCommand.LOOKUP] = lambda link, frame: found(link, frame, "pulsar://inner:1", proxy_through_service_url=True)
     producer = client.producer(TOPIC)
     await producer.opened()
-    said = pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST, assignedBrokerServiceUrl="pulsar://inner2:1")
-    broker.link.send(close_producer=said)
+    command = pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST, assignedBrokerServiceUrl="pulsar://inner2:1")
+    broker.link.send(close_producer=command)
     await until(lambda: producer.registrations == 2)
     assert {link.address for link in broker.links} == {"broker"}
     assert [asked.proxy_to_broker_url for asked in broker.asked[BaseCommand.CONNECT]] == ["", "inner:1", "inner2:1"]
@@ -182,8 +184,8 @@ async def test_an_unreachable_assigned_broker_causes_a_lookup(broker: Broker, cl
     broker.unreachable = {"gone"}
     producer = client.producer(TOPIC)
     await producer.opened()
-    said = pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST, assignedBrokerServiceUrl=url)
-    broker.link.send(close_producer=said)
+    command = pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST, assignedBrokerServiceUrl=url)
+    broker.link.send(close_producer=command)
     await until(lambda: producer.registrations == 2)
     assert len(broker.asked[BaseCommand.LOOKUP]) == 2
     await producer.close()

@@ -27,11 +27,11 @@ def test_service_urls():
 
 async def test_connect_contains_version_method_and_features(broker: Broker, client):
     assert await client.connect() == "scripted"
-    (said,) = broker.asked[BaseCommand.CONNECT]
-    assert (said.protocol_version, said.auth_method_name) == (21, "none")
-    assert not said.HasField("proxy_to_broker_url")
-    assert said.feature_flags.supports_get_partitioned_metadata_without_auto_creation
-    assert not said.feature_flags.supports_topic_watchers
+    (connect,) = broker.asked[BaseCommand.CONNECT]
+    assert (connect.protocol_version, connect.auth_method_name) == (21, "none")
+    assert not connect.HasField("proxy_to_broker_url")
+    assert connect.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+    assert not connect.feature_flags.supports_topic_watchers
 
 
 async def test_a_broker_that_never_responds_to_connect(broker: Broker):
@@ -133,7 +133,7 @@ async def test_a_connection_through_a_proxy_names_the_broker(broker: Broker, cli
     producer = client.producer(TOPIC)
     await producer.opened()
     assert [link.address for link in broker.links] == ["broker", "broker"]
-    assert [said.proxy_to_broker_url for said in broker.asked[BaseCommand.CONNECT]] == ["", "inner:1"]
+    assert [connect.proxy_to_broker_url for connect in broker.asked[BaseCommand.CONNECT]] == ["", "inner:1"]
     await producer.close()
 
 
@@ -173,10 +173,10 @@ async def test_transient_lookup_errors_are_retried_and_others_are_not(broker: Br
 
 
 async def test_partition_metadata(broker: Broker, client):
-    def answer(**said):
+    def answer(**fields):
         def give(link, frame):
             request_id = frame.command.partitionMetadata.request_id
-            link.send(partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(request_id=request_id, **said))
+            link.send(partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(request_id=request_id, **fields))
 
         return give
 

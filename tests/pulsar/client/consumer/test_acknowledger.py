@@ -27,10 +27,10 @@ def noted(link, frame):
 def not_noted(link, frame):
     asked = frame.command.ack
     if asked.HasField("request_id"):
-        said = pb.CommandAckResponse(
+        response = pb.CommandAckResponse(
             consumer_id=asked.consumer_id, request_id=asked.request_id, error=pb.MetadataError, message="no"
         )
-        link.send(ackResponse=said)
+        link.send(ackResponse=response)
 
 
 def acknowledged(broker: Broker) -> list[list[int]]:
@@ -199,9 +199,9 @@ def test_each_entry_is_redelivered_once_and_not_too_early(steps):
     now = 0.0
     while (at := due.next_at()) is not None:
         now = max(now, at)
-        for place in due.pop(now):
-            told = expected.pop(place)
-            assert told - 1e-9 <= now <= max(told + 2 * TICK_S, now)
+        for entry in due.pop(now):
+            due_at = expected.pop(entry)
+            assert due_at - 1e-9 <= now <= max(due_at + 2 * TICK_S, now)
     assert (expected, len(due)) == ({}, 0)
 
 
@@ -218,16 +218,16 @@ def test_discard_up_to_removes_earlier_redelivery_times():
 
 async def test_statistics(broker: Broker, client):
     def answer(link, frame):
-        said = pb.CommandConsumerStatsResponse(
+        response = pb.CommandConsumerStatsResponse(
             request_id=frame.command.consumerStats.request_id, consumerName="me", msgBacklog=5, unackedMessages=2, msgRateOut=1.5
         )
-        link.send(consumerStatsResponse=said)
+        link.send(consumerStatsResponse=response)
 
     def refuse(link, frame):
-        said = pb.CommandConsumerStatsResponse(
+        response = pb.CommandConsumerStatsResponse(
             request_id=frame.command.consumerStats.request_id, error_code=pb.AuthorizationError, error_message="no"
         )
-        link.send(consumerStatsResponse=said)
+        link.send(consumerStatsResponse=response)
 
     broker.on[BaseCommand.CONSUMER_STATS] = in_turn(answer, refuse)
     consumer = await client.consumer(TOPIC, Subscription("s"))
@@ -262,9 +262,11 @@ async def test_unsubscribing_is_refused_or_ends_the_consumer(broker: Broker, cli
 
 async def test_last_message_includes_the_batch_index(broker: Broker, client):
     def answer(link, frame):
-        place = pb.MessageIdData(ledgerId=3, entryId=4, batch_index=9)
-        said = pb.CommandGetLastMessageIdResponse(last_message_id=place, request_id=frame.command.getLastMessageId.request_id)
-        link.send(getLastMessageIdResponse=said)
+        message_id = pb.MessageIdData(ledgerId=3, entryId=4, batch_index=9)
+        response = pb.CommandGetLastMessageIdResponse(
+            last_message_id=message_id, request_id=frame.command.getLastMessageId.request_id
+        )
+        link.send(getLastMessageIdResponse=response)
 
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = answer
     consumer = await client.consumer(TOPIC, Subscription("s"))
@@ -274,7 +276,7 @@ async def test_last_message_includes_the_batch_index(broker: Broker, client):
 
 
 async def test_subscribe_command_contains_all_settings(broker: Broker, client):
-    said = Subscription(
+    subscription = Subscription(
         "s",
         Types.Key_Shared,
         priority=3,
@@ -284,7 +286,7 @@ async def test_subscribe_command_contains_all_settings(broker: Broker, client):
         create_topic=False,
         rollback_s=60,
     )
-    consumer = await client.consumer(TOPIC, said)
+    consumer = await client.consumer(TOPIC, subscription)
     (asked,) = broker.asked[BaseCommand.SUBSCRIBE]
     assert (asked.priority_level, asked.force_topic_creation, asked.start_message_rollback_duration_sec) == (3, False, 60)
     assert [(each.start, each.end) for each in asked.keySharedMeta.hashRanges] == [(0, 99), (200, 299)]

@@ -84,8 +84,8 @@ class Life:
                     self.single.add(entry)
         while self.mark + 1 in self.single:
             self.mark += 1
-        told = [place for place in range(len(self.topic)) if place <= self.mark or place in self.single]
-        early = [place for place in told if not self.topic[place][2] and place not in self.stored]
+        told = [index for index in range(len(self.topic)) if index <= self.mark or index in self.single]
+        early = [index for index in told if not self.topic[index][2] and index not in self.stored]
         assert not early, f"acknowledged, and not by the application: {early}"
 
     def deliver(self) -> bool:
@@ -102,9 +102,9 @@ class Life:
                 count,
                 count,
             )
-        head = encode_entry_prefix(metadata, b"x")
-        said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, self.next), consumer_epoch=self.state.epoch)
-        frame = encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=said), len(head) + 1) + head + b"x"
+        prefix = encode_entry_prefix(metadata, b"x")
+        message = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, self.next), consumer_epoch=self.state.epoch)
+        frame = encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(prefix) + 1) + prefix + b"x"
         (data,) = FrameCutter(FrameMeter(1 << 20).measure).feed(frame)
         self.next += 1
         self.intake.add(parse_frame(data))
@@ -146,8 +146,8 @@ class Life:
     def take(self) -> bool:
         taken = [entry.id for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
         if taken:
-            places = [self.inbox.chunks_of(place) for place in taken]
-            self.batches.append((self.state.generation, taken[-1], places, self.state.delivered))
+            chunks = [self.inbox.chunks_of(index) for index in taken]
+            self.batches.append((self.state.generation, taken[-1], chunks, self.state.delivered))
         return bool(taken)
 
     def acknowledge(self) -> bool:
@@ -155,7 +155,7 @@ class Life:
             return False
         run, last, taken, end = self.batches.pop(0)
         if run == self.state.generation:
-            self.stored |= {entry for places in taken for _, entry in places}
+            self.stored |= {entry for chunks in taken for _, entry in chunks}
             self.acks.acknowledge_up_to(end, None, 1)
             if last < end:
                 self.acks.acknowledge_up_to(last, None, 1)
@@ -178,7 +178,7 @@ class Life:
             if not (self.deliver() or self.take() or self.acknowledge() or self.expire()):
                 self.acks.flush()
         assert self.mark == len(self.topic) - 1, "something is never acknowledged"
-        seen = {self.topic[place][0] for place in self.stored}
+        seen = {self.topic[index][0] for index in self.stored}
         assert seen == {name for name, _, _ in self.topic}, "of some messages the application has seen nothing"
 
     def stop(self) -> None:

@@ -170,10 +170,10 @@ class ConsumerLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.reads)
     @rule(entry=st.integers(0, 2 * LENGTH))
     def acknowledge(self, entry: int) -> None:
-        place = self.ledger, entry
-        if self.state.record_cumulative_ack(place):
-            assert place <= self.last, "not handed out in this run"
-            self.unsent = max(place, self.unsent or place)
+        position = self.ledger, entry
+        if self.state.record_cumulative_ack(position):
+            assert position <= self.last, "not handed out in this run"
+            self.unsent = max(position, self.unsent or position)
 
     @precondition(lambda self: self.subscribed and not self.reads)
     @rule()

@@ -24,7 +24,7 @@ TOPIC = "persistent://public/default/t-partition-3"
 HELLO = join_batch([(SingleMessageMetadata(), text) for text in (b"he", b"l", b"lo")])
 
 
-def places(ack) -> list[tuple[int, int, list[int]]]:
+def ids_of(ack) -> list[tuple[int, int, list[int]]]:
     return [(*ids.entry_id(each), list(each.ack_set)) for each in ack.message_id]
 
 
@@ -45,7 +45,7 @@ async def test_subscribe_contains_the_settings(broker: Broker, client):
     assert first.keySharedMeta.keySharedMode == pb.AUTO_SPLIT
     assert not first.HasField("consumer_epoch")
     assert (second.durable, ids.entry_id(second.start_message_id), second.consumer_epoch) == (False, (4, 2), 0)
-    assert second.initialPosition == Types.Latest, "with the latest place as its start, a broker goes by this"
+    assert second.initialPosition == Types.Latest, "with the latest position as its start, a broker goes by this"
     await shared.close()
     await reader.close()
 
@@ -57,11 +57,11 @@ async def test_a_damaged_entry_is_delivered_with_its_defect(broker: Broker, clie
     await consumer.close()
 
 
-@pytest.mark.parametrize("turns", range(1, 4))
-async def test_an_entry_that_arrives_when_the_wait_begins_ends_it(broker: Broker, client, turns: int):
+@pytest.mark.parametrize("iterations", range(1, 4))
+async def test_an_entry_that_arrives_when_the_wait_begins_ends_it(broker: Broker, client, iterations: int):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     waiting = asyncio.create_task(consumer.wait_available(PATIENCE_S))
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
     consumer._changed.set()  # as an entry does
     await asyncio.wait([waiting], timeout=PATIENCE_S / 2)
@@ -88,7 +88,7 @@ async def test_close_sends_pending_acknowledgements(broker: Broker, client):
     consumer.acknowledge_up_to((1, 3))
     await consumer.close()
     (ack,) = broker.asked[BaseCommand.ACK]
-    assert (ack.ack_type, places(ack)) == (pb.CommandAck.Cumulative, [(1, 5, [])])
+    assert (ack.ack_type, ids_of(ack)) == (pb.CommandAck.Cumulative, [(1, 5, [])])
     assert broker.asked[BaseCommand.CLOSE_CONSUMER] != []
     with pytest.raises(ClusterError, match="closed"):
         await consumer.receive()
@@ -106,7 +106,7 @@ async def test_after_a_lost_connection_delivered_entries_are_skipped(broker: Bro
     for entry in range(1, 5):
         broker.link.message(0, 1, entry, b"%d" % entry)
     assert [(await consumer.receive()).entry for _ in range(2)] == [3, 4]
-    assert places(broker.asked[BaseCommand.ACK][-1]) == [(1, 0, [])], "told again: the first may have been lost"
+    assert ids_of(broker.asked[BaseCommand.ACK][-1]) == [(1, 0, [])], "told again: the first may have been lost"
     await consumer.close()
 
 
@@ -263,10 +263,10 @@ async def test_entries_and_idle_receivers_do_not_wake_a_task_that_waits_for_a_ch
     assert counted.resumed == 1
 
 
-def topic_ends_at(*place: int):
+def topic_ends_at(*position: int):
     def answer(link, frame):
         asked = frame.command.getLastMessageId
-        last = pb.CommandGetLastMessageIdResponse(request_id=asked.request_id, last_message_id=ids.message_id(*place))
+        last = pb.CommandGetLastMessageIdResponse(request_id=asked.request_id, last_message_id=ids.message_id(*position))
         link.send(getLastMessageIdResponse=last)
 
     return answer

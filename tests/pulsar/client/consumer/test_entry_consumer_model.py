@@ -25,9 +25,9 @@ from tests.pulsar.client.one_topic import OneTopic
 KINDS = ["exclusive", "failover", "failover", "single acks", "single acks", "earliest reader", "latest reader", "non-persistent"]
 MAX_BYTES, BIG = 8_000, 6_000
 """Room for four small entries or one big entry: permits granted for small entries are too many for big ones."""
-TURN_S, ACKS_S, LONG_S = 0.01, 0.3, 100.0
+STEP_S, ACKS_S, LONG_S = 0.01, 0.3, 100.0
 """Times that suffice for callbacks; for sending acknowledgements; and for backoffs, timeouts and the stall detector."""
-TURNS = 200
+MAX_STEPS = 200
 """Number of rounds that suffices to read every conversation to its end."""
 
 
@@ -48,7 +48,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.taken: list[EntryId] = []
         self.closed = False
         self.run(self._open())
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
         if kind not in ("latest reader", "non-persistent"):
             self.broker.owed = set(range(self.broker.length))
         if kind == "failover":
@@ -99,20 +99,20 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.broker.holds_answers = slow
         self.do(self.broker.link.drop)
         self.do(self.broker.forget_registration)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.registered)
     @rule(slow=st.booleans())
     def unload(self, slow: bool) -> None:
         self.broker.holds_answers = slow
         self.do(self.broker.close_consumer)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.broker.held)
     @rule()
     def answer_late(self) -> None:
         self.do(self.broker.answer_held)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: not self.closed)
     @rule()
@@ -135,7 +135,7 @@ class ConsumerConversation(RuleBasedStateMachine):
     @rule(closes=st.booleans())
     def migrate(self, closes: bool) -> None:
         self.do(partial(self.broker.migrate, closes=closes))
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
@@ -150,13 +150,13 @@ class ConsumerConversation(RuleBasedStateMachine):
     @rule(count=st.integers(1, 12))
     def deliver(self, count: int) -> None:
         self.do(self.broker.deliver, count)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: not self.closed and self.broker.late)
     @rule(count=st.integers(1, 8))
     def deliver_late(self, count: int) -> None:
         self.do(self.broker.deliver_late, count)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: not self.closed)
     @rule(count=st.integers(1, 8))
@@ -175,7 +175,7 @@ class ConsumerConversation(RuleBasedStateMachine):
             self.last, self.last_number = entry.id, number
             self.taken.append(entry.id)
             self.broker.owed.discard(number)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.settled)
     @rule(count=st.integers(1, 8), acknowledges=st.booleans())
@@ -196,13 +196,13 @@ class ConsumerConversation(RuleBasedStateMachine):
         """Acknowledge an entry that was taken, perhaps in an older generation."""
         if not self.taken:
             return
-        place = self.taken[min(index, len(self.taken) - 1)]
+        entry_id = self.taken[min(index, len(self.taken) - 1)]
         if self.kind == "single acks":
             if self.run_of_last == self.consumer.generation:
-                self.do(self.consumer.acknowledge, place)
-                self.taken.remove(place)  # an application says it once for each time that it was handed out
+                self.do(self.consumer.acknowledge, entry_id)
+                self.taken.remove(entry_id)  # an application says it once for each time that it was handed out
         else:
-            self.do(self.consumer.acknowledge_up_to, place)
+            self.do(self.consumer.acknowledge_up_to, entry_id)
 
     @rule()
     def flush(self) -> None:
@@ -214,7 +214,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         if not self.broker.persistent:
             self.broker.owed.clear()
         self.do(self.consumer.redeliver)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.settled and self.kind != "non-persistent")
     @rule(acks=st.booleans(), to=st.integers(0, 6), fails=st.sampled_from(["", "before", "after", "silent"]))
@@ -223,7 +223,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.consume(8, acks)
         self.broker.seek_fails = fails
         self.run(self.consumer.seek((self.broker.ledger, min(to, self.broker.length))))
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.kind == "failover" and self.settled and self.broker.active)
     @rule(
@@ -234,7 +234,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.consume(2, acks)
         self.deliver(unread)
         self.do(self.broker.say_active, False)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
         self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
         self.broker.owed = set(range(self.broker.cursor + 1, self.broker.length))
         if then == "lost":
@@ -246,14 +246,14 @@ class ConsumerConversation(RuleBasedStateMachine):
     @rule()
     def become_active(self) -> None:
         self.do(self.broker.say_active, True)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.settled and not self.consumer.queued)
     @rule()
     def long_silence(self) -> None:
         """The broker delivers everything, so the stall detector has no reason to subscribe again."""
         before = self.consumer.stalls
-        for _ in range(TURNS):
+        for _ in range(MAX_STEPS):
             if not self.do(self.broker.deliver, 100):
                 break
             self.take(100)
@@ -281,7 +281,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         else:
             with pytest.raises(ClusterError):
                 self.run(self.consumer.unsubscribe())
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
 
     @precondition(lambda self: not self.closed)
     @rule(really=st.integers(0, 9))
@@ -316,7 +316,7 @@ class ConsumerConversation(RuleBasedStateMachine):
                 self.closed = True
                 self.run(self.consumer.close())
             self.run(self.client.close())
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
             self.it_lives()
         finally:
             self.patch.stop()
@@ -330,7 +330,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         if self.kind == "failover" and not broker.active:
             self.become_active()
         self.pass_time(ACKS_S)
-        for _ in range(TURNS):
+        for _ in range(MAX_STEPS):
             if not self.do(broker.deliver, 100) and not consumer.queued:
                 break
             self.take(100)
@@ -338,8 +338,8 @@ class ConsumerConversation(RuleBasedStateMachine):
         assert not owed, f"never came: {owed}"
         if broker.reads or not broker.persistent:
             return
-        for place in self.taken if self.kind == "single acks" and self.run_of_last == consumer.generation else ():
-            self.do(consumer.acknowledge, place)
+        for entry_id in self.taken if self.kind == "single acks" and self.run_of_last == consumer.generation else ():
+            self.do(consumer.acknowledge, entry_id)
         if self.kind != "single acks" and self.taken:
             self.do(consumer.acknowledge_up_to, self.taken[-1])
         self.pass_time(ACKS_S)

@@ -54,9 +54,9 @@ async def test_an_entry_acknowledged_partly_here_and_partly_at_the_broker_is_com
     """Some messages are acknowledged here and the others at the broker, so the entry is acknowledged."""
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, count)
-    place = (await consumer.receive()).id
-    assert not consumer.acknowledge_messages(place, ours, count)
-    consumer.redeliver([place])
+    entry_id = (await consumer.receive()).id
+    assert not consumer.acknowledge_messages(entry_id, ours, count)
+    consumer.redeliver([entry_id])
     deliver(broker, 0, count, *to_words(full_mask(count) & ~theirs))
     assert await first_of(broker, consumer) is None
     assert consumer.held_bytes == 0
@@ -96,8 +96,8 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
         client = scripted_client()
         consumer = await client.consumer(TOPIC, SHARED)
         deliver(broker, 0, count)
-        place = (await consumer.receive()).id
-        is_whole = ours and consumer.acknowledge_messages(place, ours, count)
+        entry_id = (await consumer.receive()).id
+        is_whole = ours and consumer.acknowledge_messages(entry_id, ours, count)
         words = [] if theirs is None else to_words(theirs) or [0]
         deliver(broker, 0, count, *words)
         entry = await first_of(broker, consumer)
@@ -110,8 +110,8 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
 async def test_a_damaged_entry_is_one_message_even_if_partly_acknowledged(broker: Broker, client):
     """Its number of messages is unknown, so the broker's mask cannot be applied."""
     consumer = await client.consumer(TOPIC, SHARED)
-    said = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, 0), ack_set=[6])
-    broker.link.send(message=said)
+    message = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, 0), ack_set=[6])
+    broker.link.send(message=message)
     entry = await first_of(broker, consumer)
     assert entry.defect is not None
     assert deliverable_mask(entry) == 1
@@ -126,8 +126,8 @@ async def test_after_a_reconnection_partial_acknowledgements_are_forgotten(broke
     """
     consumer = await client.consumer(TOPIC, SHARED)
     deliver(broker, 0, 3)
-    place = (await consumer.receive()).id
-    consumer.acknowledge_message(place, 0, 3)
+    entry_id = (await consumer.receive()).id
+    consumer.acknowledge_message(entry_id, 0, 3)
     if lost:
         broker.link.drop()
     else:

@@ -248,10 +248,10 @@ async def test_a_consumer_of_many_topics_holds_no_more_than_its_limit(monkeypatc
 
     def counted(link, frame):
         asked = frame.command.partitionMetadata.request_id
-        said = pb.CommandPartitionedTopicMetadataResponse(
+        response = pb.CommandPartitionedTopicMetadataResponse(
             request_id=asked, partitions=0, response=pb.CommandPartitionedTopicMetadataResponse.Success
         )
-        link.send(partitionMetadataResponse=said)
+        link.send(partitionMetadataResponse=response)
 
     store.on[BaseCommand.PARTITIONED_METADATA] = counted
     client = scripted_client()

@@ -40,8 +40,8 @@ def send_error(code: int):
     def answer(link, frame):
         asked = frame.command.send
         highest = max(asked.sequence_id, asked.highest_sequence_id)
-        said = pb.CommandSendError(producer_id=asked.producer_id, sequence_id=highest, error=code, message="no")
-        link.send(send_error=said)
+        send_error = pb.CommandSendError(producer_id=asked.producer_id, sequence_id=highest, error=code, message="no")
+        link.send(send_error=send_error)
 
     return answer
 
@@ -60,8 +60,8 @@ async def test_receipts_arrive_in_order_with_entry_ids(broker: Broker, client):
 async def test_a_receipt_reports_a_duplicate(broker: Broker, client):
     def duplicate(link, frame):
         asked = frame.command.send
-        place = ids.message_id(-1, -1)
-        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=place)
+        message_id = ids.message_id(-1, -1)
+        receipt = pb.CommandSendReceipt(producer_id=asked.producer_id, sequence_id=asked.sequence_id, message_id=message_id)
         link.send(send_receipt=receipt)
 
     broker.on[BaseCommand.SEND] = duplicate
@@ -271,8 +271,8 @@ async def test_an_outage_logs_one_warning_and_one_line_and_counts_retries(broker
     broker.unreachable = set()
     await asyncio.gather(*sent)
     assert (connectivity.unreachable_s, connectivity.reconnects, connectivity.retries) == (None, 1, 10)
-    said = [(record.levelname, record.name) for record in caplog.records]
-    assert said == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
+    lines = [(record.levelname, record.name) for record in caplog.records]
+    assert lines == [("WARNING", "mqbridge.net.connectivity"), ("INFO", "mqbridge.net.connectivity")]
     await asyncio.gather(*(producer.close() for producer in producers))
 
 

@@ -31,7 +31,7 @@ TOPIC = "persistent://public/default/t"
 KINDS = ["plain", "in order", "in order", "deduplicated", "exclusive"]
 WINDOW = 3
 """Entries in flight: few, so that others wait."""
-TURN_S, MAX_ELAPSED_S, LONG_S = 0.01, 5.0, 100.0
+STEP_S, MAX_ELAPSED_S, LONG_S = 0.01, 5.0, 100.0
 """Times that suffice for callbacks; after which entries expire, if the producer fails in order; and for all backoffs."""
 ENOUGH = 40
 """Rounds after which a healthy broker has stored everything."""
@@ -133,7 +133,7 @@ class ProducerConversation(RuleBasedStateMachine):
         self.callers = [OrderedCaller(name) for name in "ab"]
         self.ended = False
         self.do(self._open)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     def _open(self) -> None:
         self.client = scripted_client()
@@ -169,7 +169,7 @@ class ProducerConversation(RuleBasedStateMachine):
                 self.callers[index].send(self._submit, layers)
 
         self.do(send)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     def _submit(self, body: bytes, caller: Caller) -> "asyncio.Future[Any]":
         return self.producer.send(MessageMetadata(), body, caller=caller)
@@ -177,7 +177,7 @@ class ProducerConversation(RuleBasedStateMachine):
     @rule(index=st.integers(0, 1))
     def withdraw(self, index: int) -> None:
         self.do(self.producer.withdraw, frozenset(self.callers[index].owners()))
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @rule(seconds=st.sampled_from([1.0, MAX_ELAPSED_S / 2, MAX_ELAPSED_S]))
     def time_passes(self, seconds: float) -> None:
@@ -194,7 +194,7 @@ class ProducerConversation(RuleBasedStateMachine):
             self.broker.unreachable = {"broker"}
             self.do(self.broker.lose, 0)
             self.do(self.broker.link.drop)
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
 
         def send() -> None:
             for caller in self.callers:
@@ -206,7 +206,7 @@ class ProducerConversation(RuleBasedStateMachine):
         with sending_after_failures(self.producer._sends, send):
             self.pass_time(MAX_ELAPSED_S + 1.0)
         self.broker.unreachable = set()
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     # --- the broker -------------------------------------------------------------------------------------------------
 
@@ -214,13 +214,13 @@ class ProducerConversation(RuleBasedStateMachine):
     @rule(count=st.integers(1, WINDOW))
     def store(self, count: int) -> None:
         self.do(self.broker.answer, count)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.broker.held)
     @rule(code=st.sampled_from([RETRY, REFUSED]))
     def refuse(self, code: int) -> None:
         self.do(self.broker.refuse, code)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.broker.held)
     @rule(really=st.integers(0, 9))
@@ -228,7 +228,7 @@ class ProducerConversation(RuleBasedStateMachine):
         """End the producer, in one of ten cases. Later steps do nothing."""
         if really == 9:
             self.do(self.broker.refuse, FATAL)
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
             self.ended = True
             assert self.producer._state.link is State.ENDED
 
@@ -240,7 +240,7 @@ class ProducerConversation(RuleBasedStateMachine):
             self.withdraw(0)
         self.do(self.broker.lose, stored)
         self.do(self.broker.link.drop)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: not self.ended and self.broker.open)
     @rule(stored=st.integers(0, WINDOW))
@@ -249,7 +249,7 @@ class ProducerConversation(RuleBasedStateMachine):
         self.do(self.broker.lose, stored)
         close = pb.CommandCloseProducer(producer_id=producer_id, request_id=ids.NO_REQUEST)
         self.do(lambda: link.send(close_producer=close))
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: not self.ended and self.broker.links)
     @rule(seconds=st.sampled_from([1.0, 2 * MAX_ELAPSED_S]))
@@ -259,7 +259,7 @@ class ProducerConversation(RuleBasedStateMachine):
         self.lose_connection(0, False)
         self.pass_time(seconds)
         self.broker.unreachable = set()
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.kind == "exclusive")
     @rule(is_taken=st.booleans())
@@ -268,7 +268,7 @@ class ProducerConversation(RuleBasedStateMachine):
         self.broker.is_taken = is_taken
         if not is_taken:
             self.do(self.broker.grant)
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
 
     # --- always, and in the end -------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class ProducerConversation(RuleBasedStateMachine):
             assert self.producer.closed
             assert not self.broker.open or self.ended
             self.loop.run_until_complete(self.client.close())
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
             self.ended = True
             self.it_lives()
         finally:
@@ -330,7 +330,7 @@ class ProducerConversation(RuleBasedStateMachine):
 
     def drain(self) -> None:
         for _ in range(ENOUGH):
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
             self.do(self.broker.answer, WINDOW)
             if self.producer.pending and not self.broker.held:
                 self.pass_time(1.0)

@@ -30,8 +30,8 @@ def sent(broker: Broker) -> list[int]:
 
 
 def receipt(broker: Broker, sequence: int) -> None:
-    said = pb.CommandSendReceipt(producer_id=0, sequence_id=sequence, message_id=ids.message_id(1, sequence))
-    broker.link.send(send_receipt=said)
+    receipt = pb.CommandSendReceipt(producer_id=0, sequence_id=sequence, message_id=ids.message_id(1, sequence))
+    broker.link.send(send_receipt=receipt)
 
 
 async def settled() -> None:
@@ -77,7 +77,7 @@ async def test_an_entry_that_expires_in_flight_keeps_its_room_in_the_window(brok
     assert len(sent(broker)) == MAX_SENDS_IN_FLIGHT
     receipt(broker, 0)
     await until(lambda: len(sent(broker)) == MAX_SENDS_IN_FLIGHT + 1)
-    receipt(broker, sent(broker)[-1])  # it says the same about all that was sent before it
+    receipt(broker, sent(broker)[-1])  # it also confirms every entry that was sent before it
     assert (await new).entry == sent(broker)[-1]
     assert len(broker.links) == 1
     await producer.flush()
@@ -87,8 +87,8 @@ async def test_a_refused_expired_entry_frees_its_room_in_the_window(broker: Brok
     producer, futures = full
     await until(lambda: all(future.done() for future in futures))
     (new,) = send(producer, b"new")
-    said = pb.CommandSendError(producer_id=0, sequence_id=7, error=pb.ChecksumError, message="no")
-    broker.link.send(send_error=said)
+    error = pb.CommandSendError(producer_id=0, sequence_id=7, error=pb.ChecksumError, message="no")
+    broker.link.send(send_error=error)
     await until(lambda: len(sent(broker)) == MAX_SENDS_IN_FLIGHT + 1)
     receipt(broker, sent(broker)[-1])
     await new
