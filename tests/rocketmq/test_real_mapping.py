@@ -54,7 +54,7 @@ SENT = [
     Message(None, key="k", keys=("i", "j"), msg_type="t", event_time=1_700_000_000_123),
     Message(b"keys", keys=("only",), key="only", ordering_key=b"\x00\xff", attributes=b"$msgType$=t,a"),
     Message(b"ours", (("UNIQ_KEY", "7F00000100010000000000000001"), ("b", "1"), ("mqbridge.rocketmq.flag", "7"))),
-    Message(b"many", tuple((f"name-{place}", str(place)) for place in range(200)), key=b"\xff", deliver_at=5),
+    Message(b"many", tuple((f"name-{index}", str(index)) for index in range(200)), key=b"\xff", deliver_at=5),
 ]
 
 

@@ -162,15 +162,15 @@ async def test_we_read_what_java_wrote_to_pulsar(pulsar: Pulsar, compression: st
 async def test_a_java_consumer_and_the_gateway_share_a_tubemq_group(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
     source, target, leave = tubemq.take_topic(PARTITIONS), f"sdk-{time.time_ns()}", tmp_path / "leave"
     settings = config(tubemq, pulsar, source, target)
-    place = {"master": tubemq.masters, "topic": source}
+    topic_options = {"master": tubemq.masters, "topic": source}
     group = settings["routes"][0]["from"]["group"]
     sent: list[dict[str, Any]] = []
     with GatewayProcess(settings, tmp_path) as gateway:
-        with java.spawn("TubeConsume", group=group, idle=0, until=str(leave), **place) as other:
+        with java.spawn("TubeConsume", group=group, idle=0, until=str(leave), **topic_options) as other:
 
             async def send() -> None:
                 options = {"messages": ROUND, "start": len(sent), "size": 100, "rate": RATE, "window": 50, "print": True}
-                sent.extend(await run_java("TubeProduce", **place, **options))
+                sent.extend(await run_java("TubeProduce", **topic_options, **options))
 
             def shared() -> bool:
                 return 0 < len(gateway.route().get("lanes", {})) < PARTITIONS and bool(other.lines())

@@ -130,11 +130,11 @@ async def test_messages_written_by_java_arrive_complete_in_every_target(
         *(everything(sides[system], name, QUEUES) for system, name in targets.items()),
     )
     # We read what Java reads, ...
-    by_place = {(line["queue"], line["offset"]): line for line in original}
+    by_position = {(line["queue"], line["offset"]): line for line in original}
     assert sorted(sequence(body(line)) for line in original) == sorted(numbers)
     ours = [plain(message) for messages in source for message in messages]
     theirs = [
-        expected_message(by_place[queue, message.position[0]], batch_ids)
+        expected_message(by_position[queue, message.position[0]], batch_ids)
         for queue, messages in enumerate(source)
         for message in messages
     ]

@@ -154,9 +154,9 @@ class Group:
         """Wait until the group has consumed everything."""
         deadline = time.monotonic() + SERVER_PATIENCE_S
         while True:
-            places = [Queue(topic, BROKER, number) for number in range(queues)]
-            ends = await asyncio.gather(*(self._client.positions.next(place) for place in places))
-            reached = await asyncio.gather(*(self._client.positions.committed(place, self.group) for place in places))
+            all_queues = [Queue(topic, BROKER, number) for number in range(queues)]
+            ends = await asyncio.gather(*(self._client.positions.next(queue) for queue in all_queues))
+            reached = await asyncio.gather(*(self._client.positions.committed(queue, self.group) for queue in all_queues))
             if all(end == offset or (end == 0 and offset is None) for end, offset in zip(ends, reached, strict=True)):
                 return
             assert time.monotonic() < deadline, f"{topic}: {reached} of {ends}\n{self.gateway.log if self.gateway else ''}"

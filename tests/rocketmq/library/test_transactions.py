@@ -50,11 +50,11 @@ async def test_the_outcome_is_sent_after_the_local_transaction(cluster: Cluster,
     await until(lambda: cluster.requests[END])
     assert ran == [(b"x", result.transaction_id)]
     assert result.state is state
-    (said,) = cluster.headers(SINGLE)
-    pairs = dict(props.decode(said.properties.encode()))
+    (header,) = cluster.headers(SINGLE)
+    pairs = dict(props.decode(header.properties.encode()))
     assert (pairs.pop("mqbridge.v"), pairs.pop("mqbridge.order")) == ("1", "-"), "as the gateway writes it"
     assert pairs == {"UNIQ_KEY": result.transaction_id, "TAGS": "tag", "TRAN_MSG": "true", "PGROUP": "G"}, "and no DELAY"
-    assert said.sys_flag == SysFlag.PREPARED
+    assert header.sys_flag == SysFlag.PREPARED
     (told,) = end_transactions(cluster)
     assert (told.producer_group, told.topic, told.commit_or_rollback, told.msg_id) == (
         "G",

@@ -14,8 +14,8 @@ _CHANGES = st.tuples(
 
 
 def _apply(data: bytes, changes: list[tuple[str, float, int]]) -> bytes:
-    for kind, place, value in changes:
-        at = int(place * len(data))
+    for kind, fraction, value in changes:
+        at = int(fraction * len(data))
         before, byte, after = data[:at], data[at : at + 1], data[at + 1 :]
         match kind:
             case "flip":

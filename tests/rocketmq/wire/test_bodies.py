@@ -225,11 +225,11 @@ def test_maps_by_queue_are_written_as_standard_json() -> None:
 
 def test_a_heartbeat_contains_tags_and_their_signed_hashes() -> None:
     body = Heartbeat("c", (), (ConsumerData("g", (SubscriptionData("t", "polygenelubricants||TagA"),)),)).encode()
-    said = orjson.loads(body)["consumerDataSet"][0]["subscriptionDataSet"][0]
-    assert (said["tagsSet"], said["codeSet"]) == (["polygenelubricants", "TagA"], [-(1 << 31), 2598919])
+    subscription_json = orjson.loads(body)["consumerDataSet"][0]["subscriptionDataSet"][0]
+    assert (subscription_json["tagsSet"], subscription_json["codeSet"]) == (["polygenelubricants", "TagA"], [-(1 << 31), 2598919])
     for subscription in (SubscriptionData("t"), SubscriptionData("t", "a > 1", 0, "SQL92")):
-        said = orjson.loads(Heartbeat("c", (), (ConsumerData("g", (subscription,)),)).encode())
-        assert said["consumerDataSet"][0]["subscriptionDataSet"][0]["tagsSet"] == []
+        heartbeat = orjson.loads(Heartbeat("c", (), (ConsumerData("g", (subscription,)),)).encode())
+        assert heartbeat["consumerDataSet"][0]["subscriptionDataSet"][0]["tagsSet"] == []
 
 
 def test_a_missing_assignment_differs_from_an_empty_one() -> None:
@@ -274,9 +274,9 @@ nonsense = st.recursive(
 
 @settings(max_examples=examples(400))
 @given(st.sampled_from(BODIES), st.dictionaries(st.sampled_from(MEMBERS), nonsense, max_size=5))
-def test_members_of_any_type_are_a_protocol_error_or_a_body(kind: type[Body], said: dict[str, Any]) -> None:
+def test_members_of_any_type_are_a_protocol_error_or_a_body(kind: type[Body], members: dict[str, Any]) -> None:
     try:
-        body = orjson.dumps(said, option=orjson.OPT_NON_STR_KEYS)
+        body = orjson.dumps(members, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # a number beyond 64 bits
         return
     with contextlib.suppress(RemoteProtocolError):

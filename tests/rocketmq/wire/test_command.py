@@ -25,7 +25,7 @@ JAVA = [
 ]
 
 
-def said(command: Command) -> tuple[object, ...]:
+def fields_of(command: Command) -> tuple[object, ...]:
     return tuple(getattr(command, name) for name in sorted(Command.__slots__))
 
 
@@ -84,7 +84,7 @@ int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 @given(int32, st.dictionaries(texts, texts, max_size=6), st.binary(max_size=50), int32, st.integers(0, 3), st.none() | texts)
 def test_json_round_trip(code: int, ext: dict[str, str], body: bytes, opaque: int, flag: int, remark: str | None) -> None:
     command = Command(code, ext, body, opaque=opaque, flag=flag, remark=remark)
-    assert said(decode(encode(command))) == said(command)
+    assert fields_of(decode(encode(command))) == fields_of(command)
 
 
 @given(
@@ -97,7 +97,7 @@ def test_json_round_trip(code: int, ext: dict[str, str], body: bytes, opaque: in
 )
 def test_binary_round_trip(code: int, ext: dict[str, str], body: bytes, opaque: int, remark: str | None, language: str) -> None:
     command = Command(code, ext, body, opaque=opaque, remark=remark, language=language, binary=True)
-    assert said(decode(encode(command, binary=True))) == said(command)
+    assert fields_of(decode(encode(command, binary=True))) == fields_of(command)
 
 
 def test_flags_tell_responses_and_oneway_requests() -> None:
@@ -156,7 +156,7 @@ def test_an_unknown_language_and_empty_texts_of_a_binary_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "word"),
+    ("prefix", "word"),
     [
         (b"\x16\x03\x01", "TLS"),
         (b"GET / HTTP/1.1\r\n", "RocketMQ port"),
@@ -167,9 +167,9 @@ def test_an_unknown_language_and_empty_texts_of_a_binary_header() -> None:
     ],
     ids=["tls", "http", "too large", "too small", "header beyond the frame", "unknown type"],
 )
-def test_an_invalid_prefix_is_refused_before_the_frame_is_complete(head: bytes, word: str) -> None:
+def test_an_invalid_prefix_is_refused_before_the_frame_is_complete(prefix: bytes, word: str) -> None:
     with pytest.raises(RemoteProtocolError, match=word):
-        FrameCutter(measure).feed(head)
+        FrameCutter(measure).feed(prefix)
 
 
 def test_the_largest_frame_is_encoded_and_a_larger_one_refused() -> None:

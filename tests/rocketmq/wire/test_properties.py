@@ -17,14 +17,14 @@ def test_a_property_string_is_encoded_and_decoded() -> None:
 
 
 @given(pairs)
-def test_round_trip_in_order_with_repeats(said: list[tuple[str, str]]) -> None:
-    data = encode(said)
-    assert decode(data) == said
-    assert decode(data[:-1]) == said  # the last separator may be missing
+def test_round_trip_in_order_with_repeats(properties: list[tuple[str, str]]) -> None:
+    data = encode(properties)
+    assert decode(data) == properties
+    assert decode(data[:-1]) == properties  # the last separator may be missing
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "properties"),
     [
         (b"", []),
         (b"a\x01b", [("a", "b")]),
@@ -36,8 +36,8 @@ def test_round_trip_in_order_with_repeats(said: list[tuple[str, str]]) -> None:
         (b"a\x01=,; \x02", [("a", "=,; ")]),
     ],
 )
-def test_entries_without_name_or_value_are_skipped(data: bytes, said: list[tuple[str, str]]) -> None:
-    assert decode(data) == said
+def test_entries_without_name_or_value_are_skipped(data: bytes, properties: list[tuple[str, str]]) -> None:
+    assert decode(data) == properties
 
 
 @pytest.mark.parametrize(
@@ -45,18 +45,18 @@ def test_entries_without_name_or_value_are_skipped(data: bytes, said: list[tuple
 )
 def test_an_invalid_property_is_refused(pair: tuple[str, str]) -> None:
     assert why_invalid(*pair) is not None
-    for said in ([pair], [("x", "y"), pair], [pair, ("x", "y")]):
+    for properties in ([pair], [("x", "y"), pair], [pair, ("x", "y")]):
         with pytest.raises(LocalProtocolError):
-            encode(said)
+            encode(properties)
 
 
 @given(st.lists(st.tuples(st.text("ab\x01\x02", max_size=3), st.text("ab\x01\x02", max_size=3)), max_size=4))
-def test_encode_refuses_exactly_the_pairs_that_why_invalid_names(said: list[tuple[str, str]]) -> None:
-    if any(why_invalid(*pair) for pair in said):
+def test_encode_refuses_exactly_the_pairs_that_why_invalid_names(properties: list[tuple[str, str]]) -> None:
+    if any(why_invalid(*pair) for pair in properties):
         with pytest.raises(LocalProtocolError):
-            encode(said)
+            encode(properties)
     else:
-        assert decode(encode(said)) == said
+        assert decode(encode(properties)) == properties
 
 
 def test_the_size_has_a_limit() -> None:
@@ -70,18 +70,18 @@ def test_the_size_has_a_limit() -> None:
 @given(st.binary(max_size=60) | st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"\xff"]), max_size=20).map(b"".join))
 def test_any_bytes_are_decoded_or_a_protocol_error(data: bytes) -> None:
     try:
-        said = decode(data)
+        properties = decode(data)
     except RemoteProtocolError:
         return
-    assert all(name and value for name, value in said)
-    assert find(data, "TAGS") == dict(said).get("TAGS")
+    assert all(name and value for name, value in properties)
+    assert find(data, "TAGS") == dict(properties).get("TAGS")
 
 
 @given(pairs)
-def test_find_returns_the_last_value_that_decode_returns(said: list[tuple[str, str]]) -> None:
-    data = encode(said)
+def test_find_returns_the_last_value_that_decode_returns(properties: list[tuple[str, str]]) -> None:
+    data = encode(properties)
     for name in ("TAGS", "KEYS", "a", "absent"):
-        assert find(data, name) == find(data[:-1], name) == dict(said).get(name)
+        assert find(data, name) == find(data[:-1], name) == dict(properties).get(name)
 
 
 def test_find_skips_thousands_of_entries_without_a_value() -> None:

@@ -30,7 +30,7 @@ from tests.rocketmq.wire.damaged_bytes import mutated
 FIELDS = [name for name in Record.__slots__ if name != "defect"]
 
 
-def said(record: Record) -> dict[str, object]:
+def fields_of(record: Record) -> dict[str, object]:
     return {name: getattr(record, name) for name in FIELDS}
 
 
@@ -128,7 +128,7 @@ def test_round_trip(stored: list[Record]) -> None:
     for before, after in zip(stored, read, strict=True):
         assert after.defect is None
         after.sys_flag &= ~(SysFlag.BORN_IPV6 | SysFlag.STORE_IPV6)
-        assert said(after) == said(before)
+        assert fields_of(after) == fields_of(before)
     assert b"".join(map(encode_record, read)) == body
 
 

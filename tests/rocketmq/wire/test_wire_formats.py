@@ -175,13 +175,15 @@ def test_the_texts_of_a_pop_response_are_parsed() -> None:
         assert parse(None) == parse("") == {}
 
 
-places = st.dictionaries(st.tuples(st.sampled_from("012"), st.integers(0, 99)), st.integers(0, 1 << 62), min_size=1, max_size=4)
+offsets_by_queue = st.dictionaries(
+    st.tuples(st.sampled_from("012"), st.integers(0, 99)), st.integers(0, 1 << 62), min_size=1, max_size=4
+)
 
 
-@given(places)
+@given(offsets_by_queue)
 def test_offset_infos_round_trip(starts: dict[tuple[str, int], int]) -> None:
     assert receipts.parse_start_offsets(receipts.format_start_offsets(starts)) == starts
-    offsets = {place: [start, start + 1] for place, start in starts.items()}
+    offsets = {queue: [start, start + 1] for queue, start in starts.items()}
     assert receipts.parse_message_offsets(receipts.format_message_offsets(offsets)) == offsets
 
 

@@ -102,11 +102,11 @@ class World:
 
     def _expiring(self, answer: Answer) -> Answer:
         def lock(link: Link, request: Command) -> None:
-            said = LockRequest.decode(request.body)
-            for queue in said.queues:
+            lock_request = LockRequest.decode(request.body)
+            for queue in lock_request.queues:
                 if self.loop.time() - self._locked_at.get(queue, 0.0) > LOCK_EXPIRES_S:
                     self.groups.locks.pop((GROUP, queue), None)
-                if self.groups.locks.get((GROUP, queue), said.client_id) == said.client_id:
+                if self.groups.locks.get((GROUP, queue), lock_request.client_id) == lock_request.client_id:
                     self._locked_at[queue] = self.loop.time()
             answer(link, request)
 

@@ -105,12 +105,12 @@ async def test_a_held_pull_without_messages_is_repeated(scene: Scene) -> None:
     assert bodies_of(await assigned.receive()) == [b"x"]
 
 
-@pytest.mark.parametrize("turns", range(1, 4))
-async def test_a_change_at_the_begin_of_a_wait_ends_the_wait(scene: Scene, turns: int) -> None:
+@pytest.mark.parametrize("iterations", range(1, 4))
+async def test_a_change_at_the_begin_of_a_wait_ends_the_wait(scene: Scene, iterations: int) -> None:
     assigned = await scene.assigned()
     await until(lambda: scene.groups.held)
     waiting = asyncio.create_task(assigned.wait_for_change(PATIENCE_S))
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
     assigned._changed.set()  # as a pull response does
     await asyncio.wait([waiting], timeout=PATIENCE_S / 2)

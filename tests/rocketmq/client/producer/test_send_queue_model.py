@@ -26,7 +26,7 @@ from tests.rocketmq.client.broker import NS, TOPIC, A, B, Cluster, Link, refuses
 
 QUEUE = Queue(TOPIC, "broker-a", 0)
 IN_FLIGHT = {"in order": 1, "in order, never given up": 1, "any order": 3}
-TURN_S, REQUEST_S, MAX_ELAPSED_S, LONG_S = 0.01, 2.0, 5.0, 100.0
+STEP_S, REQUEST_S, MAX_ELAPSED_S, LONG_S = 0.01, 2.0, 5.0, 100.0
 """Times that suffice for callbacks; of a request; for which failed sends are retried; and for all backoffs."""
 ENOUGH = 40
 """Rounds after which a healthy broker has stored everything."""
@@ -115,7 +115,7 @@ class SendConversation(RuleBasedStateMachine):
     def send(self, index: int, count: int, layers: int) -> None:
         for _ in range(0 if self.callers[index].withdrawn else count):
             self.do(self.callers[index].send, self._submit, layers)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     def _send_all(self, layers: int) -> None:
         for caller in self.callers:
@@ -128,7 +128,7 @@ class SendConversation(RuleBasedStateMachine):
     @rule(index=st.integers(0, 1))
     def withdraw(self, index: int) -> None:
         self.do(self.producer.withdraw, frozenset(self.callers[index].owners()))
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @rule(seconds=st.sampled_from([0.1, REQUEST_S + 1.0, MAX_ELAPSED_S]), layers=st.integers(0, 4))
     def time_passes(self, seconds: float, layers: int) -> None:
@@ -143,18 +143,18 @@ class SendConversation(RuleBasedStateMachine):
         for _ in range(count):
             if self.cluster.held:
                 self.do(self.cluster.answer)
-                self.pass_time(TURN_S)
+                self.pass_time(STEP_S)
 
     @precondition(lambda self: self.cluster.held)
     @rule(code=st.sampled_from([*TEMPORARY, *FOR_GOOD]), layers=st.integers(0, 4))
     def refuse(self, code: int, layers: int) -> None:
         self.do(self.cluster.refuse, code)
-        self.pass_time(TURN_S, layers)
+        self.pass_time(STEP_S, layers)
 
     @rule(stored=st.integers(0, 3), layers=st.integers(0, 4))
     def lose_connection(self, stored: int, layers: int) -> None:
         self.do(self.cluster.lose, stored=stored)
-        self.pass_time(TURN_S, layers)
+        self.pass_time(STEP_S, layers)
 
     @rule(seconds=st.sampled_from([1.0, 2 * MAX_ELAPSED_S]), layers=st.integers(0, 4), count=st.integers(0, 3))
     def outage(self, seconds: float, layers: int, count: int) -> None:
@@ -165,7 +165,7 @@ class SendConversation(RuleBasedStateMachine):
             self.do(self._send_all, layers)
         self.pass_time(seconds, layers)
         self.cluster.unreachable = set()
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @rule()
     def move_master(self) -> None:
@@ -173,7 +173,7 @@ class SendConversation(RuleBasedStateMachine):
         brokers = self.cluster.brokers
         brokers["broker-a"], brokers["broker-b"] = brokers["broker-b"], brokers["broker-a"]
         self.do(self.cluster.lose, stored=0)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @rule(is_there=st.booleans(), layers=st.integers(0, 4))
     def remove_queue(self, is_there: bool, layers: int) -> None:
@@ -236,7 +236,7 @@ class SendConversation(RuleBasedStateMachine):
         for _ in range(ENOUGH):
             while self.cluster.held:
                 self.do(self.cluster.answer)
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
             if self.producer.pending and not self.cluster.held:
                 self.pass_time(LONG_S)
 
