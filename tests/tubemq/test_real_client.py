@@ -274,7 +274,7 @@ async def test_a_late_get_request_skips_no_pack(client: Client, tubemq: TubeMQ) 
     got = [message.payLoadData for message in (await held.fetch()).messages]
     held.confirm()
     connections = client.connections.connection_to(held.ref.broker.host, held.ref.broker.port)
-    late = PartitionCalls(partitions.membership, held.ref, connections)  # says what the get that is given up would have said
+    late = PartitionCalls(partitions.membership, held.ref, connections)  # makes the request of the cancelled get
     held._calls.get, carry_out = hanging, held._calls.get  # type: ignore[method-assign]
     fetching = spawn(held.fetch(), "test fetch", log_errors=False)
     await asyncio.sleep(0)

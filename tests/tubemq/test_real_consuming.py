@@ -66,7 +66,7 @@ async def read(partition: HeldPartition, count: int) -> tuple[int, list[bytes]]:
 async def test_a_member_starts_at_exact_offsets_and_seeks(client: Client, tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(3)
     stored = await filled(client, topic, 30)
-    wanted = {name: places[7][0] for name, places in stored.items()}
+    wanted = {name: messages[7][0] for name, messages in stored.items()}
 
     async def known(ref: PartitionRef) -> int | None:
         return wanted.get(ref.name)
@@ -95,12 +95,12 @@ async def test_a_bound_group(client: Client, tubemq: TubeMQ, select_big: bool) -
     wishes = [{"1:0": 2, "1:1": 3}, {"1:1": 6, "1:2": 8}]
     readings = []
     for wish in wishes:
-        offsets = {keys[name]: stored[name][place][0] for name, place in wish.items()}
+        offsets = {keys[name]: stored[name][index][0] for name, index in wish.items()}
         bound = BoundSubscription("key-1", 2, offsets, select_big)
         readings.append(await client.consumer(topic, group, bound=bound))
     first, second = readings
     starts = {"1:0": 2, "1:1": 6 if select_big else 3, "1:2": 8}
-    expected = {name: [body for _, body in stored[name][place:]] for name, place in starts.items()}
+    expected = {name: [body for _, body in stored[name][index:]] for name, index in starts.items()}
     await until(lambda: {**first.got, **second.got} == expected)
     assert (first.held, second.held) == (({"1:0"}, {"1:1", "1:2"}) if select_big else ({"1:0", "1:1"}, {"1:2"}))
     stranger = PackConsumer(client.masters, group, [topic], bound=BoundSubscription("key-2", 2, {}), heartbeat_s=0.5)
@@ -122,7 +122,7 @@ async def test_one_group_for_several_topics_with_a_filter_each(client: Client, t
     reading = await client.consumer(",".join(topics), group, filters=filters, priority=303)
     await until(lambda: reading.count >= 40)
     got = sorted(split_payload(data, 1)[1].decode() for data in reading.got["1:0"])
-    wanted = [(topic, n) for place, topic in enumerate(topics) for n in range(20) if place == 2 or n % 2 == place]
+    wanted = [(topic, n) for index, topic in enumerate(topics) for n in range(20) if index == 2 or n % 2 == index]
     assert got == sorted(f"{topic} {n:02}" for topic, n in wanted)
     with pytest.raises(ServerRefused) as caught:
         await client.consumer(",".join(topics), group, filters={topics[0]: {"other"}})
@@ -184,7 +184,7 @@ async def test_members_that_balance_themselves(client: Client, tubemq: TubeMQ) -
 async def test_pull_and_push(client: Client, tubemq: TubeMQ) -> None:
     topic, group = tubemq.take_topic(3), fresh_group()
     stored = await filled(client, topic, 20)
-    expected = {name: [body for _, body in places] for name, places in stored.items()}
+    expected = {name: [body for _, body in messages] for name, messages in stored.items()}
     consumer = PackConsumer(client.masters, group, [topic], heartbeat_s=0.5)
     await consumer.start()
     puller = PackPuller(consumer)
@@ -291,7 +291,7 @@ async def test_a_connection_for_each_partition_and_idle_ones_closed(
     sender = await client.sender(topic)
     names = list(sender.route.partitions)
     await asyncio.gather(*(sender.send(name, b"%d" % n) for n in range(20) for name in names))
-    counters = {place: count for place, count in client.connections.snapshot().items() if topic in place}
+    counters = {name: count for name, count in client.connections.snapshot().items() if topic in name}
     assert len(counters) == 8
     assert all(count["connections"] == 1 and count["answers"] == 20 for count in counters.values())
     await until(lambda: sum(count["reclaimed"] for count in client.connections.snapshot().values()) >= 8)

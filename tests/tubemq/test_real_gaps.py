@@ -1,4 +1,4 @@
-"""A gap is said when a Broker has deleted messages that the group had not read, and only then.
+"""A gap is reported when a Broker has deleted messages that the group had not read, and only then.
 
 All partitions of a store share one index, so the messages of a partition are not next to each other. A get that finds no message
 moves the group's position past the messages of other partitions, and its response does not say so.

@@ -136,9 +136,9 @@ KINDS = [
 def test_wrong_credentials_are_explained_in_one_line(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: WrongCredentials, kind: str
 ) -> None:
-    changes, said = wrong.changes[kind]
+    changes, expected = wrong.changes[kind]
     code, told = mqbridge("check", route(cluster_of(tubemq_locked, **changes), *topics, fresh_group()), "--connect")
-    telling = [line for line in told.splitlines() if said in line and "WARNING" not in line]
+    telling = [line for line in told.splitlines() if expected in line and "WARNING" not in line]
     assert (code, len(telling)) == (3, 1), told
 
 
@@ -146,9 +146,9 @@ def test_wrong_credentials_are_explained_in_one_line(
 def test_a_route_does_not_start_with_wrong_credentials(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: WrongCredentials, kind: str
 ) -> None:
-    changes, said = wrong.changes[kind]
+    changes, expected = wrong.changes[kind]
     code, told = mqbridge("run", route(cluster_of(tubemq_locked, **changes), *topics, fresh_group()))
-    assert (code, said in told) == (3, True), told
+    assert (code, expected in told) == (3, True), told
 
 
 def test_a_group_that_is_not_listed_is_reported_before_it_joins(
@@ -158,13 +158,13 @@ def test_a_group_that_is_not_listed_is_reported_before_it_joins(
     tubemq_locked.authorize(closed, "listed")
     admin = {"admin_url": tubemq_locked.admin_url}
     code, told = mqbridge("check", route(cluster_of(tubemq_locked, **admin), closed, target, "unlisted"), "--connect")
-    said = f"group 'unlisted' may not consume topic '{closed}', which is for listed groups only"
-    assert (code, said in told) == (3, True), told
+    expected = f"group 'unlisted' may not consume topic '{closed}', which is for listed groups only"
+    assert (code, expected in told) == (3, True), told
     assert mqbridge("check", route(cluster_of(tubemq_locked, **admin), closed, target, "listed"), "--connect")[0] == 0
 
     code, told = mqbridge("run", route(cluster_of(tubemq_locked), closed, target, "unlisted"))
-    said = f"joining group unlisted for {closed} was refused with 450 CONSUME_GROUP_FORBIDDEN"
-    assert (code, said in told) == (4, True), told
+    expected = f"joining group unlisted for {closed} was refused with 450 CONSUME_GROUP_FORBIDDEN"
+    assert (code, expected in told) == (4, True), told
 
 
 # --- exchanged under load ---------------------------------------------------------------------------------------------

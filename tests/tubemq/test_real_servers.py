@@ -283,7 +283,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
         cutter.plan |= {(method, 2): "before", (method, 4): "after", (method, 5): "before"}
     topic = tubemq.take_topic(3)
     stored = await client.sender(topic)
-    await asyncio.gather(*(stored.send(f"1:{place}", numbered(n)) for n in range(BACKLOG) for place in range(3)))
+    await asyncio.gather(*(stored.send(f"1:{index}", numbered(n)) for n in range(BACKLOG) for index in range(3)))
     cut = await proxied(cutter, client, tubemq, open_client)
     sender = await cut.sender(topic)
     first = await cut.consumer(topic)
@@ -297,7 +297,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     async with asyncio.timeout(3 * SERVER_PATIENCE_S):
         # Registers are seldom: each new member brings one, and takes a partition or two.
         while any(happened(method) < 2 for method in CUT_METHODS):
-            await asyncio.gather(*(sender.send(f"1:{place}", numbered(number)) for place in range(3)))
+            await asyncio.gather(*(sender.send(f"1:{index}", numbered(number)) for index in range(3)))
             number += 1
             await asyncio.sleep(0.05)
             if number - BACKLOG in (10, 30, 50):
@@ -305,7 +305,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
                 others.append(other)
                 await until(lambda other=other: bool(other.held))  # type: ignore[misc]
                 await other.consumer.close()
-    sent = {f"1:{place}": {numbered(n) for n in range(number)} for place in range(3)}
+    sent = {f"1:{index}": {numbered(n) for n in range(number)} for index in range(3)}
 
     def numbers_read(name: str) -> set[bytes]:
         """Return the numbers that any member of the cut group has read: earlier members have confirmed theirs."""
@@ -314,7 +314,7 @@ async def test_cut_at_every_step(client: Client, tubemq: TubeMQ, open_client: Op
     await until(lambda: all(numbers_read(name) == bodies for name, bodies in sent.items()))
     assert {found for found, _ in cutter.done} == set(CUT_METHODS)
     judge = await client.consumer(topic)
-    await until(lambda: all(len(set(judge.got.get(f"1:{place}", ()))) == number for place in range(3)))
+    await until(lambda: all(len(set(judge.got.get(f"1:{index}", ()))) == number for index in range(3)))
     for messages in judge.got.values():
         assert in_order(messages)
     for messages in first.got.values():

@@ -135,11 +135,11 @@ async def test_bounds_of_an_occupied_partition_are_requested_with_a_new_group(cl
     assert model.broker.owners == {(group, "demo", 1): "somebody"}
 
 
-@pytest.mark.parametrize("turn", range(1, 3 * PARTITIONS))
-async def test_a_cancelled_request_for_bounds_leaves_no_partition_held(cluster: TubeMQ, model: Cluster, turn: int) -> None:
+@pytest.mark.parametrize("iterations", range(1, 3 * PARTITIONS))
+async def test_a_cancelled_request_for_bounds_leaves_no_partition_held(cluster: TubeMQ, model: Cluster, iterations: int) -> None:
     asking = asyncio.ensure_future(cluster.bounds("demo"))
-    await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] >= min(turn, PARTITIONS))
-    for _ in range(turn):
+    await until(lambda: model.faults.counts[rpc.PARTITION_REGISTER] >= min(iterations, PARTITIONS))
+    for _ in range(iterations):
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)

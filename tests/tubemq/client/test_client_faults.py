@@ -121,11 +121,11 @@ def name(method: int) -> str:
 
 
 @pytest.mark.parametrize("step", ["before", "after", "silent"])
-@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("first", [1, 2, 3])
 @pytest.mark.parametrize("method", PRODUCING + CONSUMING + CLOSING, ids=name)
-async def test_a_failure_of_any_request_loses_no_message(scenario: Scenario, method: int, turn: int, step: str) -> None:
+async def test_a_failure_of_any_request_loses_no_message(scenario: Scenario, method: int, first: int, step: str) -> None:
     """Two requests in a row fail, so that the first attempt to recover fails too."""
-    for number in range(turn, turn + 2):
+    for number in range(first, first + 2):
         scenario.model.faults.plan[method, number] = step
     async with asyncio.timeout(SERVER_PATIENCE_S):
         await scenario.consume()

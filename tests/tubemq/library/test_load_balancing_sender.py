@@ -69,7 +69,7 @@ class Cluster:
         self.route.update(TopicInfo("demo", deployments, 1 << 20), {broker.id: broker for broker in BROKERS})
 
     def connection_to(self, host: str, port: int, partition: str = "") -> Any:
-        return next(session for session in self.brokers.values() if session.broker.host == host)
+        return next(connection for connection in self.brokers.values() if connection.broker.host == host)
 
     async def refresh(self) -> None:
         """Do nothing: the routes of this cluster do not change."""
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def stored(self) -> Counter[bytes]:
-        return Counter(body for session in self.brokers.values() for body in session.stored)
+        return Counter(body for connection in self.brokers.values() for body in connection.stored)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ async def test_partitions_are_used_round_robin() -> None:
     cluster = Cluster(3)
     sender = cluster.open_sender()
     await asyncio.gather(*(sender.send(b"%d" % number) for number in range(60)))
-    assert [len(session.stored) for session in cluster.brokers.values()] == [20, 20, 20]
+    assert [len(connection.stored) for connection in cluster.brokers.values()] == [20, 20, 20]
     await sender.close(1.0)
 
 
@@ -115,29 +115,29 @@ async def test_a_broker_with_failures_is_avoided(outcome: int | Exception) -> No
 
 async def test_an_avoided_broker_is_tried_when_all_are_avoided() -> None:
     cluster = Cluster(2)
-    for session in cluster.brokers.values():
-        session.outcome = 503
+    for connection in cluster.brokers.values():
+        connection.outcome = 503
     sender = cluster.open_sender()
     result = sender.send(b"x")
     await asyncio.sleep(0.02)
     assert not result.done()
-    for session in cluster.brokers.values():
-        session.outcome = 200
+    for connection in cluster.brokers.values():
+        connection.outcome = 200
     assert isinstance(await result, SendResult)
     await sender.close(1.0)
 
 
 async def test_a_message_that_no_broker_accepts_fails() -> None:
     cluster = Cluster(2)
-    for session in cluster.brokers.values():
-        session.outcome = 400
+    for connection in cluster.brokers.values():
+        connection.outcome = 400
     sender = cluster.open_sender()
     with pytest.raises(ServerRefused) as caught:
         await sender.send(b"x")
     assert caught.value.failure is Failure.REFUSED
-    assert sum(session.asked for session in cluster.brokers.values()) == 1
-    for session in cluster.brokers.values():
-        session.outcome = 503
+    assert sum(connection.asked for connection in cluster.brokers.values()) == 1
+    for connection in cluster.brokers.values():
+        connection.outcome = 503
     limited = cluster.open_sender(max_elapsed_s=0.02)
     with pytest.raises(ServerRefused) as caught:
         await limited.send(b"x")
@@ -163,8 +163,8 @@ async def test_pending_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_close_fails_messages_that_cannot_be_sent() -> None:
     cluster = Cluster(2)
-    for session in cluster.brokers.values():
-        session.away = True
+    for connection in cluster.brokers.values():
+        connection.away = True
     sender = cluster.open_sender()
     sent = [sender.send(b"%d" % number) for number in range(5)]
     await sender.close(0.02)
@@ -177,7 +177,7 @@ async def test_a_broker_that_the_master_no_longer_lists_is_not_chosen() -> None:
     sender = cluster.open_sender()
     cluster.route.update(TopicInfo("demo", ((1, 2, 1), (3, 2, 1)), None), {broker.id: broker for broker in BROKERS})
     await asyncio.gather(*(sender.send(b"%d" % number) for number in range(20)))
-    assert [session.asked for session in cluster.brokers.values()] == [10, 0, 10]
+    assert [connection.asked for connection in cluster.brokers.values()] == [10, 0, 10]
     assert len(cluster.route.partitions) == 6, "keys keep their partitions"
     cluster.route.update(TopicInfo("demo", ((4, 1, 1),), None), {broker.id: broker for broker in BROKERS})
     assert [ref.name for ref in cluster.route.listed] == ["4:0"]

@@ -22,8 +22,8 @@ from tests.tubemq.wire.vectors import REGISTER_FRAME, REGISTER_PAYLOAD
 
 
 def frame_of(serial: int, blocks: list[bytes]) -> bytes:
-    head = struct.pack(">III", TOKEN, serial, len(blocks))
-    return head + b"".join(struct.pack(">I", len(block)) + block for block in blocks)
+    prefix = struct.pack(">III", TOKEN, serial, len(blocks))
+    return prefix + b"".join(struct.pack(">I", len(block)) + block for block in blocks)
 
 
 def test_a_real_frame_both_ways() -> None:
@@ -64,8 +64,8 @@ def test_byte_by_byte() -> None:
     cutter = FrameCutter(measure)
     blocks = [b"ab", b"", b"c" * 9000, b"d"]
     stream = frame_of(5, blocks)
-    for place in range(len(stream) - 1):
-        assert cutter.feed(stream[place : place + 1]) == []
+    for index in range(len(stream) - 1):
+        assert cutter.feed(stream[index : index + 1]) == []
     (frame,) = cutter.feed(stream[-1:])
     assert split_frame(frame) == (5, b"".join(blocks))
 
@@ -112,7 +112,7 @@ def test_the_measured_size_never_exceeds_the_frame() -> None:
 
 
 @pytest.mark.parametrize(
-    "head",
+    "prefix",
     [
         struct.pack(">III", 0x504F5354, 1, 1),
         struct.pack(">III", TOKEN, 1, 0),
@@ -123,9 +123,9 @@ def test_the_measured_size_never_exceeds_the_frame() -> None:
     ],
     ids=["other protocol", "no blocks", "too many blocks", "negative blocks", "too large", "negative length"],
 )
-def test_limits_are_checked_before_waiting(head: bytes) -> None:
+def test_limits_are_checked_before_waiting(prefix: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        FrameCutter(measure).feed(head)
+        FrameCutter(measure).feed(prefix)
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(MAX_PAYLOAD_BYTES + 1)], ids=["empty", "too large"])

@@ -37,11 +37,11 @@ def test_packed_messages_are_unpacked_unchanged(given_items: list[Item], created
 @pytest.mark.parametrize("snappy", [False, True])
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_versions_0_to_2_are_unpacked(version: int, snappy: bool) -> None:
-    head = {0: b"", 1: packed(">q", 1_700_000_000_123), 2: packed(">qI", 1_700_000_000_123, 3)}[version]
+    prefix = {0: b"", 1: packed(">q", 1_700_000_000_123), 2: packed(">qI", 1_700_000_000_123, 3)}[version]
     count = 2 if version == 2 else None
     groups = group(b"m=1", lengths(b"a", b"bc"), snappy=snappy, count=count) + group(b"m=2", lengths(b"d" * 500), count=count)
     end = bytes((15, version))
-    found = unpack(end + head + packed(">I", 2) + groups + end)
+    found = unpack(end + prefix + packed(">I", 2) + groups + end)
     assert found.items == [Item(b"a", b"m=1"), Item(b"bc", b"m=1"), Item(b"d" * 500, b"m=2")]
     assert found.created == (None if version == 0 else 1_700_000_000_123)
 
@@ -62,8 +62,8 @@ def test_version_4_is_unpacked(kind: int, flags: int) -> None:
     body = bytes(cramjam.snappy.compress_raw(inner)) if kind else inner
     shared = b"x=y"
     size = 25 + len(body) + 2 + len(shared) + 2 - 4
-    head = packed(">IBHHHIHII", size, kind, 12, 34, flags, 1_636_438_935, 2, 0, len(body))
-    whole = b"\x0f\x04" + head + body + packed(">H", len(shared)) + shared + b"\xee\x01\x0f\x04"
+    prefix = packed(">IBHHHIHII", size, kind, 12, 34, flags, 1_636_438_935, 2, 0, len(body))
+    whole = b"\x0f\x04" + prefix + body + packed(">H", len(shared)) + shared + b"\xee\x01\x0f\x04"
     found = unpack(whole)
     ids = b"" if flags & 4 else b"&bid=12&tid=34"
     common = shared + ids + b"&dt=1636438935000"

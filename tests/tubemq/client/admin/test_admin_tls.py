@@ -30,8 +30,8 @@ async def tls_server(authority: Authority, forms: list[str]) -> AsyncIterator[st
     context.load_cert_chain(identity.certificate, identity.key)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.lower().splitlines() if line.startswith(b"content-length"))
+        header = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in header.lower().splitlines() if line.startswith(b"content-length"))
         forms.append((await reader.readexactly(length)).decode())
         body = REFUSED if "confModAuthToken" in forms[-1] else TOPICS
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

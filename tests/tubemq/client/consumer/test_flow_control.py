@@ -42,7 +42,7 @@ def test_a_reader_far_behind_is_limited_in_the_rules_time_window() -> None:
     assert flow_meter.on_data(MIB, lag, 0.0, NOON_GMT_8, near_end=False) == 0.0
     assert flow_meter.on_data(MIB, lag, 1.0, NOON_GMT_8, near_end=False) == 1.0, "2 MiB are a twelfth of 24 MiB"
     assert flow_meter.on_data(MIB, lag, 6.0, NOON_GMT_8, near_end=False) == 0.0, "a new 5 s slice"
-    waits = [flow_meter.on_data(MIB, lag, 6.0 + 5.0 * turn, NOON_GMT_8, near_end=False) for turn in range(1, 10)]
+    waits = [flow_meter.on_data(MIB, lag, 6.0 + 5.0 * index, NOON_GMT_8, near_end=False) for index in range(1, 10)]
     assert waits == [0.0] * 9
     assert flow_meter.on_data(12 * MIB, lag, 59.0, NOON_GMT_8, near_end=False) == 1.0, "the minute's share is used up"
     assert flow_meter.on_data(MIB, lag, 64.0, NOON_GMT_8, near_end=False) == 0.0, "a new minute"

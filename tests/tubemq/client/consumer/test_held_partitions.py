@@ -349,14 +349,14 @@ async def test_closing_ends_a_registration_in_flight() -> None:
     assert not scene.held.held
 
 
-@pytest.mark.parametrize("turns", range(8))
-async def test_closing_unregisters_partitions_that_are_being_acquired(turns: int) -> None:
+@pytest.mark.parametrize("iterations", range(8))
+async def test_closing_unregisters_partitions_that_are_being_acquired(iterations: int) -> None:
     model = Model({"demo": 4})
     member = BalancedConsumer(model.masters(), "g", ["demo"], heartbeat_s=100)
     await member.start()
     await member.partitions()
     taking = [asyncio.ensure_future(member.take(PartitionKey(1, "demo", number))) for number in range(4)]
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
     await member.close()
     for result in await asyncio.gather(*taking, return_exceptions=True):
@@ -367,14 +367,14 @@ async def test_closing_unregisters_partitions_that_are_being_acquired(turns: int
     assert not model.broker.owners
 
 
-@pytest.mark.parametrize("turns", range(0, 40, 3))
-async def test_closing_a_member_unregisters_partitions_that_were_just_assigned(turns: int) -> None:
+@pytest.mark.parametrize("iterations", range(0, 40, 3))
+async def test_closing_a_member_unregisters_partitions_that_were_just_assigned(iterations: int) -> None:
     model = Model({"demo": 4})
     member = PackConsumer(model.masters(), "g", ["demo"], heartbeat_s=0.001)
     await member.start()
     while not model.faults.counts[rpc.PARTITION_REGISTER]:
         await asyncio.sleep(0)
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
     await member.close()
     assert not model.broker.owners

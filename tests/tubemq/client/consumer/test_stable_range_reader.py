@@ -109,8 +109,8 @@ def test_an_index_may_go_beyond_the_cell_of_its_offset(ours: list[bool], begin: 
     async def check() -> None:
         store = Store(ours, seed)
         numbers = [number for number in range(begin, len(ours)) if ours[number]]
-        place = (min(begin, len(ours)) * INDEX_ENTRY_BYTES, skip)
+        position = (min(begin, len(ours)) * INDEX_ENTRY_BYTES, skip)
         beyond = (store.end + 5 * CELL_ENTRIES * INDEX_ENTRY_BYTES, 0)
-        assert [number for number, _ in (await store.read(place, beyond))[0]] == numbers[skip:]
+        assert [number for number, _ in (await store.read(position, beyond))[0]] == numbers[skip:]
 
     asyncio.run(check())

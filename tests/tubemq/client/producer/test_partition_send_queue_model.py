@@ -24,7 +24,7 @@ from tests.kit.callers import OrderedCaller, check_order, sending_after_failures
 from tests.kit.virtual_time import VirtualTimeLoop
 
 IN_FLIGHT = {"ordered": 1, "ordered, never given up": 1, "several in flight": 3, "unordered": 3}
-TURN_S, MAX_ELAPSED_S, LONG_S = 0.01, 5.0, 60.0
+STEP_S, MAX_ELAPSED_S, LONG_S = 0.01, 5.0, 60.0
 """Times that suffice for callbacks; for which failed messages are retried; and for all backoffs."""
 ENOUGH = 40
 """Rounds after which a healthy Broker has stored everything."""
@@ -136,7 +136,7 @@ class SendConversation(RuleBasedStateMachine):
             return
         with sending_after_failures(self.queue._sends, partial(self._send_all, layers)):
             self.do(call, *arguments)
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
 
     @property
     def queue(self) -> PartitionSendQueue | None:
@@ -167,7 +167,7 @@ class SendConversation(RuleBasedStateMachine):
     @rule(index=st.integers(0, 1))
     def withdraw(self, index: int) -> None:
         self.do(self.sender.withdraw, frozenset(self.callers[index].owners()))
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, MAX_ELAPSED_S]))
     def time_passes(self, seconds: float) -> None:
@@ -181,7 +181,7 @@ class SendConversation(RuleBasedStateMachine):
         for _ in range(count):
             if self.broker.held:
                 self.do(self.broker.answer)
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @precondition(lambda self: self.broker.held)
     @rule(code=st.sampled_from([*TEMPORARY, REFUSED, FATAL]), index=st.integers(0, 2), layers=st.integers(0, 4))
@@ -210,7 +210,7 @@ class SendConversation(RuleBasedStateMachine):
             with sending_after_failures(self.queue._sends, partial(self._send_all, layers)):
                 self.pass_time(seconds)
         self.broker.is_reachable = True
-        self.pass_time(TURN_S)
+        self.pass_time(STEP_S)
 
     @rule(is_writable=st.booleans())
     def send_buffer(self, is_writable: bool) -> None:
@@ -266,7 +266,7 @@ class SendConversation(RuleBasedStateMachine):
         for _ in range(ENOUGH):
             while self.broker.held:
                 self.do(self.broker.answer)
-            self.pass_time(TURN_S)
+            self.pass_time(STEP_S)
             if self.sender.queued_messages and not self.broker.held:
                 self.pass_time(LONG_S)
 
