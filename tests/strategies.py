@@ -169,7 +169,7 @@ def pulsar_natives() -> st.SearchStrategy[Entry]:
     """Entries that are batches and entries that are single messages."""
     times = {"deliver_at_time": st.integers(-(1 << 63), (1 << 63) - 1)}
     single = _metadata(SingleMessageMetadata, {"sequence_id": _uint64, "compacted_out": st.booleans()})
-    head = st.fixed_dictionaries({}, optional=times)
+    batch_fields = st.fixed_dictionaries({}, optional=times)
 
     def plain(metadata: MessageMetadata, payload: bytes) -> Entry:
         metadata.producer_name, metadata.sequence_id, metadata.publish_time = "p", 1, 2
@@ -185,7 +185,7 @@ def pulsar_natives() -> st.SearchStrategy[Entry]:
     bodies = st.binary(max_size=20)
     return st.one_of(
         st.builds(plain, _metadata(MessageMetadata, times), bodies),
-        st.builds(batch, head, st.lists(st.tuples(single, bodies), min_size=1, max_size=4)),
+        st.builds(batch, batch_fields, st.lists(st.tuples(single, bodies), min_size=1, max_size=4)),
     )
 
 

@@ -90,8 +90,8 @@ def encode_pulsar(messages: list[Message], encoder: SendEncoder, limits: pulsar.
 def pulsar_entry(messages: list[Message]) -> bytes:
     """Return an entry as a broker delivers it."""
     pieces = encode_pulsar(messages, SendEncoder(0), pulsar.Limits(max_bytes=64 << 20))
-    head = pieces[0]
-    return head[head.index(b"\x0e\x01") :] + pieces[1]
+    prefix = pieces[0]
+    return prefix[prefix.index(b"\x0e\x01") :] + pieces[1]
 
 
 def decode_pulsar(data: bytes) -> Sequence[Message]:
@@ -110,8 +110,8 @@ def pulsar_batches(size: int) -> list[Entry]:
             for name, value in pairs(0, number):
                 metadata.properties.add(key=name, value=value)
             batch.append((metadata, body(0, number, size)))
-        head = MessageMetadata(producer_name="p", sequence_id=begin, publish_time=BORN, num_messages_in_batch=100)
-        entries.append(Entry(head, join_batch(batch), ledger=1, entry=begin))
+        entry_metadata = MessageMetadata(producer_name="p", sequence_id=begin, publish_time=BORN, num_messages_in_batch=100)
+        entries.append(Entry(entry_metadata, join_batch(batch), ledger=1, entry=begin))
     return entries
 
 

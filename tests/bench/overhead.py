@@ -259,20 +259,20 @@ class QuickRocketMQ(RocketMQLink):
             self.loop.call_soon(self.endpoint.data_received, data)
 
     def _answer(self, frame: bytes) -> bytes | None:
-        head = frame[8 : 8 + (int.from_bytes(frame[4:8]) & 0xFFFFFF)]
-        if head.startswith((b'{"code":11,', b'{"code":361,')):
-            queue, offset = _field(head, b'queueId":"'), int(_field(head, b'queueOffset":"'))
+        header = frame[8 : 8 + (int.from_bytes(frame[4:8]) & 0xFFFFFF)]
+        if header.startswith((b'{"code":11,', b'{"code":361,')):
+            queue, offset = _field(header, b'queueId":"'), int(_field(header, b'queueOffset":"'))
             remark, body = b'"remark":"FOUND",', _records(offset)
             ext = b'"nextBeginOffset":"%d","maxOffset":"99999999","minOffset":"0","suggestWhichBrokerId":"0",' % (
                 offset + MESSAGES
             )
             ext += b'"topicSysFlag":"0","groupSysFlag":"0"'
-        elif head.startswith(b'{"code":320,'):
-            queue, remark, body = _field(head, b'"e":"'), b"", b""
+        elif header.startswith(b'{"code":320,'):
+            queue, remark, body = _field(header, b'"e":"'), b"", b""
             ext = b'"queueId":"%s","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%s","queueOffset":"17"' % (queue, IDS)
         else:
             return None
-        opaque = _field(head, b'"opaque":', b",")
+        opaque = _field(header, b'"opaque":', b",")
         answer = (
             b'{"code":0,"extFields":{%s},"flag":1,"language":"JAVA","opaque":%s,%s"serializeTypeCurrentRPC":"JSON","version":475}'
             % (
@@ -287,9 +287,9 @@ class QuickRocketMQ(RocketMQLink):
 IDS = b",".join(b"7F00000100002A9F%016X" % number for number in range(MESSAGES))
 
 
-def _field(head: bytes, name: bytes, end: bytes = b'"') -> bytes:
-    at = head.index(name) + len(name)
-    return head[at : head.index(end, at)]
+def _field(header: bytes, name: bytes, end: bytes = b'"') -> bytes:
+    at = header.index(name) + len(name)
+    return header[at : header.index(end, at)]
 
 
 _made: dict[int, bytes] = {}
@@ -590,21 +590,21 @@ class EncodedShare:
 async def tubemq_out(*, window: int) -> float:
     """us per MESSAGES messages into TubeMQ."""
     with mock.patch.object(tubemq_connection, "dial", _dial_tubemq):
-        session = ServerConnection("10.0.0.5", 8123)
+        connection = ServerConnection("10.0.0.5", 8123)
         masters = SimpleNamespace(broker_auth=registered_authorization())
         names = [f"1:{index}" for index in range(PARTITIONS)]
         refs = {name: REF._replace(partition=index) for index, name in enumerate(names)}
         routes: Any = SimpleNamespace(masters=masters, client_id="c", host="10.0.0.9")
-        sessions: Any = SimpleNamespace(connectivity=session._connectivity, connection_to=lambda *_: session)
+        connections: Any = SimpleNamespace(connectivity=connection._connectivity, connection_to=lambda *_: connection)
         topic_route: Any = SimpleNamespace(topic="demo", partitions=refs)
-        sender = PartitionSender(routes, sessions, topic_route, max_in_flight=window, max_elapsed_s=None, ordered=True)
-        await session.connect()
+        sender = PartitionSender(routes, connections, topic_route, max_in_flight=window, max_elapsed_s=None, ordered=True)
+        await connection.connect()
         outbound = TubeMQOutbound(sender, OutboundSpec("demo"), UTC, None)  # type: ignore[arg-type]
         with mock.patch.object(tubemq_outbound, "encode_share", return_value=EncodedShare()):
             batches = batches_of(PARTITIONS)
             found = await measured(lambda: sent(outbound, lambda partition: Share(batches[partition])))
         await outbound.close()
-        await session.close()
+        await connection.close()
     return found
 
 
@@ -616,14 +616,14 @@ def registered_authorization() -> Any:
 async def tubemq_in() -> float:
     """us per pack of MESSAGES from TubeMQ; parsing it is part of it."""
     with mock.patch.object(tubemq_connection, "dial", _dial_tubemq):
-        session = ServerConnection("10.0.0.5", 8123)
+        connection = ServerConnection("10.0.0.5", 8123)
         lanes = []
         for index in range(PARTITIONS):
-            context = Context(session)  # type: ignore[arg-type]
+            context = Context(connection)  # type: ignore[arg-type]
             held = HeldPartition(context, REF._replace(partition=index))
             lanes.append(TubeMQLane(held, Partition("c", "demo", f"1:{index}", index), UTC))
         found = await measured(lambda: received(lanes))
-        await session.close()
+        await connection.close()
     return found
 
 

@@ -64,13 +64,13 @@ def group_of(frame: str) -> str | None:
 
 def plain(frame: str) -> str:
     """Return a frame without line number and with a path inside mqbridge. Functions of the compiled module become one name."""
-    name, _, place = frame.rpartition(" (")
-    if "mqbridge_native" in place and name.startswith("0x"):
+    name, _, location = frame.rpartition(" (")
+    if "mqbridge_native" in location and name.startswith("0x"):
         return COMPILED
-    place = place.removesuffix(")").partition(":")[0]
-    if "mqbridge/" in place:
-        place = place[place.index("mqbridge/") + len("mqbridge/") :]
-    return f"{name} ({place})"
+    location = location.removesuffix(")").partition(":")[0]
+    if "mqbridge/" in location:
+        location = location[location.index("mqbridge/") + len("mqbridge/") :]
+    return f"{name} ({location})"
 
 
 def parse(text: str) -> list[Stack]:

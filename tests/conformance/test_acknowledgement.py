@@ -89,10 +89,10 @@ async def test_batches_can_be_acknowledged_out_of_order(arena: Arena, cluster: C
     if not inbound.individual_ack:
         pytest.skip("acknowledges in order only")
     lane = await arena.lane(inbound)
-    for turn in range(3):
-        await arena.send(outbound, 0, numbered(turn * 10, turn * 10 + 10))
+    for index in range(3):
+        await arena.send(outbound, 0, numbered(index * 10, index * 10 + 10))
         _, batches = await arena.take(lane, 10, acknowledge=False)
-        if turn != 1:
+        if index != 1:
             for batch in batches:
                 lane.acknowledge(batch)
     await arena.within(inbound.close())
@@ -195,9 +195,9 @@ async def test_a_cancelled_receive_loses_nothing(arena: Arena, cluster: Cluster)
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
-    for turn in range(20):
+    for index in range(20):
         waiting = spawn(lane.receive(), "test receive")
-        for _ in range(turn % 4):
+        for _ in range(index % 4):
             await asyncio.sleep(0)
         await cancel(waiting)
     sending = outbound.send(0, Share(Batch.of(numbered(0, 20))))

@@ -110,7 +110,7 @@ async def test_bounds_and_committed_positions_advance(arena: Arena, cluster: Clu
 async def test_close_waits_for_sends_in_flight(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
-    receipts = [outbound.send(0, Share(Batch.of(numbered(turn * 10, turn * 10 + 10)))) for turn in range(20)]
+    receipts = [outbound.send(0, Share(Batch.of(numbered(index * 10, index * 10 + 10)))) for index in range(20)]
     await arena.within(outbound.close())
     assert all(receipt.done() for receipt in receipts)
     assert not any(receipt.result().failures for receipt in receipts)

@@ -46,7 +46,7 @@ MESSAGES = {
 async def test_every_field_arrives(arena: Arena, cluster: Cluster, stamp_origin: bool) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic, stamp_origin=stamp_origin)
-    sent = [message.replace(position=(place,)) for place, message in enumerate(MESSAGES.values())]
+    sent = [message.replace(position=(offset,)) for offset, message in enumerate(MESSAGES.values())]
     await arena.send(outbound, 0, sent)
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     received, _ = await arena.take(lane, len(sent))
@@ -120,8 +120,8 @@ async def test_order_and_positions_of_each_partition(arena: Arena, cluster: Clus
     receipts = await arena.within(
         asyncio.gather(
             *(
-                outbound.send(partition, Share(Batch.of(numbered(turn * size, turn * size + size), SOURCE)))
-                for turn in range(sends)
+                outbound.send(partition, Share(Batch.of(numbered(number * size, number * size + size), SOURCE)))
+                for number in range(sends)
                 for partition in range(partitions)
             )
         )

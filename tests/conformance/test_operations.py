@@ -104,8 +104,8 @@ async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster) -> N
     group, name = fresh_group(), await name_of(cluster, topic)
     await consumed(arena, cluster, topic, group, 10)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
-    for place, expected in ((messages[4].position, 4), (bounds.first, 0), (messages[7].position, 7), (bounds.next, 10)):
-        await arena.until(lambda: _try_move(arena.operations(cluster), topic, group, {name: place}))  # noqa: B023 - awaited here
+    for position, expected in ((messages[4].position, 4), (bounds.first, 0), (messages[7].position, 7), (bounds.next, 10)):
+        await arena.until(lambda: _try_move(arena.operations(cluster), topic, group, {name: position}))  # noqa: B023 - awaited here
         outbound = await arena.outbound(cluster, topic)
         await arena.send(outbound, 0, numbered(10, 11))
         inbound = await arena.inbound(cluster, topic, group)
@@ -115,9 +115,9 @@ async def test_a_group_moves_back_and_forth(arena: Arena, cluster: Cluster) -> N
             batch = await arena.receive(lane)
             got += numbers(batch.messages)
             lane.acknowledge(batch)
-        assert expected != 10 or set(got) == {10}, "the end is a place between messages on every system"
+        assert expected != 10 or set(got) == {10}, "the end is a position between messages on every system"
         assert got[0] <= expected
-        exact = len(place) == 1 or place[-1] == 0  # else inside of what the system keeps as one entry
+        exact = len(position) == 1 or position[-1] == 0  # else inside of what the system keeps as one entry
         assert not exact or got[0] == expected
         await arena.within(inbound.close())
 
@@ -192,5 +192,5 @@ async def test_positions_are_found_by_time(arena: Arena, cluster: Cluster) -> No
 
 async def test_settings_are_readable(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    said = await arena.within(arena.operations(cluster).settings(topic))
-    assert all(isinstance(name, str) and isinstance(value, str) and name and value for name, value in said.items())
+    settings = await arena.within(arena.operations(cluster).settings(topic))
+    assert all(isinstance(name, str) and isinstance(value, str) and name and value for name, value in settings.items())

@@ -38,11 +38,11 @@ async def test_every_partition_between_its_bounds(arena: Arena, cluster: Cluster
     topic, names = await topic_of(arena, cluster, 30, 0, 5)
     bounds = await arena.within(cluster.bounds(topic))
     assert bounds.keys() == set(names)
-    for place, (name, size) in enumerate(zip(names, (30, 0, 5), strict=True)):
+    for index, (name, size) in enumerate(zip(names, (30, 0, 5), strict=True)):
         batches = await read(arena, cluster, topic, name, bounds[name].first, bounds[name].next)
-        assert numbers(messages_of(batches)) == list(range(100 * place, 100 * place + size))
+        assert numbers(messages_of(batches)) == list(range(100 * index, 100 * index + size))
         for batch in batches:
-            assert (batch.partition.topic, batch.partition.name, batch.partition.index) == (topic, name, place)
+            assert (batch.partition.topic, batch.partition.name, batch.partition.index) == (topic, name, index)
             assert batch.count == len(batch.messages) > 0
             assert batch.first == batch.messages[0].position
             assert batch.messages[-1].position < batch.next <= bounds[name].next
@@ -51,8 +51,8 @@ async def test_every_partition_between_its_bounds(arena: Arena, cluster: Cluster
 async def test_begin_and_end_are_exact_inside_stored_units(arena: Arena, cluster: Cluster) -> None:
     topic, [name] = await topic_of(arena, cluster, 30)
     bounds = (await arena.within(cluster.bounds(topic)))[name]
-    places = [message.position for message in messages_of(await read(arena, cluster, topic, name, bounds.first, bounds.next))]
-    ends = [*places, bounds.next]
+    positions = [message.position for message in messages_of(await read(arena, cluster, topic, name, bounds.first, bounds.next))]
+    ends = [*positions, bounds.next]
     for begin, end in ((0, 30), (0, 1), (3, 4), (5, 23), (14, 21), (29, 30), (8, 8), (30, 30)):
         batches = await read(arena, cluster, topic, name, ends[begin], ends[end])
         assert numbers(messages_of(batches)) == list(range(begin, end)), (begin, end)

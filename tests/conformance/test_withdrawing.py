@@ -31,8 +31,8 @@ async def test_unsent_requests_are_withdrawn(arena: Arena, cluster: Cluster, lat
         return
     async with cut_off:
         mine, others = [], []
-        for turn in range(1, 9):
-            (mine if turn % 2 else others).append(send(outbound, turn * EACH))
+        for index in range(1, 9):
+            (mine if index % 2 else others).append(send(outbound, index * EACH))
         if later:
             await asyncio.sleep(0.5)  # it is tried, and fails
         assert not any(one.done() for one in (*mine, *others))
@@ -46,7 +46,7 @@ async def test_unsent_requests_are_withdrawn(arena: Arena, cluster: Cluster, lat
     for receipt in await arena.within(asyncio.gather(*others)):
         assert receipt.failures == []
     await arena.send(outbound, 0, numbered(100, 101))
-    expected = [*range(EACH), *(n for turn in range(2, 9, 2) for n in range(turn * EACH, turn * EACH + EACH)), 100]
+    expected = [*range(EACH), *(n for index in range(2, 9, 2) for n in range(index * EACH, index * EACH + EACH)), 100]
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     received, _ = await arena.take(lane, len(expected))
     assert numbers(received) == expected
@@ -55,7 +55,7 @@ async def test_unsent_requests_are_withdrawn(arena: Arena, cluster: Cluster, lat
 async def test_receipts_of_withdrawn_sends_on_the_wire_are_correct(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
     outbound = await arena.outbound(cluster, topic)
-    sends = [send(outbound, turn * EACH) for turn in range(20)]
+    sends = [send(outbound, index * EACH) for index in range(20)]
     outbound.withdraw(sends[:5])
     await asyncio.sleep(0)
     outbound.withdraw(sends[5:10])
@@ -64,10 +64,10 @@ async def test_receipts_of_withdrawn_sends_on_the_wire_are_correct(arena: Arena,
     outbound.withdraw(sends)
     assert all(not receipt.failures for receipt in receipts[10:]), "the sends of others go on"
     expected: list[int] = []
-    for turn, receipt in enumerate(receipts):
+    for index, receipt in enumerate(receipts):
         assert {failure.failure_kind for failure in receipt.failures} <= {Failure.RETRY}
         failed = {failure.index for failure in receipt.failures}
-        expected += [turn * EACH + n for n in range(EACH) if n not in failed]
+        expected += [index * EACH + n for n in range(EACH) if n not in failed]
     await arena.send(outbound, 0, numbered(100, 101))
     lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
     received, _ = await arena.take(lane, len(expected) + 1)

@@ -248,11 +248,11 @@ async def test_by_key_each_key_keeps_its_order_and_partition(source: Broker, tar
     target.create("orders-copy", 2)
     outcome = await run(settings(source, name, to={"partitions": {"by": "key"}, "create": False}))
     assert outcome.clean
-    places: dict[str, set[int]] = {}
+    sources_by_key: dict[str, set[int]] = {}
     for number, partition in enumerate(target.topics["orders-copy"]):
         for message in partition.messages:
-            places.setdefault(str(message.key), set()).add(number)
-    assert all(len(found) == 1 for found in places.values())
+            sources_by_key.setdefault(str(message.key), set()).add(number)
+    assert all(len(found) == 1 for found in sources_by_key.values())
     assert sum(map(len, stored(target))) == COUNT
 
 

@@ -108,10 +108,10 @@ async def test_an_outage_of_the_target_is_seen_everywhere_and_so_is_its_end(
         assert "the memory broker is disconnected" in row["retrying"]
         assert (row["in_flight_messages"], row["lag"]["total"]) == (COUNT, COUNT)
         assert row["waiting_s"].keys() <= {"b/copy"}
-        said = status_line(gateway, gateway.routes[0], 0.0)
-        assert f"{COUNT} messages (" in said
-        assert f"lag {COUNT} messages" in said
-        assert "cluster b has been unreachable for" in said
+        line = status_line(gateway, gateway.routes[0], 0.0)
+        assert f"{COUNT} messages (" in line
+        assert f"lag {COUNT} messages" in line
+        assert "cluster b has been unreachable for" in line
 
         world.b.reconnect()
         await until(lambda: len(everything(world.b, "copy")) == 2 * COUNT)

@@ -96,9 +96,9 @@ async def test_sends_of_one_loop_iteration_share_a_transaction(open_log: OpenLog
 
     monkeypatch.setattr(append, "write_group", record_group)
     outbound = await outbound_of(await open_log())
-    receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(50)))
+    receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(index, index + 1)))) for index in range(50)))
     assert group_sizes == [50]
-    assert [receipt.highest_position for receipt in receipts] == [(turn,) for turn in range(50)]
+    assert [receipt.highest_position for receipt in receipts] == [(index,) for index in range(50)]
 
 
 async def test_large_sends_are_stored_as_several_rows_and_small_rows_read_as_one_batch(open_log: OpenLog) -> None:
@@ -111,8 +111,8 @@ async def test_large_sends_are_stored_as_several_rows_and_small_rows_read_as_one
         MAX_ROW_MESSAGES,
         1,
     ]
-    for turn in range(5):
-        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
+    for index in range(5):
+        await outbound.send(0, Share(Batch.of(numbered(index, index + 1))))
     _, lane = await lane_of(cluster)
     assert [(await lane.receive()).count for _ in range(3)] == [MAX_ROW_MESSAGES, MAX_ROW_MESSAGES, 6]
     await outbound.send(0, Share(Batch.of([Message(bytes(MAX_ROW_BYTES // 2))] * 3 + [Message(bytes(MAX_ROW_BYTES * 3))])))
@@ -135,8 +135,8 @@ async def test_a_seek_into_a_row_continues_at_its_offset(open_log: OpenLog) -> N
 async def test_retention_drops_whole_batches_and_readers_get_a_gap(open_log: OpenLog, settings: dict[str, float]) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    for turn in range(10):
-        await outbound.send(0, Share(Batch.of([Message(b"%06d" % turn + bytes(1000))])))
+    for index in range(10):
+        await outbound.send(0, Share(Batch.of([Message(b"%06d" % index + bytes(1000))])))
     _, lane = await lane_of(cluster)
     limited = await open_log(**settings)
     first = (8,) if "retention_bytes" in settings else (9,)
@@ -161,8 +161,8 @@ async def test_retention_drops_whole_batches_and_readers_get_a_gap(open_log: Ope
 async def test_a_damaged_batch_is_a_gap_and_the_others_are_read(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    for turn in range(3):
-        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
+    for index in range(3):
+        await outbound.send(0, Share(Batch.of(numbered(index, index + 1))))
     rows(cluster, "UPDATE batch SET records = zeroblob(length(records)) WHERE base = 1")
     _, lane = await lane_of(cluster)
     assert numbers((await lane.receive()).messages) == [0]
@@ -189,8 +189,8 @@ async def test_a_row_with_changed_columns_is_a_gap(open_log: OpenLog, damage: st
 async def test_a_row_that_is_missing_is_a_gap(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await outbound_of(cluster)
-    for turn in range(4):
-        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
+    for index in range(4):
+        await outbound.send(0, Share(Batch.of(numbered(index, index + 1))))
     rows(cluster, "DELETE FROM batch WHERE base = 1")
     _, lane = await lane_of(cluster)
     assert (await lane.receive()).next == (1,)
@@ -291,7 +291,7 @@ async def test_sends_to_a_closed_log_fail(open_log: OpenLog, when: str) -> None:
 
 async def test_two_writers_append_in_the_order_of_their_sends(open_log: OpenLog) -> None:
     outbounds = [await outbound_of(await open_log()) for _ in range(2)]
-    sends = [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(100) for outbound in outbounds]
+    sends = [outbound.send(0, Share(Batch.of(numbered(index, index + 1)))) for index in range(100) for outbound in outbounds]
     positions = [receipt.highest_position[0] for receipt in await asyncio.gather(*sends)]
     assert sorted(positions) == list(range(200))
     assert positions[::2] == sorted(positions[::2])

@@ -168,6 +168,6 @@ def is_users(name: str) -> bool:
 
 def unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the effective pairs if a name is repeated: the last, but for UNIQ_KEY the first."""
-    last = {name: place for place, (name, _) in enumerate(pairs)}
-    first = next((place for place, (name, _) in enumerate(pairs) if name == "UNIQ_KEY"), -1)
-    return [pair for place, pair in enumerate(pairs) if place == (first if pair[0] == "UNIQ_KEY" else last.get(pair[0]))]
+    last = {name: index for index, (name, _) in enumerate(pairs)}
+    first = next((index for index, (name, _) in enumerate(pairs) if name == "UNIQ_KEY"), -1)
+    return [pair for index, pair in enumerate(pairs) if index == (first if pair[0] == "UNIQ_KEY" else last.get(pair[0]))]

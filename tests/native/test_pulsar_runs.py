@@ -194,8 +194,8 @@ def test_entries_that_the_compiled_decoder_refuses_are_decoded_by_the_plain_code
     late.properties.add(key="mqbridge.v", value="1")
     late.properties.add(key="mqbridge.event_time", value=str(1 << 60))
     for singles in ([SingleMessageMetadata(), late], [late]):
-        head = MessageMetadata(num_messages_in_batch=len(singles))
-        run = check_frame(message_frame(Entry(head, join_batch([(single, b"x") for single in singles]))))
+        metadata = MessageMetadata(num_messages_in_batch=len(singles))
+        run = check_frame(message_frame(Entry(metadata, join_batch([(single, b"x") for single in singles]))))
         assert run is not None
         [entry] = run.entries
         for begin in range(len(singles)):

@@ -72,9 +72,9 @@ async def test_free_bytes_are_reserved_without_waiting(size: int) -> None:
     assert budget.used == size
 
 
-@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("iterations", range(6))
 @pytest.mark.parametrize("between", range(4))
-async def test_bytes_reserved_during_two_cancellations_are_released(turns: int, between: int) -> None:
+async def test_bytes_reserved_during_two_cancellations_are_released(iterations: int, between: int) -> None:
     """A stopped lane may be revoked in the next loop iteration; both cancel its wait for the budget."""
     budget = Budget(10)
     await budget.reserve(10)
@@ -83,7 +83,7 @@ async def test_bytes_reserved_during_two_cancellations_are_released(turns: int, 
     for _ in range(3):
         await asyncio.sleep(0)
     budget.release(10)
-    for _ in range(turns):
+    for _ in range(iterations):
         await asyncio.sleep(0)
     waiting.cancel()
     for _ in range(between):

@@ -141,7 +141,7 @@ async def test_a_server_that_accepts_but_stays_silent_is_missing_until_it_respon
     server.writers[-1].write(b"\0\0\0\1x")
     await client.received.wait()
     assert logged_levels(caplog) == ["WARNING", "INFO"]
-    endpoint.abort(PeerSilent("it has said nothing"))
+    endpoint.abort(PeerSilent("it has sent nothing"))
     await client.lost.wait()
     assert logged_levels(caplog) == ["WARNING", "INFO", "WARNING"]
     client.connectivity.close()

@@ -115,8 +115,8 @@ async def no_warnings(self: Any, topic: str, group: str | None = None, planned: 
     return []
 
 
-@pytest.mark.parametrize(("failure", "said"), [(Failure.FATAL, 3), (Failure.RETRY, 0)])
-async def test_a_failed_warnings_request_stops_no_route(world: World, caplog, monkeypatch, failure, said) -> None:
+@pytest.mark.parametrize(("failure", "count"), [(Failure.FATAL, 3), (Failure.RETRY, 0)])
+async def test_a_failed_warnings_request_stops_no_route(world: World, caplog, monkeypatch, failure, count) -> None:
     """A permanent failure is logged, since messages may be unsafe; a transient one is retried later."""
     requests: list[str] = []
 
@@ -128,7 +128,7 @@ async def test_a_failed_warnings_request_stops_no_route(world: World, caplog, mo
     fill(world.a, "t", 1, 20)
     async with running(world.config(route("r", "a/t", "b/t", "c/t"))):
         await until(lambda: len(everything(world.b, "t")) == len(everything(world.c, "t")) == 20)
-        await until(lambda: len(requests) == 3 and len(warned(caplog)) == said)
+        await until(lambda: len(requests) == 3 and len(warned(caplog)) == count)
     assert all("the retention of topic t cannot be checked: not for you" in text for text in warned(caplog))
 
 

@@ -46,7 +46,7 @@ async def test_a_target_grows_with_its_source(world: World, by: str, growing: bo
     )
     async with running(config) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
-        other, session = named(gateway, "other"), named(gateway, "other").state.membership
+        other, membership = named(gateway, "other"), named(gateway, "other").state.membership
         fill(world.a, "t", 5, 400, first=100)
         await until(lambda: committed(world.a, "g-r") == 500)
         await until(lambda: named(gateway, "r").state.target_partitions == {"t": {"b/t": 5}})
@@ -54,7 +54,7 @@ async def test_a_target_grows_with_its_source(world: World, by: str, growing: bo
         await until(lambda: committed(world.a, "g-r") == 501)
         assert named(gateway, "r").state.memberships == (1 if growing else 2)
         assert named(gateway, "r").state.stopped == {}
-        assert other.state.membership is session
+        assert other.state.membership is membership
     assert everything(world.b, "t") == list(range(501))
     if by == "identity":
         assert stored(world.b, "t") == stored(world.a, "t")
@@ -163,7 +163,7 @@ async def test_new_topics_that_match_a_pattern_are_consumed(world: World, indivi
     )
     async with running(config) as gateway:
         await until(lambda: committed(world.a, "g-r") == 100)
-        session = named(gateway, "other").state.membership
+        membership = named(gateway, "other").state.membership
         world.b.faults.receipt_delay_s = 0.02
         for n in range(2, 5):
             fill(world.a, f"t{n}", 3, 300, first=n * 300)
@@ -171,7 +171,7 @@ async def test_new_topics_that_match_a_pattern_are_consumed(world: World, indivi
             await until(lambda n=n: everything(world.b, f"copy-{n}") == list(range(n * 300, n * 300 + 300)))  # type: ignore[misc]
         await until(lambda: committed(world.a, "g-r") == 1003)
         assert 2 <= named(gateway, "r").state.memberships <= 4
-        assert (named(gateway, "other").state.membership, named(gateway, "other").state.memberships) == (session, 1)
+        assert (named(gateway, "other").state.membership, named(gateway, "other").state.memberships) == (membership, 1)
         assert named(gateway, "r").state.counters.acknowledged >= 1003
     assert everything(world.b, "copy-1") == [*range(100), 102, 103, 104]
 

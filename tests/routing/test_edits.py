@@ -70,7 +70,7 @@ def test_fields(rules: dict[str, Any], expected: dict[str, Any]) -> None:
     assert changes(**rules) == expected
 
 
-SAID = Message(
+TYPED = Message(
     b"x",
     (("$msgType$", "paid"), ("$msgTime$", "202311142213"), ("a", "b")),
     msg_type="paid",
@@ -82,22 +82,22 @@ SAID = Message(
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        ({"msg_type": "sold"}, (("$msgType$", "sold"), SAID.properties[1], ("a", "b"))),
-        ({"clear": ["msg_type"]}, SAID.properties[1:]),
-        ({"clear": ["event_time"]}, (SAID.properties[0], ("a", "b"))),
-        ({"msg_type": "sold", "set": {"$msgType$": "x"}}, (("$msgType$", "x"), *SAID.properties[1:])),
-        ({"msg_type": "sold", "rename": {"$msgType$": "was"}}, (("was", "paid"), *SAID.properties[1:])),
+        ({"msg_type": "sold"}, (("$msgType$", "sold"), TYPED.properties[1], ("a", "b"))),
+        ({"clear": ["msg_type"]}, TYPED.properties[1:]),
+        ({"clear": ["event_time"]}, (TYPED.properties[0], ("a", "b"))),
+        ({"msg_type": "sold", "set": {"$msgType$": "x"}}, (("$msgType$", "x"), *TYPED.properties[1:])),
+        ({"msg_type": "sold", "rename": {"$msgType$": "was"}}, (("was", "paid"), *TYPED.properties[1:])),
     ],
     ids=str,
 )
 def test_a_property_with_the_type_or_time_changes_with_it(rules: dict[str, Any], expected: Any) -> None:
-    changed = edited(SAID, **rules)
+    changed = edited(TYPED, **rules)
     assert (changed.properties, changed.attributes) == (expected, None)
 
 
 def test_a_property_that_differs_from_the_type_stays() -> None:
-    message = SAID.replace(msg_type="other")
-    assert edited(message, msg_type="sold").properties == SAID.properties
+    message = TYPED.replace(msg_type="other")
+    assert edited(message, msg_type="sold").properties == TYPED.properties
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ async def test_acknowledgements_are_committed_before_the_inbound_is_closed(open_
     outbound = await outbound_of(cluster)
     inbound, lane = await lane_of(cluster)
     other = await open_log()
-    for turn in range(3):
-        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
+    for index in range(3):
+        await outbound.send(0, Share(Batch.of(numbered(index, index + 1))))
         lane.acknowledge(await lane.receive())
     async with asyncio.timeout(PATIENCE_S):
         while await other.committed("t", "g") != {"0": (3,)}:
@@ -126,8 +126,8 @@ async def test_a_later_acknowledgement_does_not_skip_a_rejected_batch(open_log: 
     outbound = await outbound_of(cluster)
     inbound, lane = await lane_of(cluster)
     batches = []
-    for turn in range(3):
-        await outbound.send(0, Share(Batch.of(numbered(turn, turn + 1))))
+    for index in range(3):
+        await outbound.send(0, Share(Batch.of(numbered(index, index + 1))))
         batches.append(await lane.receive())
     lane.reject(batches[1])
     lane.acknowledge(batches[0])

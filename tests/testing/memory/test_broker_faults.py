@@ -59,7 +59,7 @@ async def test_refused_messages_are_reported_with_the_reason(broker: Broker, out
 
 async def test_transient_failures_are_retried_in_order(broker: Broker, outbound: MemoryOutbound) -> None:
     broker.faults.transient = 3
-    receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in range(3)))
+    receipts = await asyncio.gather(*(outbound.send(0, Share(Batch.of(numbered(index, index + 1)))) for index in range(3)))
     assert [receipt.highest_position for receipt in receipts] == [(0,), (1,), (2,)]
     assert broker.faults.transient == 0
 
@@ -221,7 +221,7 @@ async def test_no_send_overtakes_one_that_missed_its_deadline(cluster: MemoryClu
     broker.disconnect()
     receipts = [outbound.send(0, Share(Batch.of(numbered(0, 1))))]
     await asyncio.sleep(0.1)
-    receipts += [outbound.send(0, Share(Batch.of(numbered(turn, turn + 1)))) for turn in (1, 2)]
+    receipts += [outbound.send(0, Share(Batch.of(numbered(index, index + 1)))) for index in (1, 2)]
     await receipts[0]  # the deadlines of the others have not passed yet
     broker.reconnect()
     results = [await receipt for receipt in receipts]
