@@ -5,7 +5,7 @@ from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.figures import Figures
 
 
-def test_the_corpora_cover_what_official_clients_write() -> None:
+def test_the_corpora_cover_messages_of_official_clients() -> None:
     assert {corpus.batch for corpus in CORPORA.values()} == {1, 32}
     assert {0, 100} <= {corpus.keyed for corpus in CORPORA.values()}
     assert {0, 5, 30} <= {corpus.properties for corpus in CORPORA.values()}

@@ -141,7 +141,7 @@ def test_consume_is_interrupted(orders: list[object], number: signal.Signals) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_produce_counts_what_it_sent(orders: list[object], number: signal.Signals) -> None:
+def test_an_interrupted_produce_counts_the_messages_that_it_sent(orders: list[object], number: signal.Signals) -> None:
     process = start("produce", "-t", "orders", *orders, "--json")
     assert process.stdin is not None
     process.stdin.write("1\n2\n3\n")

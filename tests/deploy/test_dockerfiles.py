@@ -126,7 +126,7 @@ def test_the_shell_lines_are_valid(path: str) -> None:
 
 
 @IMAGES
-def test_every_program_runs_here_or_has_a_reason_not_to(path: str) -> None:
+def test_every_program_runs_or_is_listed_with_a_reason(path: str) -> None:
     for name, arguments in calls(path):
         is_venv = (name, arguments[:2]) == ("python", ["-m", "venv"])  # needs no test
         assert name in OUTSIDE or is_venv or (name, arguments[0]) == ("python", "-c"), f"{path}: {name} {arguments}"

@@ -32,7 +32,7 @@ def test_remarks_of_a_page_match_the_markers_of_tests(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_says_which_command_runs_its_tests(page: Path) -> None:
+def test_a_page_names_the_commands_that_run_its_tests(page: Path) -> None:
     text = " ".join(page.read_text().split())
     assert all(command in text for command in ("`make test`", "`make test-thorough`")), "which command runs them"
 

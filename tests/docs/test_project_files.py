@@ -91,7 +91,7 @@ def test_a_file_with_another_version_is_named(
 
 
 @pytest.mark.parametrize("arguments", [["0.3"], ["v0.3.0"], ["0.3.0", "--date", "tomorrow"]])
-def test_what_is_no_version_is_rejected(arguments: list[str]) -> None:
+def test_a_text_that_is_no_version_is_rejected(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         version.main(arguments)
 

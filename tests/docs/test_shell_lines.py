@@ -66,7 +66,7 @@ def test_make_targets_in_the_docs_exist() -> None:
         assert named <= targets, f"{name_of(block.page)}: make {named - targets}"
 
 
-def test_every_program_in_the_docs_runs_or_has_a_reason_not_to() -> None:
+def test_every_program_in_the_docs_runs_or_is_listed_with_a_reason() -> None:
     known = OUTSIDE.keys() | HARMLESS | {"make", "mqbridge", "", "done", "for"}
     for block in SHELL_BLOCKS:
         if name_of(block.page) not in RUN_PAGES:

@@ -16,7 +16,7 @@ PROGRAMS = sorted(
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_an_example_without_arguments_says_how_it_is_used(
+def test_an_example_without_arguments_prints_its_usage(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [str(path)])

@@ -59,7 +59,7 @@ def test_the_fuzzer_runs_one_target_for_a_second(tmp_path: Path) -> None:
     assert "1 of 1 targets" in done.stdout
 
 
-def test_without_atheris_the_command_says_so(tmp_path: Path) -> None:
+def test_without_atheris_the_command_reports_it(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['atheris'] = None; sys.argv = ['fuzz']; from tests.fuzz.__main__ import main; sys.exit(main())"
     )

@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("what", [MemoryOutbound, MemoryInbound, MemoryCluster, MemoryLane])
-async def test_stopping_ends_by_the_deadline_whatever_hangs(
+async def test_stopping_ends_by_the_deadline_although_calls_hang(
     world: World, quick: None, what: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(world.a, "t", 1, 20)

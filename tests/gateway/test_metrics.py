@@ -61,7 +61,7 @@ def test_every_metric_that_is_used_exists_with_its_labels(expression: str) -> No
         assert {label.strip() for label in group.split(",")} <= shared
 
 
-def test_every_alert_has_a_severity_and_says_what_to_do() -> None:
+def test_every_alert_has_a_severity_and_a_remedy() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"critical", "warning"}, rule["alert"]
         assert rule["annotations"]["summary"], rule["alert"]

@@ -81,7 +81,7 @@ class Watch:
         assert not any(task.done() for task in now if isinstance(task, asyncio.Task))
 
 
-async def test_only_what_changed_is_restarted_and_nothing_is_lost(world: World, file: Path) -> None:
+async def test_only_changed_routes_are_restarted_and_no_message_is_lost(world: World, file: Path) -> None:
     config = write(file, two_routes(world))
     async with running(config, file) as gateway:
         await until(lambda: committed(world.a, "g-kept") == COUNT and committed(world.a, "g-changed") == COUNT)

@@ -106,7 +106,7 @@ def test_run_without_the_module_logs_it_once_at_info(config: Path) -> None:
     assert "MQBRIDGE_NATIVE=0 disables it" in line
 
 
-def test_the_notice_of_a_missing_module_says_how_to_install_it() -> None:
+def test_the_notice_of_a_missing_module_has_the_command_to_install_it() -> None:
     program = (
         "import sys; sys.modules['mqbridge_native'] = None; from mqbridge.native import *; print(compiled, notice, is_broken)"
     )

@@ -147,7 +147,7 @@ async def test_a_server_that_accepts_but_stays_silent_is_missing_until_it_respon
     client.connectivity.close()
 
 
-async def test_connections_closed_by_us_are_not_failures(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connections_that_the_client_closes_are_not_failures(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     server.greets = False
     client = Client(server.port)

@@ -122,7 +122,7 @@ async def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("is_waiting", [True, False])
-def test_a_program_that_a_command_started_does_not_keep_us_waiting(
+def test_a_program_that_a_command_started_does_not_delay_its_result(
     is_waiting: bool, factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The child keeps the command's output open. It is killed with the command, unless the command detached it on purpose."""

@@ -152,7 +152,7 @@ async def test_an_unpartitioned_topic_has_the_partition_minus_one(pulsar, ends):
 
 
 @pytest.mark.cluster
-async def test_what_works_without_an_admin_url(ends):
+async def test_operations_without_an_admin_url(ends):
     cluster, topic = ends.cluster(admin=False), name()
     await cluster.create(topic, 1)
     assert (await cluster.describe(topic)).partitions == ("-1",)

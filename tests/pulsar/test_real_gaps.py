@@ -244,7 +244,7 @@ async def test_deleted_messages_of_a_range_are_a_gap(scene, is_emptied):
         await fresh.close()
 
 
-async def test_what_the_bounds_showed_is_a_gap_later(scene):
+async def test_messages_within_known_bounds_are_a_gap_once_they_are_deleted(scene):
     cluster = scene.cluster()
     _, border, end = await deleted_then_sent(scene, cluster)
     with pytest.raises(GapError):

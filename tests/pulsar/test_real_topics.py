@@ -125,7 +125,7 @@ async def test_another_service_address_takes_over(pulsar):
     await nowhere.close()
 
 
-async def test_a_proxy_is_told_the_brokers_address(pulsar):
+async def test_a_proxy_gets_the_address_of_the_broker(pulsar):
     """A standalone answers every lookup with "through the service address", as a cluster behind a proxy does."""
     async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:
         client = client_of(proxy.url)

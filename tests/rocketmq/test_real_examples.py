@@ -59,7 +59,7 @@ async def test_hello_py_sends_and_receives_a_message(rocketmq: RocketMQ) -> None
     assert out[1] == "received b'hello' with key 'customer-7'"
 
 
-async def test_orderly_py_consumes_in_order_what_produce_py_sent(rocketmq: RocketMQ) -> None:
+async def test_orderly_py_consumes_messages_of_produce_py_in_order(rocketmq: RocketMQ) -> None:
     topic = rocketmq.take_topic(3)
     out = await run("produce.py", url(rocketmq), topic)
     assert re.fullmatch(r"stored in broker-a:\d at offset \d", out[0])

@@ -84,7 +84,7 @@ WHY = (
 )
 
 
-async def test_nothing_is_sent_until_somebody_subscribes(world: World, subscriptions: Subscriptions, caplog: Any) -> None:
+async def test_nothing_is_sent_before_the_first_subscription(world: World, subscriptions: Subscriptions, caplog: Any) -> None:
     fill(world.a, "t", 2, 50)
     async with observed(world, route("r", "a/t", "b/t")) as (gateway, web):
         health = await web.get("/health/ready")  # at once: the gateway is never ready before the first check
@@ -107,7 +107,7 @@ async def test_nothing_is_sent_until_somebody_subscribes(world: World, subscript
     assert len(errors) == 1, "it is logged once, not at every check"
 
 
-async def test_messages_may_be_deleted_where_the_option_says_so(world: World, subscriptions: Subscriptions) -> None:
+async def test_messages_may_be_deleted_if_the_option_allows_it(world: World, subscriptions: Subscriptions) -> None:
     fill(world.a, "t", 1, 20)
     made = route("r", "a/t", end("b/t", unread="may_be_deleted"))
     async with observed(world, made) as (_, web):

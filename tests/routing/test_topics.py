@@ -17,7 +17,7 @@ def test_a_topic_that_matches_twice_is_selected_once() -> None:
     assert len(select_topics(["orders", "~ord.*"], ["orders"])) == 1
 
 
-def test_a_pattern_that_does_not_compile_says_where() -> None:
+def test_the_error_of_an_invalid_pattern_has_the_position() -> None:
     with pytest.raises(ConfigError, match=r"'~orders\(' does not compile: .* at character 8"):
         select_topics(["~orders("], [])
 

@@ -80,7 +80,7 @@ async def test_from_the_java_producer_of_tubemq_to_the_java_consumer_of_pulsar(
         assert arrived["id"]["partition"] == int(partition.split(":")[-1])
 
 
-async def test_java_reads_from_tubemq_what_we_wrote(tubemq: TubeMQ) -> None:
+async def test_java_reads_our_messages_from_tubemq(tubemq: TubeMQ) -> None:
     topic = tubemq.take_topic(1)
     attributes = "$msgType$=t1,$msgTime$=202611202350,k=v,name=grün".encode()
     properties = tuple((key, value) for key, value in pairs(attributes.decode()).items())
@@ -109,7 +109,7 @@ async def test_java_reads_from_tubemq_what_we_wrote(tubemq: TubeMQ) -> None:
     )
 
 
-async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:
+async def test_java_reads_our_messages_from_pulsar(pulsar: Pulsar) -> None:
     topic = pulsar.create_topic(f"sdk-{time.time_ns()}", 1)
     messages = [
         Message(b"first", (("a", "1"), ("ü", "ö")), key="key", ordering_key=b"\x00\x01", event_time=1234),
@@ -136,7 +136,7 @@ async def test_java_reads_from_pulsar_what_we_wrote(pulsar: Pulsar) -> None:
     ("compression", "batching"),
     [("NONE", True), ("NONE", False), ("LZ4", True), ("ZLIB", True), ("ZSTD", False), ("SNAPPY", True)],
 )
-async def test_we_read_what_java_wrote_to_pulsar(pulsar: Pulsar, compression: str, batching: bool) -> None:
+async def test_we_read_messages_that_java_wrote_to_pulsar(pulsar: Pulsar, compression: str, batching: bool) -> None:
     topic = pulsar.keep(pulsar.create_topic(f"sdk-{time.time_ns()}", 1))
     sent = await run_java(
         "PulsarProduce",

@@ -128,7 +128,7 @@ async def test_we_read_messages_of_a_schema_that_java_registered(kind: str, puls
 
 
 @pytest.mark.parametrize("first", ["ours", "Java"])
-async def test_unacknowledged_messages_of_a_batch_move_between_java_and_us(first: str, pulsar: Pulsar) -> None:
+async def test_unacknowledged_messages_of_a_batch_move_between_java_and_our_consumers(first: str, pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     client = client_of(pulsar.service_url)
     shared = Subscription(SUBSCRIPTION, Types.Shared, batch_index_ack=True)
@@ -242,7 +242,7 @@ async def test_exclusive_producers_fence_each_other(pulsar: Pulsar) -> None:
     await other.close()
 
 
-async def test_a_java_producer_waits_for_exclusive_access_that_ours_has(pulsar: Pulsar) -> None:
+async def test_a_java_producer_waits_while_our_producer_has_exclusive_access(pulsar: Pulsar) -> None:
     topic = pulsar.take_topic()
     client = client_of(pulsar.service_url)
     first = client.producer(topic, ProducerSettings(access=pb.Exclusive))

@@ -65,7 +65,7 @@ async def test_java_and_our_members_share_a_subscription(method: str, pulsar_loc
         assert {event.who for event in done} == {"a", "java-1"}
 
 
-async def test_the_java_client_is_denied_the_same_requests_as_ours(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+async def test_the_java_client_and_our_client_are_denied_the_same_requests(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
     """A role that may consume but not produce has the same permissions with either client."""
     file = tmp_path / "token"
     write_atomically(file, pulsar_locked.token(CONSUMER))

@@ -80,7 +80,7 @@ async def wait_until_stored(rocketmq: RocketMQ, topic: str, count: int) -> None:
 
 
 @Clients
-async def test_java_reads_what_we_wrote(client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ, tmp_path: Path) -> None:
+async def test_java_reads_our_messages(client: str, request: pytest.FixtureRequest, rocketmq: RocketMQ, tmp_path: Path) -> None:
     topic, sent = rocketmq.take_topic(QUEUES), [messages_for(queue) for queue in range(QUEUES)]
     total = sum(map(len, sent))
     await send(side("rocketmq", request), topic, sent)
@@ -134,7 +134,7 @@ async def assert_found(rocketmq: RocketMQ, topic: str, sent: Sequence[Sequence[M
             assert all(record is not None and record.body == body(line) for record in found)
 
 
-async def test_java_consumers_of_rocketmq_read_what_other_systems_java_producers_sent(
+async def test_java_consumers_of_rocketmq_read_messages_of_java_producers_of_other_systems(
     request: pytest.FixtureRequest, tubemq: TubeMQ, pulsar: Pulsar, rocketmq: RocketMQ, tmp_path: Path
 ) -> None:
     sides = {system: side(system, request) for system in ("tubemq", "pulsar", "rocketmq")}

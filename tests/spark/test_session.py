@@ -36,7 +36,7 @@ def test_java_is_found_by_java_home_or_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"JAVA_HOME": "/nowhere", "PATH": os.environ["PATH"]}])
-def test_the_error_for_missing_java_says_what_to_install(environ: dict[str, str]) -> None:
+def test_the_error_for_missing_java_names_the_package_to_install(environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"Spark needs Java.*Install Java 17.*or set JAVA_HOME"):
         find_java(environ)
 
@@ -56,7 +56,7 @@ def test_a_java_that_does_not_run_is_an_error(tmp_path: Path) -> None:
         check_java(tmp_path)
 
 
-def test_the_error_for_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_pyspark_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerequisites.importlib.util, "find_spec", lambda *_: None)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"pyspark and pyarrow cannot be imported. pip install 'mqbridge\[spark\]'"):
         check_prerequisites()

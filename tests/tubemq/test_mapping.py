@@ -153,7 +153,7 @@ def test_an_appended_message_type_is_read_as_the_type() -> None:
     assert (message.msg_type, message.attributes) == ("t", b"a=1")
 
 
-def test_a_users_string_with_a_gateways_items_is_built_anew() -> None:
+def test_an_attribute_string_of_a_user_with_items_of_a_gateway_is_rebuilt() -> None:
     for attributes in (b"a=1,mqbridge.v=1", b"mqbridge.key=k"):
         pairs = tuple((key, value) for key, _, value in (item.partition("=") for item in attributes.decode().split(",")))
         message = Message(b"x", pairs, attributes=attributes)

@@ -130,7 +130,7 @@ async def test_the_gateway_ends_while_the_target_is_away_after_a_broker_restart(
 
 @pytest.mark.thorough
 @STATE
-async def test_the_gateway_ends_before_it_has_heard_of_a_broker_restart(
+async def test_the_gateway_ends_before_it_has_noticed_a_broker_restart(
     restarted: TubeMQ, network: Network, tmp_path: Path, state: bool
 ) -> None:
     mirror = Mirror(restarted, restarted.take_topic(2), tmp_path, state=state, heartbeat=DEFAULT_HEARTBEAT)

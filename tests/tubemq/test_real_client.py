@@ -74,7 +74,7 @@ async def test_sizes_and_attributes(client: Client, tubemq: TubeMQ) -> None:
     assert [split_payload(*payload)[0] for payload in payloads] == [b"k=v"] * 6 + [None]
 
 
-async def test_errors_name_what_the_broker_refused(client: Client, tubemq: TubeMQ) -> None:
+async def test_errors_name_the_request_that_the_broker_refused(client: Client, tubemq: TubeMQ) -> None:
     sender = await client.sender(tubemq.take_topic(1))
     for data in (b"", bytes((1 << 20) + (10 << 10) + 1)):
         with pytest.raises(ServerRefused) as caught:

@@ -90,7 +90,7 @@ async def test_balanced_and_packed(client: Client, tubemq: TubeMQ) -> None:
     assert packed[-1].endswith("the last: line 999")
 
 
-async def test_exactly_once_whatever_is_killed(client: Client, tubemq: TubeMQ, tmp_path: Path) -> None:
+async def test_exactly_once_although_programs_are_killed(client: Client, tubemq: TubeMQ, tmp_path: Path) -> None:
     """Each run has a new group, so it need not wait until Master and Broker notice that the run before was killed."""
     topic, database = tubemq.take_topic(3), tmp_path / "counts.db"
     sender = await client.sender(topic)

@@ -145,7 +145,7 @@ async def wait_stopped(gateway: GatewayProcess, *partitions: int) -> None:
 
 @pytest.mark.thorough
 @ADMIN
-async def test_a_restart_after_retention_deleted_what_was_delivered(forgetful: TubeMQ, tmp_path: Path, admin: bool) -> None:
+async def test_a_restart_after_retention_deleted_delivered_messages(forgetful: TubeMQ, tmp_path: Path, admin: bool) -> None:
     topic = forgetful.take_topic(1)
     mirror = Mirror(forgetful, topic, tmp_path, admin=admin)
     with mirror.gateway() as gateway:
@@ -161,7 +161,7 @@ async def test_a_restart_after_retention_deleted_what_was_delivered(forgetful: T
 
 
 @pytest.mark.thorough
-async def test_a_silent_network_after_retention_deleted_what_was_delivered(forgetful: TubeMQ, tmp_path: Path) -> None:
+async def test_a_silent_network_after_retention_deleted_delivered_messages(forgetful: TubeMQ, tmp_path: Path) -> None:
     topic = forgetful.take_topic(1)
     mirror = Mirror(forgetful, topic, tmp_path)
     async with Network([("127.0.0.1", forgetful.broker_port)]) as network:

@@ -171,7 +171,7 @@ def test_messages_are_selected_by_time_and_partitions_keep_their_order() -> None
     assert payloads(oldest) == ["a0", "b0", "b1"]
 
 
-def test_without_times_messages_are_taken_from_each_partition_in_turn() -> None:
+def test_without_times_messages_are_taken_from_the_partitions_round_robin() -> None:
     newest = MessageSelection(3, newest=True)
     newest.add(*messages_with_times("a", None, None, None))
     newest.add(*messages_with_times("b", 5, None))

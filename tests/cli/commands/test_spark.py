@@ -19,7 +19,7 @@ def test_the_group_lists_its_commands(invoke: Invoke) -> None:
     assert "mqbridge spark mirror config/" in answer.out
 
 
-def test_a_missing_pyspark_is_reported_with_what_to_install(
+def test_a_missing_pyspark_is_reported_with_the_command_to_install_it(
     invoke: Invoke, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_spec = importlib.util.find_spec
@@ -36,7 +36,7 @@ pytest.importorskip("pyspark")
     ("version", "problem"),
     [("", "contains no bin/java"), ('openjdk version "11.0.2"', "is Java 11"), ('java version "1.8.0_2"', "is Java 8")],
 )
-def test_a_missing_or_old_java_is_reported_with_what_to_install(
+def test_a_missing_or_old_java_is_reported_with_the_required_version(
     invoke: Invoke, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, problem: str
 ) -> None:
     if version:

@@ -133,7 +133,7 @@ async def test_refused_and_filtered_messages_leave_holes(senders: Senders) -> No
 
 
 @pytest.mark.parametrize("stored", [[], [(7, 10, 0)], [(7, 10, 0), (7, 10, 1)]])
-async def test_a_message_that_was_given_up_late_moves_nothing(senders: Senders, stored: list[Position]) -> None:
+async def test_incomplete_chunks_that_are_delivered_late_change_no_sequence_id(senders: Senders, stored: list[Position]) -> None:
     """Chunks of an incomplete message are delivered after entries with later ids."""
     first = await senders.resumed()
     if stored:
@@ -152,7 +152,7 @@ async def test_a_message_that_was_given_up_late_moves_nothing(senders: Senders, 
     assert payloads(senders.stored) == expected
 
 
-async def test_what_is_left_of_entries_carries_their_positions(senders: Senders) -> None:
+async def test_remaining_messages_of_entries_keep_their_positions(senders: Senders) -> None:
     outbound = await senders.resumed()
     entries = []
     for number in range(2):
@@ -166,7 +166,7 @@ async def test_what_is_left_of_entries_carries_their_positions(senders: Senders)
 
 @pytest.mark.parametrize("stored", [0, 1, 5, 14, 15, 29, 30])
 @pytest.mark.parametrize("sizes", [(7, 7, 10), (7, 4, 10), (5, 30, 3), (30, 7, 4)])
-async def test_a_second_attempt_stores_what_is_missing_whatever_its_batches(
+async def test_a_second_attempt_with_other_batches_stores_the_missing_messages(
     senders: Senders, stored: int, sizes: tuple[int, int, int]
 ) -> None:
     """The second attempt sends the whole source again, not only the part after the position that `resume` returns."""
@@ -180,7 +180,7 @@ async def test_a_second_attempt_stores_what_is_missing_whatever_its_batches(
     assert payloads(senders.stored) == numbers
 
 
-async def test_what_the_broker_has_is_stored_and_nobody_says_where(senders: Senders) -> None:
+async def test_messages_that_the_broker_has_are_stored_at_an_unknown_position(senders: Senders) -> None:
     await send(await senders.resumed(), range(5))
     again = await senders.resumed()
     receipt = await send(again, range(3, 8))
@@ -205,7 +205,7 @@ async def test_entries_that_are_stored_in_part_are_decoded_and_cut(senders: Send
 
 
 @pytest.mark.parametrize("numbers", [[4], [9], [3, 20], [10, 12, 12], [10, 12, 11]])
-async def test_what_goes_back_is_refused_before_anything_is_sent(senders: Senders, numbers: list[int]) -> None:
+async def test_messages_in_descending_order_are_refused_before_sending(senders: Senders, numbers: list[int]) -> None:
     outbound = await senders.resumed()
     await send(outbound, range(10))
     with pytest.raises(ClusterError, match="not in ascending order") as caught:
@@ -242,7 +242,7 @@ async def test_a_name_that_another_kind_of_source_has_used(senders: Senders) -> 
         await again.send(0, Share(Batch.of([Message(b"x", position=(28, 0))], SOURCE)))
 
 
-async def test_after_a_failure_only_a_resume_goes_on(senders: Senders) -> None:
+async def test_after_a_failure_sends_continue_only_after_a_resume(senders: Senders) -> None:
     outbound = await senders.resumed()
     answer = senders.store.on[BaseCommand.SEND]
     senders.store.on[BaseCommand.SEND] = silent

@@ -83,7 +83,7 @@ async def test_a_payload_of_a_wrong_type_fails_its_message_only(cluster: Cluster
     assert [type(one).__name__ for one in done] == ["SendReceipt", "TypeError", "TypeError"]
 
 
-async def test_a_key_chooses_its_queue_and_other_messages_are_sent_in_turn(cluster: Cluster, producer: Producer):
+async def test_a_key_chooses_its_queue_and_other_messages_are_sent_round_robin(cluster: Cluster, producer: Producer):
     for _ in range(8):
         await producer.send(b"x")
     assert {queue: len(stored) for queue, stored in cluster.stored.items()} == {(A, 0): 2, (A, 1): 2, (B, 0): 2, (B, 1): 2}

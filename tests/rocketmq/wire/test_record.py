@@ -204,7 +204,7 @@ def test_only_both_inner_batch_bits_split_a_record() -> None:
 
 
 @pytest.mark.parametrize("flags", [0, SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP], ids=["bodies", "inner batches"])
-def test_what_an_answer_unpacks_to_has_a_limit(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
+def test_the_uncompressed_size_of_a_response_is_limited(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
     """Bodies of a hundred bytes unpack to a hundred thousand each, in bytes or in objects: decoding stops with an error."""
     monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 1 << 20)
     plain = encode_element(b"", b"") * 180 if flags else bytes(100_000)

@@ -120,7 +120,7 @@ def test_unique_ids() -> None:
 
 
 @pytest.mark.parametrize("clock", [lambda made: made * 0, lambda made: made // 30_000, lambda made: 100 - made // 3000])
-def test_unique_ids_never_repeat_whatever_the_clock_does(clock: Callable[[int], int]) -> None:
+def test_unique_ids_never_repeat_although_the_clock_jumps(clock: Callable[[int], int]) -> None:
     maker = ids.UniqueIds(bytes(4), 1, 1, start=65_000)
     made = [maker.make(clock(number)) for number in range(200_000)]
     assert len(set(made)) == len(made)

@@ -155,7 +155,7 @@ def test_a_file_of_another_version_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", '{"version": 1}', '{"version": 1, "routes": []}', '{"version": 1, "routes": {"orders": {}}}', '{"rou']
 )
-def test_the_error_for_a_damaged_file_says_what_to_do(tmp_path: Path, text: str) -> None:
+def test_the_error_for_a_damaged_file_names_the_remedy(tmp_path: Path, text: str) -> None:
     claim(str(tmp_path), ORDERS).release()
     (tmp_path / "mirror.json").write_text(text)
     with pytest.raises(ConfigError, match=r"cannot be read: .*the same as before, remove it"):

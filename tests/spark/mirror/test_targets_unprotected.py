@@ -81,7 +81,7 @@ async def test_a_mirror_refuses_an_unprotected_target_before_it_creates_anything
     assert (await clusters["here"].describe("copy") is None) is (problem is not None)
 
 
-async def test_the_sink_finds_the_topics_that_lose_what_it_wrote(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_sink_finds_the_topics_that_lose_its_messages(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def find(ref: ClusterRef) -> AsyncIterator[Cluster]:
         yield MemoryCluster(ref.name, MemoryConfig())

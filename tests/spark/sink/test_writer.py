@@ -189,7 +189,9 @@ def test_a_commit_fails_if_two_tasks_wrote_rows_of_one_source(log: Log, tmp_path
     spark.commit(0, first, second, None)
 
 
-def test_the_error_for_a_damaged_progress_file_says_what_to_do(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_damaged_progress_file_names_the_remedy(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mqbridge").mkdir()
     (tmp_path / "mqbridge" / "progress.3").write_text("?")
     with pytest.raises(Exception, match=r"cannot be read.*Remove the folder"):

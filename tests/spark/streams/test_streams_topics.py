@@ -124,7 +124,7 @@ def test_spark_refuses_updates_for_sinks_in_python(spark: SparkSession, tmp_path
         run_available(writer, tmp_path / "checkpoint")
 
 
-def test_an_example_runs_as_its_page_says(
+def test_an_example_runs_with_the_command_of_its_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = Topics(tmp_path, spark)

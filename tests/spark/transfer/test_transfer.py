@@ -130,7 +130,7 @@ def test_a_transfer_fails_when_nothing_is_stored_within_the_write_timeout() -> N
     run_in_virtual_time(run)
 
 
-def test_the_write_timeout_starts_anew_after_each_stored_batch() -> None:
+def test_the_write_timeout_restarts_after_each_stored_batch() -> None:
     async def run() -> None:
         cluster = await cluster_of(["store", "fail", "fail", "fail", "fail"] * 20)
         counts = await move(cluster, spec_of(write_timeout_s=60.0), batches_of([message(n) for n in range(60)]))

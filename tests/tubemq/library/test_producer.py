@@ -153,7 +153,7 @@ async def test_a_missing_topic_is_named(client: TubeMQClient) -> None:
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_the_client_closes_what_it_has_opened(cluster: Model) -> None:
+async def test_the_client_closes_its_producers_and_consumers(cluster: Model) -> None:
     client = TubeMQClient("tubemq://10.0.0.1:8715,10.0.0.2", heartbeat_s=0.005)
     producer = await client.producer("single")
     consumer = await client.consumer("single", "g")

@@ -122,7 +122,7 @@ async def test_a_connection_that_ends_cancels_reading_credentials(broker: Broker
     assert not broker.asked[BaseCommand.AUTH_RESPONSE]
 
 
-async def test_refused_credentials_are_fatal_at_a_cluster_that_never_accepted_us(broker: Broker) -> None:
+async def test_refused_credentials_are_fatal_at_a_cluster_that_never_accepted_them(broker: Broker) -> None:
     broker.on[BaseCommand.CONNECT] = lets_in(b"two")
     client = client_with(Source())
     with pytest.raises(ServerRefused) as caught:

@@ -137,7 +137,7 @@ async def test_a_connection_through_a_proxy_names_the_broker(broker: Broker, cli
     await producer.close()
 
 
-async def test_several_service_addresses_are_tried_in_turn(broker: Broker):
+async def test_several_service_addresses_are_tried_one_after_another(broker: Broker):
     broker.unreachable = {"one", "two"}
     client = scripted_client("pulsar://one,two,broker")
     await client.connect()

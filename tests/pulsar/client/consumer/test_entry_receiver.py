@@ -48,7 +48,7 @@ async def first_of(broker: Broker, consumer):
 
 
 @pytest.mark.parametrize(("count", "ours", "theirs"), [(3, 0b001, 0b110), (3, 0b110, 0b001), (70, 1 << 69, full_mask(69))])
-async def test_an_entry_acknowledged_partly_here_and_partly_at_the_broker_is_complete(
+async def test_an_entry_acknowledged_partly_by_the_client_and_partly_at_the_broker_is_complete(
     broker: Broker, client, count, ours, theirs
 ):
     """Some messages are acknowledged here and the others at the broker, so the entry is acknowledged."""

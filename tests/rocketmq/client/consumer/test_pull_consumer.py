@@ -119,7 +119,7 @@ async def test_the_retry_queue_is_assigned_as_soon_as_its_topic_exists(scene: Sc
     assert (await consumer.held[RETRIES].receive()).first == 0
 
 
-async def test_a_released_queue_comes_back_as_a_new_stream(scene: Scene) -> None:
+async def test_a_released_queue_is_assigned_again_as_a_new_stream(scene: Scene) -> None:
     scene.groups.append(b"1", b"2")
     consumer = await scene.join()
     assigned = await first_stream(consumer)

@@ -485,7 +485,7 @@ async def test_memory_is_bounded_over_all_queues_while_reading_continues(scene: 
     assert consumer.budget.requested <= 100_000 // 4, "held pulls reserve only a small part of the limit"
 
 
-async def test_a_queue_that_nobody_reads_does_not_starve_the_others(scene: Scene) -> None:
+async def test_a_queue_without_a_reader_does_not_starve_the_others(scene: Scene) -> None:
     scene.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
         log = scene.groups.log(number=number)

@@ -270,7 +270,7 @@ async def test_a_first_seek_to_deleted_messages_is_a_gap(scene: Scene) -> None:
         await assigned.receive()
 
 
-async def test_a_group_left_during_the_first_heartbeat_of_a_connection_is_unregistered_there(scene: Scene) -> None:
+async def test_a_group_left_during_the_first_heartbeat_of_a_connection_is_unregistered(scene: Scene) -> None:
     """The first heartbeat named the group, and it could not be unregistered before the connection was open."""
     scene.groups.offsets["G", QUEUE] = 0
     consumer = await scene.join()
@@ -287,7 +287,7 @@ async def test_a_group_left_during_the_first_heartbeat_of_a_connection_is_unregi
     await until(lambda: not scene.groups.members["G"])
 
 
-async def test_two_groups_left_during_the_first_heartbeat_of_a_connection_are_unregistered_there(scene: Scene) -> None:
+async def test_two_groups_left_during_the_first_heartbeat_of_a_connection_are_unregistered(scene: Scene) -> None:
     """The second group is left before the broker has answered the UNREGISTER_CLIENT of the first."""
     scene.groups.offsets["G", QUEUE] = scene.groups.offsets["OTHER", QUEUE] = 0
     consumer = await scene.join()
@@ -311,7 +311,7 @@ async def test_two_groups_left_during_the_first_heartbeat_of_a_connection_are_un
     assert not any(scene.groups.members.values())
 
 
-async def test_a_group_left_right_after_the_first_heartbeat_of_a_connection_is_unregistered_there(scene: Scene) -> None:
+async def test_a_group_left_right_after_the_first_heartbeat_of_a_connection_is_unregistered(scene: Scene) -> None:
     """The group is left in the iteration of the event loop in which the first heartbeat has just read the list of groups."""
     consumer = await scene.join()
     client, greeted = scene.clients[0], asyncio.Event()

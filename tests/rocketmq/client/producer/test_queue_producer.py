@@ -84,7 +84,7 @@ async def test_messages_that_no_broker_accepts_are_refused_before_sending(cluste
     assert bodies(cluster) == [b"fine"]
 
 
-async def test_a_message_too_large_for_a_frame_is_refused_whatever_limit_is_configured(cluster: Cluster, client: ClusterClient):
+async def test_a_message_too_large_for_a_frame_is_refused_with_any_configured_limit(cluster: Cluster, client: ClusterClient):
     producer = client.producer("P", TOPIC, max_message_bytes=1 << 30)
     with pytest.raises(ClusterError, match="maxMessageSize") as caught:
         await producer.send_single(A0, bytes(16 << 20), b"")
@@ -211,7 +211,9 @@ async def test_an_ambiguous_refusal_is_raised_after_the_route_is_refreshed(
 
 
 @pytest.mark.parametrize("code", [Status.INVALID_PARAMETER, Status.NO_PERMISSION])
-async def test_the_error_of_a_removed_queue_says_that_the_topic_has_fewer_queues(cluster: Cluster, producer: QueueProducer, code):
+async def test_the_error_of_a_removed_queue_reports_that_the_topic_has_fewer_queues(
+    cluster: Cluster, producer: QueueProducer, code
+):
     await producer.send_single(Queue(TOPIC, "broker-a", 1), b"x", b"")
     cluster.topics[TOPIC]["broker-a"] = 1
     cluster.on[SINGLE] = refuses(code)

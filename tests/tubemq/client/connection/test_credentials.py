@@ -65,7 +65,7 @@ def is_signed_now(info: m.MasterCertificateInfo, password: str = "secret") -> bo
     return is_now and sign("app", password, proof.timestamp, proof.nonce).for_master == proof
 
 
-async def test_every_request_to_a_master_is_signed_anew() -> None:
+async def test_every_request_to_a_master_has_a_new_signature() -> None:
     script = Script(
         m.RegisterResponseM2P(**GOOD, brokerCheckSum=1, brokerInfos=["1:b:8123"]),
         m.HeartResponseM2P(**GOOD, brokerCheckSum=1, topicInfos=["t#1:1:1#100"]),

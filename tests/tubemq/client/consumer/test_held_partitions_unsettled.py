@@ -56,7 +56,7 @@ async def test_a_restart_is_noticed_while_the_pack_is_out(model: Model) -> None:
 
 
 @pytest.mark.parametrize("settle", ["confirm", "reject"])
-async def test_a_pack_that_is_settled_after_a_restart_comes_again_only_if_it_was_rejected(model: Model, settle: str) -> None:
+async def test_a_pack_that_is_settled_after_a_restart_is_redelivered_only_if_it_was_rejected(model: Model, settle: str) -> None:
     async with member(model) as one:
         partition = await one.take_pack()
         model.broker.restart_cleanly()
@@ -108,7 +108,9 @@ async def test_a_partition_that_is_acquired_again_goes_back(model: Model) -> Non
 
 
 @pytest.mark.parametrize(("others_read", "expected"), [(0, 0), (5, 10)], ids=["nobody read on", "another member read on"])
-async def test_a_killed_member_goes_back_unless_others_read_on(model: Model, others_read: int, expected: int) -> None:
+async def test_the_group_of_a_killed_member_returns_to_its_pack_unless_others_continued(
+    model: Model, others_read: int, expected: int
+) -> None:
     """A position that one pack cannot explain is that of another member: it was given the pack when the lease expired."""
     positions = MemoryPositions()
     async with member(model, positions) as one:

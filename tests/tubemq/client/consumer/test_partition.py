@@ -162,7 +162,7 @@ async def test_after_a_confirmation_a_forgotten_partition_continues_at_the_group
     assert (query.readStatus, compare.currOffset, again.currOffset) == (0, 0, 56)
 
 
-async def test_after_a_kill_reading_goes_back_to_what_the_broker_still_has(caplog: pytest.LogCaptureFixture) -> None:
+async def test_after_a_kill_reading_resumes_at_the_last_offset_that_the_broker_kept(caplog: pytest.LogCaptureFixture) -> None:
     """New messages have the offsets of lost ones: the pack that was read last has other messages now, an earlier one has not."""
     script = Script(pack(0), committed(56), pack(56), committed(112))
     partition = await registered_partition(script)
@@ -197,7 +197,7 @@ async def test_a_forgotten_partition_is_registered_again_while_its_pack_is_out(c
     assert confirmations(script)[-1] is False
 
 
-async def test_a_release_after_a_restart_says_where_the_group_has_to_go_on() -> None:
+async def test_a_release_after_a_restart_returns_the_position_at_which_the_group_continues() -> None:
     """Whoever gives the pack up: the Broker has counted it as consumed."""
     unknown = unregistered()
     unknown.success, unknown.errCode = False, 411
@@ -378,7 +378,7 @@ async def test_nothing_but_a_deletion_moves_a_partition_that_is_alone_in_its_sto
         await partition.fetch()
 
 
-async def test_a_queried_position_shows_what_a_get_without_data_has_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queried_position_shows_the_messages_that_a_get_without_data_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_registration.PartitionRegistration, "_find_offset", _same_offset)
     partition = await partition_without_data(Script(), is_alone=True)
     partition._context.script.respond_with(committed(280), registered(280))  # type: ignore[attr-defined]
@@ -389,7 +389,7 @@ async def test_a_queried_position_shows_what_a_get_without_data_has_skipped(monk
 
 @pytest.mark.parametrize("start", [56, 168], ids=["nothing deleted", "deleted"])
 @pytest.mark.parametrize("found", [pack(280), refused(404)], ids=["data", "no data"])
-async def test_after_an_outage_reading_goes_on_by_registering_at_the_confirmed_offset(
+async def test_after_an_outage_reading_resumes_by_registering_at_the_confirmed_offset(
     start: int, found: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """During the outage, retention may have deleted messages that arrived after the last get without data."""
@@ -439,7 +439,7 @@ async def test_messages_of_other_topics_between_packs_are_no_gap() -> None:
     assert (await partition.fetch()).offset == 5600
 
 
-async def test_a_broker_that_goes_back_is_logged_and_read_from_there(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_returns_to_a_lower_offset_is_logged_and_read_from_it(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(pack(560), pack(280))
     partition = await registered_partition(script, offset=560)
     await partition.fetch()

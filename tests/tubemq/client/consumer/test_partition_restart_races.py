@@ -82,7 +82,7 @@ async def test_a_lost_response_while_registering_beneath_a_pack_does_not_hang(mo
 
 
 @pytest.mark.parametrize("how", ["commit", "close"])
-async def test_the_end_of_a_pack_is_not_what_probing_moved(model: Model, how: str) -> None:
+async def test_the_end_of_a_pack_is_not_moved_by_probing(model: Model, how: str) -> None:
     """Killed: the end of the pack is lost, other messages are there. A probing get is refused once (452: flow control)."""
     async with member(model) as one:
         partition = await one.take_pack()  # messages 0 to 4

@@ -641,7 +641,7 @@ class ByLane(PartitionMachine):
 
 
 @pytest.mark.parametrize("machine", [PartitionMachine, FarBehind, ByLane], ids=["near the end", "far behind", "by lane"])
-def test_no_message_is_skipped_whatever_request_is_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_is_skipped_when_any_request_is_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch, 0.0)
     monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
     monkeypatch.setattr(partition_reader, "COMMIT_AFTER_S", 0.0)
