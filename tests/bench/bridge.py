@@ -92,7 +92,7 @@ def pause_s(begin: Reading, now: Reading, count: int) -> float:
 
 @contextlib.contextmanager
 def started(task: Task, group: str, checkout: Path | None = None, into: str | None = None) -> Iterator[GatewayProcess]:
-    """Run this gateway, or that of another checkout. Without `into`, a new target topic is created."""
+    """Run this gateway, or the gateway of another checkout. Without `into`, a new target topic is created."""
     settings = task.route(into or take_topic(task.target, task.partitions), group)
     with (
         tempfile.TemporaryDirectory(prefix="mqbridge-bench-") as folder,
@@ -103,7 +103,7 @@ def started(task: Task, group: str, checkout: Path | None = None, into: str | No
 
 
 def run_gateway(task: Task, group: str, checkout: Path | None = None) -> Figures:
-    """Run this gateway, or that of another checkout, once."""
+    """Run this gateway, or the gateway of another checkout, once."""
     with started(task, group, checkout) as gateway:
         begin = wait_done(gateway, int(task.total * WARMUP))
         return wait_done(gateway, task.total).figures(begin, peak_rss_mb(gateway.process.pid))

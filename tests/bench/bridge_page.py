@@ -21,7 +21,7 @@ BYTES = 500_000_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Case:
-    """A row of the table: what is measured."""
+    """A row of the table: one measured quantity."""
 
     corpus: str
     raised: bool

@@ -1,4 +1,4 @@
-"""What the Spark benchmark runs: the same work by Spark's Kafka connector and by ours.
+"""The jobs of the Spark benchmark: the same work by Spark's Kafka connector and by ours.
 
 A job reads or writes all rows once. What it begins with, such as an empty topic, is made by `prepare` before it is measured.
 """

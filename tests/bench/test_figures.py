@@ -1,4 +1,4 @@
-"""What is computed from a run: rates and costs, medians, when to ask again, quantiles of sums."""
+"""Figures that are computed from a run: rates and costs, medians, when to ask again, quantiles of sums."""
 
 import pytest
 

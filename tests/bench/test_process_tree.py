@@ -1,4 +1,4 @@
-"""The processor time of a tree of processes has that of children, also after their end, but for those that are left out."""
+"""The CPU time of a process tree includes its children, also after their end, except for the excluded ones."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The range of the CPU ratios is that of the table, and the README states the one of the page."""
+"""The range of the CPU ratios is the range in the table, and the README states the one of the page."""
 
 import re
 from pathlib import Path

@@ -148,7 +148,7 @@ class Schedule:
     loads: dict[str, Load]
     """The traffic, by direction."""
     instances: tuple[str, ...]
-    """The instances of the run: both, or one that nobody replaces, so that its state decides where a group goes on."""
+    """The instances of the run: both, or one that is not replaced, so that its state decides where a group continues."""
     second_instance: bool
     """True if all instances start at the beginning."""
     in_flight_bytes: dict[str, str]

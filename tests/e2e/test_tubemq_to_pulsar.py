@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 PARTITIONS = 8
 SIZE = 1000
 PACK_BYTES = 512 << 10
-"""What a Broker gives in one pack, and so the most that is unconfirmed per partition."""
+"""The messages of one pack of a Broker: the most that are unconfirmed per partition."""
 IDLE_S = "4"
 
 Total = pytest.mark.parametrize("total", [40_000, pytest.param(1_000_000, marks=pytest.mark.long)])

@@ -76,7 +76,7 @@ def read_chunks(data: bytes) -> None:
 
 
 def command(field: FieldDescriptor) -> bytes:
-    """A frame of the command that has this part; its number is that of its type."""
+    """A frame of the command that has this part; the part's number is the type of the command."""
     command = pb.BaseCommand(type=field.number)  # type: ignore[arg-type]
     getattr(command, field.name).MergeFrom(filled(field.message_type._concrete_class, 1))
     return encode_command(command)

@@ -101,7 +101,7 @@ PACKED = [
 
 
 def read_packed(data: bytes) -> None:
-    """What was read can be written."""
+    """Decoded values can be encoded."""
     if tdmsg.is_packed(data):
         for item in tdmsg.unpack(data).items:
             must_equal(type(item.data), bytes)

@@ -201,7 +201,7 @@ async def test_lag_of_partitions_that_were_never_committed_counts_from_their_beg
     world.c.faults.hold_receipts = True
     async with running(config(world, page, route("r", "a/t", "c/copy")), alone=False) as gateway:
         await until(lambda: gateway.routes[0].state.in_flight_messages == COUNT)
-        world.a.progress.clear()  # what a system shows that knows nothing of a group before its first commit
+        world.a.progress.clear()  # as in a system that does not know a group before its first commit
         known = gateway.lag.of(gateway.routes[0])
         known.measured_at, known.partitions = None, {}
         await page.until('mqbridge_lag_age_seconds{route="r"}', 0.0)

@@ -1,6 +1,6 @@
 """Reloading the configuration while running.
 
-What changed is restarted without loss, what did not change is not touched, and what is wrong changes nothing.
+Changed routes are restarted without loss, unchanged ones are not touched, and an invalid configuration changes nothing.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ async def test_only_changed_routes_are_restarted_and_no_message_is_lost(world: W
         for n in range(COUNT + 200, COUNT + 300):
             put(world.a, "u", n % 2, b"%d" % n)
         await until(lambda: committed(world.a, "g-changed") == COUNT + 300)
-        assert named(gateway, "changed").state.counters.acknowledged == COUNT + 300  # totals go on
+        assert named(gateway, "changed").state.counters.acknowledged == COUNT + 300  # totals continue
         watch.assert_same()
     assert everything(world.b, "before") == list(range(COUNT + 300))
     after = everything(world.b, "after")

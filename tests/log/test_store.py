@@ -45,7 +45,7 @@ async def test_stored_messages_are_read_after_reopening(open_log: OpenLog) -> No
 
 
 async def test_a_connection_that_opens_after_the_cancellation_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway was stopped while it started. The thread goes on: it opens the file when another process unlocks it."""
+    """The gateway was stopped while it started. The thread continues: it opens the file when another process unlocks it."""
     is_opening, may_open, connections = threading.Event(), threading.Event(), list[sqlite3.Connection]()
 
     def open_slowly(*arguments: Any) -> sqlite3.Connection:

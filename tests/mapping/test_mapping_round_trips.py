@@ -117,7 +117,7 @@ def test_messages_survive_a_round_trip(first: str, second: str, data: st.DataObj
     natives = data.draw(st.lists(here.natives(), min_size=1, max_size=4))
     stamped = data.draw(st.sampled_from([None, PREFIX]))
     messages = [message for native in natives for message in here.read(native)]
-    # Reading is stable: what was written of a message is read as that message.
+    # Decoding is stable: an encoded message is decoded as the same message.
     over = there.through(messages, stamped)
     assert [comparable_fields(message) for message in over] == [comparable_fields(message) for message in messages]
     back = here.through(over, None if stamped is None else BACK)

@@ -1,6 +1,6 @@
 """TLS toward servers: accepted and refused peers, error texts, changed files, and expiry of certificates.
 
-The server is that of the standard library, with certificates of the test's own authority. It echoes each byte.
+The server is the one of the standard library, with certificates of the test's own authority. It echoes each byte.
 """
 
 import asyncio

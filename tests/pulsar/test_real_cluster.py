@@ -29,7 +29,7 @@ BUNDLE = "0x00000000_0xffffffff"
 
 
 class Brokers:
-    """The cluster, with operations of the tests on it: who owns a topic, and moving it."""
+    """The cluster, with operations of the tests on it: the owner of a topic, and moves of a topic."""
 
     def __init__(self, cluster: PulsarCluster) -> None:
         self.cluster = cluster
@@ -50,7 +50,7 @@ class Brokers:
         return topic
 
     async def owner(self, namespace: str) -> Broker:
-        """Who has it; waits until somebody does."""
+        """Return the broker that owns the topic; wait until one does."""
         async with asyncio.timeout(SERVER_PATIENCE_S):
             while True:
                 for broker in self.cluster.brokers:

@@ -94,11 +94,11 @@ class Traffic:
             await self.client.close()
 
     async def reconnected(self) -> None:
-        """Lose every connection, as when a broker is started anew, and go on."""
-        sessions = self.producer.registrations
+        """Lose every connection, as when a broker restarts, and wait for the next registration."""
+        registrations = self.producer.registrations
         for connection in list(self.client._pool._connections.values()):
             connection.endpoint.abort(ConnectionLost("cut by the test"))
-        await until(lambda: self.producer.registrations > sessions)
+        await until(lambda: self.producer.registrations > registrations)
         count = len(self.received)
         await until(lambda: len(self.received) > count + 20)
 

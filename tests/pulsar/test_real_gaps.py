@@ -1,4 +1,4 @@
-"""Deleted ledgers of a real topic: a gap is what a subscription had not acknowledged, and only if that is certain.
+"""Deleted ledgers of a real topic: a gap is reported for unacknowledged messages, and only if they certainly existed.
 
 The end of a ledger is the beginning of the next one, and the broker cannot tell how many entries a deleted ledger held.
 """

@@ -45,7 +45,7 @@ class Job:
         return outbound
 
     async def stored(self, partition: str = "0") -> list[int]:
-        """What a partition holds, in order."""
+        """Return the messages of a partition in order."""
         cluster = await self.cluster()
         bounds = (await cluster.bounds(self.topic))[partition]
         async with (

@@ -89,7 +89,7 @@ async def test_a_gap_begins_after_the_greater_of_checkpoint_and_committed(
 async def test_a_group_whose_position_cannot_be_read_for_now_has_no_gap(
     checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another member may have read what was deleted."""
+    """Another member may have read the deleted messages."""
     source = Source(60, 100)
     source.committed_failure = Failure.RETRY
     assert not await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
@@ -337,4 +337,4 @@ async def test_a_gap_check_ends_when_its_partition_is_revoked(
         world.a.unassign("g-r", "t", 0)
         world.a.rebalance("g-r")
         await until(lambda: named(gateway, "r").state.deliveries)
-    assert named(gateway, "r").state.error is None, "nor does the end of the session wait for it"
+    assert named(gateway, "r").state.error is None, "nor does the end of the membership wait for it"

@@ -164,7 +164,7 @@ class RouteStates(RuleBasedStateMachine):
         if self.begun and not chance:
             self.membership.is_ending, self.joined = True, False
 
-    # --- what the state says ------------------------------------------------------------------------------------------
+    # --- views of the state -------------------------------------------------------------------------------------------
 
     @invariant()
     def failures_are_kept(self) -> None:

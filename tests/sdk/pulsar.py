@@ -1,4 +1,4 @@
-"""A subscription with Java members and members of ours, and a log of what each member did; shared by the Pulsar SDK tests."""
+"""A subscription with Java members and our members, and a log of the actions of each member; shared by the Pulsar SDK tests."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Group:
         self._stack.push_async_callback(self.producer.close)
 
     async def join(self, name: str, judge: Judge = acknowledge_all) -> OurMember:
-        """Open a member of ours, with its own client: consumers of one client would share a connection."""
+        """Open one of our members, with its own client: consumers of one client would share a connection."""
         client = self._open_client()
         self._stack.push_async_callback(client.close)
         type_ = Types.SubType.Value(self.type)

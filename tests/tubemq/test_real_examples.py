@@ -109,7 +109,7 @@ async def test_exactly_once_although_programs_are_killed(client: Client, tubemq:
                 for _ in range(lines):
                     assert await process.stdout.readline()
                 while not lines and counted(database) < 3300:
-                    await process.stdout.readline()  # each line follows what it tells of
+                    await process.stdout.readline()  # each line is printed after the step that it reports
         finally:
             await feeding
             os.kill(process.pid, signal.SIGKILL)

@@ -89,7 +89,7 @@ def test_a_check_passes_with_all_credentials(tubemq_locked: LockedTubeMQ, topics
 
 
 class WrongCredentials:
-    """Wrong credentials and certificates, by what is wrong with them."""
+    """Wrong credentials and certificates, by the kind of fault."""
 
     def __init__(self, server: LockedTubeMQ, folder: Path) -> None:
         stranger = Authority(folder / "stranger", "somebody else")

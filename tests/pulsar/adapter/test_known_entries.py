@@ -1,4 +1,4 @@
-"""What a client knows about deleted ledgers: every position that it was given proves the entries before it."""
+"""Knowledge of a client about deleted ledgers: every position that it got proves that the entries before it existed."""
 
 import pytest
 

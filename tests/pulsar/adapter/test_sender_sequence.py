@@ -1,4 +1,4 @@
-"""A named sender at a deduplicating broker stores the whole source exactly once, whatever was sent before."""
+"""A named sender at a deduplicating broker stores the whole source exactly once, whichever messages were sent before."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence

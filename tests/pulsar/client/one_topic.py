@@ -76,7 +76,7 @@ class OneTopic(Broker):
     def _subscribe(self, link: Link, frame: Frame) -> None:
         asked = frame.command.subscribe
         assert not self.deleted, "this would create the subscription again"
-        if self.live(link) is None:  # else it goes on with the consumer that it knows by this id
+        if self.live(link) is None:  # else it continues with the consumer that has this id
             begin = self.cursor + 1
             if self.reads:
                 start = ids.entry_id(asked.start_message_id)
@@ -252,7 +252,7 @@ class OneTopic(Broker):
         self.owed = set(range(to, self.length))
         if fails == "after":
             link.drop()
-        elif fails == "silent":  # the broker does not close the consumer, and goes on from the new position
+        elif fails == "silent":  # the broker does not close the consumer, and continues at the new position
             known = self.live(link)
             assert known is not None
             known.next, known.again = to, []

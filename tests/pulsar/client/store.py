@@ -80,7 +80,7 @@ class Store(Broker):
         self.seen += 1
         if self.seen != self.cut_at:
             super().receive(link, frame)
-        elif self.answer_first:  # what was asked is done, but the answer is lost
+        elif self.answer_first:  # the request is carried out, but its response is lost
             self.drop_answers = True
             super().receive(link, frame)
             self.drop_answers = False

@@ -49,7 +49,9 @@ async def converse(kind: int) -> list[bytes]:
         entry = await consumer.receive()
         assert entry.defect is None
         if kind == Types.Shared and entry.payload in seen:
-            consumer.acknowledge(entry.id)  # on a shared subscription what was not acknowledged in time comes twice
+            consumer.acknowledge(
+                entry.id
+            )  # on a shared subscription, messages that were not acknowledged in time are delivered twice
             continue
         seen.append(entry.payload)
         if kind == Types.Shared:

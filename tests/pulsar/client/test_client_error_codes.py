@@ -1,4 +1,4 @@
-"""Every error code of a broker for every request: the client does what the table in `wire/codes.py` says."""
+"""Every error code of a broker for every request: the client follows the table in `wire/codes.py`."""
 
 import asyncio
 from collections.abc import Callable

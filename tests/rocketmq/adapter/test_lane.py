@@ -31,7 +31,7 @@ def pulled(*offsets: int, tag: str = "wanted", tags: frozenset[str] = frozenset(
 
 
 class FakeAssignedQueue:
-    """An assigned queue with these pulls, which records what is committed."""
+    """An assigned queue with these pulls, which records commits."""
 
     def __init__(self, *pulls: PulledRecords) -> None:
         self.waiting = deque(pulls)

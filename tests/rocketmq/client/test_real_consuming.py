@@ -342,7 +342,7 @@ async def test_a_message_sent_back_is_redelivered_through_the_retry_topic(new_en
     assert (record.body, record.reconsume_times) == (b"try again", 1)
     stored = dict(properties.decode(record.properties))
     assert (stored["RETRY_TOPIC"], stored["KEYS"]) == (env.topic, "k")
-    # A second time by a copy of our own: the broker does not find what is sent back.
+    # A second time by a copy of our own: the broker does not find the message that is sent back.
     record.physical_offset += 1
     await back.redeliver(retries, record, 1)
     (again,) = (await receive(consumer.held[retries])).records

@@ -1,4 +1,4 @@
-"""Several jobs, queries and clusters write into one topic: each stores all of its rows, and a repetition only what is missing."""
+"""Several jobs, queries and clusters write into one topic: each stores all of its rows, a repetition only the missing ones."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.tubemq.client.model import STEP, Model
 
 @pytest.fixture
 def model() -> Model:
-    """A topic of four partitions, of which producers are told two."""
+    """A topic of four partitions, two of which are listed to producers."""
     made = Model({"demo": 4})
     made.master.published["demo"] = 2
     return made

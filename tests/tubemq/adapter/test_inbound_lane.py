@@ -97,7 +97,7 @@ async def test_an_index_beyond_the_pack_skips_messages_of_the_next_pack() -> Non
     held = Held(pack(28, b"0", b"1"), pack(84, b"2", b"3", b"4"))
     lane = lane_of(held)
     await lane.seek((28, 3))
-    held.fails = 1  # a commit without an answer: the pack comes again, and as much is left out
+    held.fails = 1  # a commit without a response: the pack is redelivered, and the same messages are left out
     batch = await lane.receive()
     assert (batch.first, bodies(batch), held.commits) == ((84, 1), [b"3", b"4"], 2)
 

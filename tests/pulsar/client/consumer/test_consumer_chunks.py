@@ -1,4 +1,4 @@
-"""An ordered consumer against a model of its broker: chunks of several messages mixed, sessions that are lost, redelivery.
+"""An ordered consumer against a model of its broker: interleaved chunks of several messages, lost registrations, redelivery.
 
 Whatever happens, what the broker counts as acknowledged was acknowledged by the application, and in the end that is everything.
 """
@@ -110,7 +110,7 @@ class Life:
         self.intake.add(parse_frame(data))
         return True
 
-    # --- the session ------------------------------------------------------------------------------------------------
+    # --- the registration ------------------------------------------------------------------------------------------------
 
     def subscribe(self) -> None:
         self.state.begin_subscribe()

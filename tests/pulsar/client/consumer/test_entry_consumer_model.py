@@ -200,7 +200,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         if self.kind == "single acks":
             if self.run_of_last == self.consumer.generation:
                 self.do(self.consumer.acknowledge, entry_id)
-                self.taken.remove(entry_id)  # an application says it once for each time that it was handed out
+                self.taken.remove(entry_id)  # an application acknowledges once per delivery
         else:
             self.do(self.consumer.acknowledge_up_to, entry_id)
 

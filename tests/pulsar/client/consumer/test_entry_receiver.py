@@ -101,7 +101,7 @@ async def redeliver_with(count: int, ours: int, theirs: int | None) -> None:
         words = [] if theirs is None else to_words(theirs) or [0]
         deliver(broker, 0, count, *words)
         entry = await first_of(broker, consumer)
-        mine = 0 if is_whole else ours  # what was acknowledged as a whole and comes again was lost on the way
+        mine = 0 if is_whole else ours  # the acknowledgement of a whole entry that is redelivered was lost
         left = full_mask(count) & ~mine & (full_mask(count) if theirs is None else theirs)
         assert (0 if entry is None else deliverable_mask(entry)) == left
         await client.close()

@@ -62,17 +62,17 @@ def test_a_cumulative_acknowledgement_completes_earlier_entries():
 
 
 async def test_lost_connections_and_redeliveries_release_entries(broker: Broker, client):
-    """Again and again, another consumer acknowledges the rest of an entry, and this consumer is not told."""
+    """Another consumer acknowledges the rest of an entry again and again, and this consumer is not notified."""
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared))
     partial = consumer._acks.partial
     for entry in range(3 * MAX_RELEASED_ENTRIES):
         consumer.acknowledge_message((1, entry), 0, 3)
         if entry % 2:
             consumer.redeliver([(1, entry - 1), (1, entry)])
-        if entry % 500 == 0 and entry <= MAX_RELEASED_ENTRIES:  # a lost session forgets them all
-            sessions = consumer.registrations
+        if entry % 500 == 0 and entry <= MAX_RELEASED_ENTRIES:  # a lost registration forgets them all
+            registrations = consumer.registrations
             broker.link.drop()
-            await until(lambda before=sessions: consumer.registrations > before)
+            await until(lambda before=registrations: consumer.registrations > before)
     consumer.redeliver([(1, 3 * MAX_RELEASED_ENTRIES - 1)])
     assert len(partial) == MAX_RELEASED_ENTRIES
     await consumer.seek((1, 0))

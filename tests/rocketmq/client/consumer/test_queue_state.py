@@ -360,7 +360,7 @@ class QueueLife(RuleBasedStateMachine):
     @precondition(lambda self: self.locked)
     @rule(luck=LUCK)
     def lock_is_lost(self, luck: int) -> None:
-        """Another member may have read and committed meanwhile, so nothing of ours may be committed."""
+        """Another member may have read and committed meanwhile, so this member may commit nothing."""
         if luck == 0 and self.state.leave(Event.LOSE_LOCK):
             assert self.state.unreported(self.now) is None
             assert self.state.unsaved(self.now) is None

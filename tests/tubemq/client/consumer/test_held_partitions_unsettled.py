@@ -1,4 +1,4 @@
-"""Packs that were out when a Broker shut down in order: the group goes back to them, whoever gave them up, and when."""
+"""Unsettled packs at an orderly shutdown of their Broker: the group returns to them, whichever member released them."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,7 +45,7 @@ async def test_a_release_after_a_restart_sets_the_group_back(model: Model) -> No
 
 
 async def test_a_restart_is_noticed_while_the_pack_is_out(model: Model) -> None:
-    """A heartbeat tells it. The pack is then registered again, so whatever ends the member later, the pack is not lost."""
+    """A heartbeat reveals the restart. The pack is then registered again, so it is not lost however the member ends."""
     async with member(model) as one:
         partition = await one.take_pack()
         shut_down(model)
@@ -111,7 +111,7 @@ async def test_a_partition_that_is_acquired_again_goes_back(model: Model) -> Non
 async def test_the_group_of_a_killed_member_returns_to_its_pack_unless_others_continued(
     model: Model, others_read: int, expected: int
 ) -> None:
-    """A position that one pack cannot explain is that of another member: it was given the pack when the lease expired."""
+    """Another member set a position that one pack cannot explain: it got the pack when the lease expired."""
     positions = MemoryPositions()
     async with member(model, positions) as one:
         await one.take_pack()

@@ -345,7 +345,7 @@ async def test_close_keeps_its_deadline_while_a_broker_is_silent(model: Model, m
     shut_down(model)
     await partition.release()
     come_back(model)
-    # From now on the Broker accepts connections and says nothing.
+    # From now on the Broker accepts connections and does not respond.
     connection = model.connection_to(*ADDRESS)
 
     async def silent(*_: Any) -> bytes:
