@@ -22,7 +22,7 @@ PARTITION = Partition("a", "t", "0", 0)
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.delivery.checkpoint.WRITE_INTERVAL_S", 0.01)
     monkeypatch.setattr("mqbridge.delivery.checkpoint.BUSY_TIMEOUT_S", 0.01)
 
@@ -42,7 +42,7 @@ def positions(path: Path) -> list[str]:
 
 
 async def test_positions_are_written_after_a_lock_is_released(
-    world: World, tmp_path: Path, soon: None, caplog: pytest.LogCaptureFixture
+    world: World, tmp_path: Path, short_pauses: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state.db"
     fill(world.a, "t", 1, 20)
@@ -90,7 +90,9 @@ async def test_positions_noted_during_a_lock_are_written_at_close(tmp_path: Path
     assert positions(tmp_path / "state.db") == ["7"]
 
 
-async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_written(tmp_path: Path, soon: None) -> None:
+async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_written(
+    tmp_path: Path, short_pauses: None
+) -> None:
     checkpoints = Checkpoints(tmp_path / "state.db")
     lock = locked(tmp_path / "state.db")
     writer = spawn(checkpoints.run(), "writer")

@@ -51,7 +51,7 @@ class Page:
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(lag, "MEASURE_INTERVAL_S", 0.01)
     monkeypatch.setattr(lag, "TOPIC_PAUSE_S", 0.0)

@@ -26,7 +26,7 @@ async def hang(*_: Any) -> None:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every other deadline longer than this test."""
     monkeypatch.setattr("mqbridge.adapter.tools.deadlines.CLOSE_S", 3600.0)
     monkeypatch.setattr("mqbridge.delivery.lane.DRAIN_S", 3600.0)
@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("what", [MemoryOutbound, MemoryInbound, MemoryCluster, MemoryLane])
 async def test_stopping_ends_by_the_deadline_although_calls_hang(
-    world: World, quick: None, what: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, long_deadlines: None, what: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(world.a, "t", 1, 20)
     real_close = MemoryOutbound.close
@@ -51,7 +51,7 @@ async def test_stopping_ends_by_the_deadline_although_calls_hang(
     await real_close(outbound, 0.0)  # type: ignore[arg-type]
 
 
-async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configured(world: World, quick: None) -> None:
+async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configured(world: World, long_deadlines: None) -> None:
     fill(world.a, "t", 1, 20)
     async with running(world.config(route("r", "a/t", "b/t"), shutdown_timeout="200ms")) as gateway:
         await until(lambda: committed(world.a, "g-r") == 20)
@@ -64,7 +64,7 @@ async def test_stopping_with_a_target_that_is_away_takes_as_long_as_is_configure
 
 @pytest.mark.parametrize("what", ["connect", "describe", "outbound"])
 async def test_a_stop_before_anything_runs_ends_by_the_deadline(
-    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
+    world: World, long_deadlines: None, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(world.a, "t", 1, 20)
     world.b.create("t", 1)
@@ -85,7 +85,7 @@ async def test_a_stop_before_anything_runs_ends_by_the_deadline(
 
 
 async def test_a_stop_while_targets_are_opened_does_not_wait_longer_for_those_that_are_open(
-    world: World, quick: None, monkeypatch: pytest.MonkeyPatch
+    world: World, long_deadlines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(world.a, "t", 1, 20)
     began, real = asyncio.Event(), MemoryCluster.outbound
@@ -112,7 +112,7 @@ async def test_a_stop_while_targets_are_opened_does_not_wait_longer_for_those_th
 
 
 async def test_a_stop_while_a_reload_waits_for_a_cluster_still_drains(
-    world: World, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, long_deadlines: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clusters connected for the new configuration are closed by the common deadline, and nothing waits for that."""
     fill(world.a, "t", 1, 20)
@@ -148,7 +148,7 @@ async def test_a_stop_while_a_reload_waits_for_a_cluster_still_drains(
     assert committed(world.a, "g-r") == 21
 
 
-async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_join_that_fails_once_is_tried_again(world: World, long_deadlines: None, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(world.a, "t", 1, 20)
     fill(world.a, "u", 1, 20)
     real, failures = MemoryCluster.inbound, [ClusterError("the master is busy, try again")]
@@ -166,7 +166,7 @@ async def test_a_join_that_fails_once_is_tried_again(world: World, quick: None, 
 
 
 async def test_a_join_that_hangs_is_retried(
-    world: World, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, long_deadlines: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(world.a, "t", 2, 20)
     real, hanging = MemoryCluster.inbound, [True]
@@ -205,7 +205,7 @@ async def test_a_route_that_joins_is_not_idle(world: World, monkeypatch: pytest.
 
 
 async def test_a_stop_while_the_last_target_opens_starts_no_membership(
-    world: World, quick: None, monkeypatch: pytest.MonkeyPatch
+    world: World, long_deadlines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing would stop that membership: a new configuration would wait for it forever."""
     fill(world.a, "t", 1, 20)
@@ -228,7 +228,7 @@ async def test_a_stop_while_the_last_target_opens_starts_no_membership(
 
 @pytest.mark.parametrize("what", ["lanes", "describe", "inbound"])
 async def test_an_adapter_that_swallows_a_cancellation_does_not_block_a_route(
-    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, long_deadlines: None, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A route that is replaced by a new configuration ends by the deadline; so does a membership that is replaced."""
     fill(world.a, "t", 1, 20)
@@ -262,7 +262,7 @@ async def test_an_adapter_that_swallows_a_cancellation_does_not_block_a_route(
     assert "is abandoned" in caplog.text
 
 
-async def test_an_abandoned_refresh_is_the_last(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abandoned_refresh_is_the_last(world: World, long_deadlines: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It finds and opens a new topic after its route has ended; then nothing refreshes or stays open for that route."""
     fill(world.a, "t", 1, 20)
     real, at_it, comes = MemoryCluster.topics, asyncio.Event(), asyncio.Event()
@@ -311,7 +311,7 @@ async def test_lanes_drain_although_the_lane_iterator_hangs(world: World, monkey
 
 @pytest.mark.parametrize("what", ["inbound", "outbound"])
 async def test_abandoned_joins_and_outbounds_are_closed_when_they_complete(
-    world: World, quick: None, what: str, monkeypatch: pytest.MonkeyPatch
+    world: World, long_deadlines: None, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that nothing reads would keep its partitions, an outbound its exclusive access."""
     fill(world.a, "t", 2, 20)
@@ -355,7 +355,7 @@ async def test_abandoned_joins_and_outbounds_are_closed_when_they_complete(
 
 @pytest.mark.parametrize("what", [MemoryLane, MemoryInbound])
 async def test_a_failed_release_at_a_new_topic_stops_nothing(
-    world: World, quick: None, what: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, long_deadlines: None, what: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(world.a, "t0", 1, 20)
     name = "release" if what is MemoryLane else "close"

@@ -21,7 +21,7 @@ IDLE_S = 0.1
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_watch, "UNKNOWN_PATIENCE_S", 0.5)
     monkeypatch.setattr(idle_watch, "SOURCE_CHECK_S", 0.05)
     monkeypatch.setattr(idle_watch, "CONFIRM_TIMEOUT_S", 0.2)

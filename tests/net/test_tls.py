@@ -153,47 +153,47 @@ def test_large_transfers_work_on_both_event_loops(authority: Authority) -> None:
 Refusal = Callable[[Authority, Path], tuple[AbstractAsyncContextManager[int], Tls, str]]
 
 
-def unknown_authority(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+def unknown_authority(authority: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
     theirs = Authority(folder / "theirs")
     return (
         echo(server_side(theirs.issue("server"))),
-        tls(authorities=ours.certificate),
-        (f"signed by no authority that tls.authorities holds ({ours.certificate})"),
+        tls(authorities=authority.certificate),
+        (f"signed by no authority that tls.authorities holds ({authority.certificate})"),
     )
 
 
-def of_another_name(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
-    identity = ours.issue("server", hosts=["broker.internal"])
+def of_another_name(authority: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    identity = authority.issue("server", hosts=["broker.internal"])
     return (
         echo(server_side(identity)),
-        tls(authorities=ours.certificate),
+        tls(authorities=authority.certificate),
         ("its certificate is not for 127.0.0.1: give the name that it is for as tls.server_name"),
     )
 
 
-def expired(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
-    identity = ours.issue("server", begins=-timedelta(days=2), ends=-timedelta(days=1))
-    return echo(server_side(identity)), tls(authorities=ours.certificate), "has expired: it must be renewed at the server"
+def expired(authority: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    identity = authority.issue("server", begins=-timedelta(days=2), ends=-timedelta(days=1))
+    return echo(server_side(identity)), tls(authorities=authority.certificate), "has expired: it must be renewed at the server"
 
 
-def not_yet(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
-    identity = ours.issue("server", begins=timedelta(days=1), ends=timedelta(days=2))
-    return echo(server_side(identity)), tls(authorities=ours.certificate), "is not valid yet: check the clocks"
+def not_yet(authority: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    identity = authority.issue("server", begins=timedelta(days=1), ends=timedelta(days=2))
+    return echo(server_side(identity)), tls(authorities=authority.certificate), "is not valid yet: check the clocks"
 
 
-def too_old(ours: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
-    context = server_side(ours.issue("server"), maximum_version=ssl.TLSVersion.TLSv1_2)
-    return echo(context), tls(authorities=ours.certificate, minimum_version="1.3"), "see tls.minimum_version"
+def too_old(authority: Authority, folder: Path) -> tuple[AbstractAsyncContextManager[int], Tls, str]:
+    context = server_side(authority.issue("server"), maximum_version=ssl.TLSVersion.TLSv1_2)
+    return echo(context), tls(authorities=authority.certificate, minimum_version="1.3"), "see tls.minimum_version"
 
 
 @pytest.mark.parametrize("case", [unknown_authority, of_another_name, expired, not_yet, too_old])
 async def test_an_untrusted_server_is_refused_and_the_option_is_named(
     case: Refusal, authority: Authority, tmp_path: Path
 ) -> None:
-    server, ours, why = case(authority, tmp_path)
+    server, client_tls, why = case(authority, tmp_path)
     async with server as port:
         with pytest.raises(Unreachable) as raised:
-            await connected(port, ours)
+            await connected(port, client_tls)
     assert f"{HOST}:{port} cannot be reached by TLS: " in str(raised.value)
     assert why in str(raised.value)
     assert raised.value.failure is Failure.FATAL
@@ -235,12 +235,12 @@ def test_only_rejections_are_permanent(error: Exception, final: bool) -> None:
 
 
 async def test_a_refusal_after_an_accepted_connection_is_transient(authority: Authority, tmp_path: Path) -> None:
-    server, ours, _ = unknown_authority(authority, tmp_path)
+    server, client_tls, _ = unknown_authority(authority, tmp_path)
     link = Link(Connectivity("test"), HOST, 1)
     link.record_credentials_accepted()
     async with server as port:
         with pytest.raises(Unreachable) as raised:
-            await connected(port, ours, link=link)
+            await connected(port, client_tls, link=link)
     assert raised.value.failure is Failure.RETRY
 
 
@@ -259,11 +259,11 @@ async def test_the_name_and_its_verification_can_be_set(authority: Authority, ca
 # --- our own certificate ------------------------------------------------------------------------------------------------
 
 
-async def refused(port: int, ours: Tls) -> str:
+async def refused(port: int, client_tls: Tls) -> str:
     """Return why the server ends the connection: with TLS 1.3 the alert comes after the handshake."""
     talk = Talk()
     try:
-        endpoint = await dial(HOST, port, talk.make, tls=ours)
+        endpoint = await dial(HOST, port, talk.make, tls=client_tls)
     except Unreachable as error:
         return str(error)
     error = await talk.lost
@@ -316,10 +316,10 @@ async def test_a_certificate_that_only_openssl_can_read_does_no_harm(
         raise ValueError("error parsing asn1 value")
 
     monkeypatch.setattr("cryptography.x509.load_der_x509_certificate", unreadable)
-    ours = tls(authorities=authority.certificate)
+    client_tls = tls(authorities=authority.certificate)
     async with echo(server_side(authority.issue("server"))) as port:
-        await connected(port, ours)
-    assert not ours.expiries
+        await connected(port, client_tls)
+    assert not client_tls.expiries
 
 
 async def test_a_key_with_a_password_and_one_in_the_same_file(authority: Authority, tmp_path: Path) -> None:
@@ -379,42 +379,42 @@ async def test_files_that_change_are_used_by_the_next_connection(authority: Auth
     trusted = tmp_path / "trusted.pem"
     shutil.copy(old.certificate, trusted)
     mine = old.issue("mine")
-    ours = tls(authorities=trusted, certificate=mine.certificate, key=mine.key)
+    client_tls = tls(authorities=trusted, certificate=mine.certificate, key=mine.key)
     async with echo(server_side(old.issue("server"), clients_of=old)) as port:
-        await connected(port, ours)
+        await connected(port, client_tls)
     async with echo(server_side(new.issue("server"), clients_of=new)) as port:
         with pytest.raises(Unreachable):
-            await connected(port, ours)
+            await connected(port, client_tls)
         shutil.copy(new.certificate, trusted)
         renewed = new.issue("mine")
         shutil.copy(renewed.certificate, mine.certificate)
         shutil.copy(renewed.key, mine.key)
-        await connected(port, ours)
+        await connected(port, client_tls)
 
 
 async def test_a_certificate_without_its_new_key_is_not_used(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     mine = authority.issue("mine")
-    ours = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key)
+    client_tls = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key)
     async with echo(server_side(authority.issue("server"), clients_of=authority)) as port:
-        await connected(port, ours)
-        before = await ours.context()
+        await connected(port, client_tls)
+        before = await client_tls.context()
         key = mine.key.read_bytes()
         authority.issue("mine")
         new_key = mine.key.read_bytes()
         mine.key.write_bytes(key)
-        assert await ours.context() is before
+        assert await client_tls.context() is before
         assert "the changed TLS files cannot be used, new connections use the earlier ones: tls.key" in caplog.text
-        await connected(port, ours)
+        await connected(port, client_tls)
         mine.key.write_bytes(new_key)
-        assert await ours.context() is not before
+        assert await client_tls.context() is not before
         assert "new connections use them" in caplog.text
-        await connected(port, ours)
+        await connected(port, client_tls)
 
 
 async def test_a_context_is_kept_while_nothing_changes(authority: Authority) -> None:
-    ours = tls(authorities=authority.certificate)
-    assert await ours.context() is await ours.context()
+    client_tls = tls(authorities=authority.certificate)
+    assert await client_tls.context() is await client_tls.context()
 
 
 # --- expiry -------------------------------------------------------------------------------------------------------------
@@ -423,10 +423,10 @@ async def test_a_context_is_kept_while_nothing_changes(authority: Authority) -> 
 @pytest.mark.parametrize("verify", ["full", "none"])
 async def test_expiry_times_of_certificates_are_recorded(verify: str, authority: Authority) -> None:
     server, mine = authority.issue("server", ends=timedelta(days=3)), authority.issue("mine", ends=timedelta(days=5))
-    ours = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key, verify=verify)
+    client_tls = tls(authorities=authority.certificate, certificate=mine.certificate, key=mine.key, verify=verify)
     async with echo(server_side(server)) as port:
-        await connected(port, ours)
-    days = {name: round((end - time.time()) / 86400) for name, end in ours.expiries.items()}
+        await connected(port, client_tls)
+    days = {name: round((end - time.time()) / 86400) for name, end in client_tls.expiries.items()}
     assert days == {"own certificate": 5, f"certificate of {HOST}:{port}": 3}
 
 

@@ -10,7 +10,7 @@ TOLD = "route r is a member of group g-r and has waited"
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.gateway.report.ASSIGNMENT_CHECK_S", 0.001)
     monkeypatch.setattr("mqbridge.gateway.report.UNASSIGNED_LOG_S", 0.01)
 

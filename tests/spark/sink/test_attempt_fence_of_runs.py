@@ -25,7 +25,7 @@ class MemoryFiles:
 
 
 @pytest.fixture(autouse=True)
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let repeated attempts begin at once, and every check read the claims."""
     monkeypatch.setattr(attempt_fence, "CHECK_INTERVAL_S", 0.0)
 

@@ -67,7 +67,7 @@ def log(tmp_path: Path) -> Log:
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait of repeated attempts: no other attempt runs in these tests."""
     monkeypatch.setattr(attempt_fence, "CHECK_INTERVAL_S", 0.01)
 

@@ -14,7 +14,7 @@ from tests.tubemq.client.producer.test_partition_sender import FakeBroker
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_reconnector, "FIRST_RETRY_S", 0.001)
     monkeypatch.setattr(broker_reconnector, "MAX_RETRY_S", 0.002)
 

@@ -33,7 +33,7 @@ BODIES = [b"%03d" % number for number in range(COUNT)]
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
 
 

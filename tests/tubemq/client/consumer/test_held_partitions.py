@@ -86,7 +86,7 @@ class TwoBrokers:
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
 
 

@@ -26,7 +26,7 @@ from tests.tubemq.client.model import STEP, Model
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_all_pauses(monkeypatch)
 
 

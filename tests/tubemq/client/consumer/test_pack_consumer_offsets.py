@@ -29,7 +29,7 @@ KEYS = [PartitionKey(1, "demo", number) for number in range(2)]
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
 
 

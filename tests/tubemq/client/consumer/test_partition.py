@@ -15,7 +15,7 @@ from tests.tubemq.client.fakes import REF, Context, Script, committed, pack, ref
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_pacing, "DEFAULT_REFUSAL_WAIT_S", 0.001)
     for name in ("MASTER_SILENT_PAUSE_S", "REGISTER_PAUSE_S", "OCCUPIED_RETRY_S"):
         monkeypatch.setattr(partition_registration, name, 0.001)

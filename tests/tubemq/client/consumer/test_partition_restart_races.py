@@ -34,7 +34,7 @@ from tests.tubemq.client.model import BROKER, MAX_PER_GET, STEP, Model
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_all_pauses(monkeypatch)
 
 

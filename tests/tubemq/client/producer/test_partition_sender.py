@@ -98,7 +98,7 @@ def sender_to(
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_reconnector, "FIRST_RETRY_S", 0.001)
     monkeypatch.setattr(broker_reconnector, "MAX_RETRY_S", 0.002)
 
