@@ -1,4 +1,4 @@
-"""The frame cutter: any split gives the same frames, and damage is a RemoteProtocolError. Varints, and Java's hash."""
+"""The frame cutter: any split gives the same frames, and damage is a RemoteProtocolError."""
 
 from itertools import pairwise
 
@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.wire.cutter import FrameCutter
-from mqbridge.wire.javahash import BLOCK, java_string_hash
-from mqbridge.wire.varint import decode_varint, encode_varint
 
 
 def measure(data: bytes, at: int) -> int:
@@ -45,28 +43,3 @@ def test_the_last_byte_completes_a_frame() -> None:
 def test_invalid_bytes_raise_at_once() -> None:
     with pytest.raises(RemoteProtocolError):
         FrameCutter(measure).feed(b"\xff")
-
-
-@given(value=st.integers(0, (1 << 64) - 1), rest=st.binary(max_size=3))
-def test_varints_round_trip(value: int, rest: bytes) -> None:
-    data = encode_varint(value)
-    assert decode_varint(b"x" + data + rest, 1) == (value, 1 + len(data))
-    for end in range(len(data)):
-        with pytest.raises(RemoteProtocolError):
-            decode_varint(data[:end], 0)
-
-
-def test_a_varint_without_an_end_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError):
-        decode_varint(b"\xff" * 20, 0)
-
-
-@given(text=st.text(), more=st.integers(0, 3 * BLOCK))
-def test_java_hashes_texts_of_every_length(text: str, more: int) -> None:
-    text += "é" * more
-    value = 0
-    units = text.encode("utf-16-le", "surrogatepass")
-    for low, high in zip(units[::2], units[1::2], strict=True):
-        value = 31 * value + low + 256 * high
-    assert java_string_hash(text) % (1 << 32) == value % (1 << 32)
-    assert -(1 << 31) <= java_string_hash(text) < 1 << 31
