@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk or spark
 # Tests mostly wait, so JOBS processes run them concurrently. All tests of a file, and all that share a kind of real server, run in one of them.
 JOBS ?= 2
-SIDE_BY_SIDE := -n $(JOBS)
+SIDE_BY_SIDE := -n $(JOBS) --ignore tests/quality
 
 .PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak bench docs wheel \
   generate lock clean
@@ -68,7 +68,7 @@ quickstart-spark: $(VENV)/.spark ## write, count and mirror a topic with Spark; 
 
 # --- quality ----------------------------------------------------------------------------------------------------------
 
-check: $(VENV)/.dev ## run ruff, mypy and import rules, check that generated files are current; with cargo also rustfmt, clippy and cargo test
+check: $(VENV)/.dev ## run ruff, mypy, the rules of imports and of the test tree, check that generated files are current, build the wheel; with cargo also rustfmt, clippy and cargo test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -80,7 +80,7 @@ check: $(VENV)/.dev ## run ruff, mypy and import rules, check that generated fil
 	$(BIN)/python -m tools.spark_options_page --check
 	$(BIN)/python -m tools.architecture_page --check
 	$(BIN)/python -m tests.fuzz.seeds --check
-	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_tree.py
+	$(BIN)/python -m pytest -q tests/quality
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
 

@@ -11,7 +11,7 @@ from tests.bench.corpora import CORPORA
 from tests.kit import java
 from tests.kit.java import Line
 
-pytestmark = [pytest.mark.sdk, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sdk, pytest.mark.timeout(300), pytest.mark.thorough]
 
 MESSAGES = 2_000
 

@@ -30,7 +30,7 @@ BUILT_IN = [
     pytest.param("pulsar_locked-token", marks=[pytest.mark.cluster, pytest.mark.thorough], id="pulsar-token"),
     pytest.param("pulsar_locked-mtls", marks=[pytest.mark.cluster, pytest.mark.thorough], id="pulsar-mtls"),
     pytest.param("rocketmq", marks=pytest.mark.cluster),
-    pytest.param("rocketmq_old", marks=pytest.mark.cluster),
+    pytest.param("rocketmq_old", marks=[pytest.mark.cluster, pytest.mark.thorough]),
     pytest.param("rocketmq_locked", marks=[pytest.mark.cluster, pytest.mark.thorough], id="rocketmq-acl2"),
     pytest.param("rocketmq_old_locked", marks=[pytest.mark.cluster, pytest.mark.thorough], id="rocketmq-acl1"),
 ]

@@ -108,6 +108,7 @@ def stored(gateway: GatewayProcess) -> list[int]:
     return [row["stored"] for row in rows] or [0]
 
 
+@pytest.mark.thorough
 async def test_replacing_certificates_under_load_loses_nothing(
     pulsar_locked: LockedPulsar, rocketmq_locked: RocketMQ, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from tests.kit.started import Started
 from tests.kit.tubemq import TubeMQ
 from tests.patience import SERVER_PATIENCE_S
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.thorough]
 
 PARTITIONS = 2
 PART = 200

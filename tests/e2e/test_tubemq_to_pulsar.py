@@ -96,6 +96,7 @@ async def test_kill_loses_nothing_and_repeats_only_messages_in_flight(
     assert oracle.repeats <= kills * PARTITIONS * (PACK_BYTES // SIZE + 1)
 
 
+@pytest.mark.thorough
 @Total
 async def test_restarts_of_both_brokers_are_survived(
     fragile_tubemq: TubeMQ, fragile_pulsar: Pulsar, tmp_path: Path, total: int

@@ -80,6 +80,7 @@ def test_rocketmq_tells_why_it_refuses(rocketmq: RocketMQ) -> None:
         rocketmq.send(topic, b"body", queue=1)
 
 
+@pytest.mark.thorough
 def test_tubemq_comes_back_after_kill_and_restart_and_leaves_nothing() -> None:
     with TubeMQ({"kept": 2}, pool={}) as cluster:
         first = [server.pid for server in cluster.servers]
@@ -100,6 +101,7 @@ def test_tubemq_comes_back_after_kill_and_restart_and_leaves_nothing() -> None:
         assert is_gone(cluster.servers, cluster.folder)
 
 
+@pytest.mark.thorough
 def test_pulsar_keeps_its_data_over_kill_and_restart_and_leaves_nothing() -> None:
     with Pulsar() as cluster:
         topic = cluster.take_topic()

@@ -13,6 +13,7 @@ from tests.kit.java import Line
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
+from tests.sdk.rocketmq import Clients
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(600)]
 
@@ -36,7 +37,7 @@ def sequence(line: Line) -> int:
     return int.from_bytes(base64.b64decode(line["body"])[:8], "big")
 
 
-@pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+@Clients
 def test_rocketmq_messages_come_back_as_they_were_sent(rocketmq: RocketMQ, client: str) -> None:
     topic = rocketmq.take_topic(2)
     group = f"c_{topic}"
@@ -58,7 +59,7 @@ def test_rocketmq_messages_come_back_as_they_were_sent(rocketmq: RocketMQ, clien
     assert sorted(map(sequence, pulled)) == list(range(10))
 
 
-@pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+@Clients
 def test_rocketmq_keeps_the_order_of_a_sharding_key(rocketmq: RocketMQ, client: str) -> None:
     topic = rocketmq.take_topic(4)
     at: dict[str, Any] = {"client": client, "name_servers": rocketmq.name_server, "topic": topic}
@@ -68,7 +69,7 @@ def test_rocketmq_keeps_the_order_of_a_sharding_key(rocketmq: RocketMQ, client: 
     assert len({line["queue"] for line in got}) == 1
 
 
-@pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+@Clients
 def test_rocketmq_transactions_end_by_outcome_or_by_check(rocketmq: RocketMQ, client: str) -> None:
     topic = rocketmq.take_topic(1)
     at: dict[str, Any] = {"client": client, "name_servers": rocketmq.name_server, "topic": topic}

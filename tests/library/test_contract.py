@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Unpack, get_origin
 
 import pytest
-from mypy import api
 
 import mqbridge
 from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
@@ -70,33 +69,6 @@ def test_every_argument_is_named_and_typed(name: str, part: type[Any], protocol:
                 assert get_origin(parameter.annotation) is Unpack, where
             elif parameter.name != "_":
                 assert parameter.kind is not KIND.VAR_POSITIONAL, where
-
-
-def test_mypy_checks_calls_of_the_clients(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("""
-from mqbridge import PulsarClient, RocketMQClient, TubeMQClient
-from mqbridge.library.contract import Client, Consumer, Producer, SendReceipt
-from mqbridge.library.received import ReceivedMessage
-
-clients: list[Client] = [PulsarClient("pulsar://a"), RocketMQClient("rocketmq://a"), TubeMQClient("tubemq://a")]
-
-async def use(client: Client) -> None:
-    producer: Producer = await client.producer("orders")
-    stored: SendReceipt = await producer.send(b"", key="k")
-    async with client.consumer("orders", group="billing") as consumer:
-        received: ReceivedMessage = await consumer.receive()
-        consumer.acknowledge(received)
-
-async def wrong() -> None:
-    PulsarClient("pulsar://a").consumer("orders", group="g", strat="latest")
-    RocketMQClient("rocketmq://a").consumer("orders", group="g", start="soon")
-    await (await TubeMQClient("tubemq://a").producer("orders")).send("text")
-""")
-    out, err, _ = api.run(["--strict", "--no-error-summary", "--config-file", str(ROOT / "pyproject.toml"), str(program)])
-    assert err == ""
-    wrong_lines = [int(number) for number in re.findall(r"program\.py:(\d+): error", out)]
-    assert sorted(set(wrong_lines)) == [16, 17, 18], out
 
 
 def test_the_hello_worlds_differ_only_in_class_and_address() -> None:

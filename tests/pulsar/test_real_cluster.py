@@ -22,7 +22,7 @@ from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import numbers
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]  # four servers are started one after the other
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(600)]  # four servers are started one after the other
 
 ONE_BUNDLE = {"bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}}
 BUNDLE = "0x00000000_0xffffffff"

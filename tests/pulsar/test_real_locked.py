@@ -23,7 +23,7 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar_locked import ADMIN, APP, CONSUMER, GATEWAY, NAMESPACE, NOBODY, PRODUCER, LockedPulsar
 from tests.pulsar.locked import PARTITIONS, Mirror, mqbridge, write_config
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 Changed = Callable[[LockedPulsar, Path], dict[str, Any]]
 
@@ -132,7 +132,6 @@ async def test_a_missing_permission_is_found_before_the_route_starts(
         assert stats["publishers"] == []
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["token", "basic", "tls"])
 @pytest.mark.parametrize("admin", [True, False], ids=["admin", "no admin"])
 async def test_a_route_needs_only_produce_and_consume(

@@ -161,6 +161,7 @@ def test_dead_letters_are_kept_too(pulsar: Pulsar, namespace: str, tmp_path: Pat
         assert (f"target pulsar/{letters['topic']} would lose messages" in output.replace("\n", " ")) is (code == 3), output
 
 
+@pytest.mark.thorough
 def test_the_default_retention_of_the_brokers_counts_for_a_missing_topic(tmp_path: Path) -> None:
     with Pulsar({"defaultRetentionTimeInMinutes": -1, "defaultRetentionSizeInMB": -1}) as server:
         fill(tmp_path, 1)

@@ -40,7 +40,7 @@ from tests.patience import SERVER_PATIENCE_S
 
 __all__ = ["invoke"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.thorough]
 
 QUEUES = 2
 SIZE = 200
@@ -306,7 +306,6 @@ async def test_replacing_keys_under_load_loses_no_message(server: RocketMQ, tmp_
     await check_stored(server, target, counts)
 
 
-@pytest.mark.thorough
 async def test_replacing_certificates_under_load_loses_no_message(tmp_path: Path) -> None:
     """The gateway's first certificate expires, and the servers reload theirs; after a restart all connections use new ones."""
     with RocketMQ(locked=True) as server:

@@ -17,7 +17,7 @@ from tests.kit import rocketmq_remoting as remoting
 from tests.kit.gateway import GatewayProcess
 from tests.kit.rocketmq import RocketMQ
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.thorough]
 
 _numbers = itertools.count(1)
 

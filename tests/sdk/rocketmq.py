@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from mqbridge.message import Message
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
@@ -18,6 +20,11 @@ from tests.e2e.support import read
 from tests.kit import java
 from tests.kit.rocketmq import RocketMQ
 from tests.patience import SERVER_PATIENCE_S
+
+Clients = pytest.mark.parametrize(
+    "client", [java.ROCKETMQ_CLIENTS[0], pytest.param(java.ROCKETMQ_CLIENTS[1], marks=pytest.mark.thorough)]
+)
+"""The releases of the Java client with which a test runs."""
 
 POLL_S = 0.1
 IDLE_S = 50

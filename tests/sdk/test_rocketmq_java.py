@@ -15,15 +15,13 @@ from mqbridge.rocketmq.wire.headers.query import ViewHeader
 from mqbridge.rocketmq.wire.ids import parse_offset_id
 from tests.e2e.corpus import assert_same
 from tests.e2e.sides import SYSTEMS, Side, side
-from tests.kit import java
 from tests.kit.gateway import GatewayProcess
 from tests.kit.rocketmq import RocketMQ
-from tests.sdk.rocketmq import IDLE_S, Line, body, config, connected, everything, run_java, sequence, until
+from tests.sdk.rocketmq import IDLE_S, Clients, Line, body, config, connected, everything, run_java, sequence, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
 
 QUEUES = 2
-Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 SINGLE, BIG, BATCHED, TRANSACTED, LEVEL, TIMED = range(0, 600, 100)
 """The first number of each kind of message."""

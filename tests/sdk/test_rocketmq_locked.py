@@ -22,7 +22,7 @@ from tests.kit.rocketmq_lock import APP
 from tests.patience import SERVER_PATIENCE_S
 from tests.sdk.rocketmq import body, run_java, sequence, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(300), pytest.mark.thorough]
 
 QUEUES = 4
 OF_JAVA, OF_OURS = 120, 120

@@ -21,7 +21,7 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
-from tests.sdk.rocketmq import IDLE_S, Line, body, config, everything, make_group, run_java, until
+from tests.sdk.rocketmq import IDLE_S, Clients, Line, body, config, everything, make_group, run_java, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(300)]
 
@@ -30,7 +30,6 @@ MESSAGES_PER_PRODUCER = 8
 TOTAL = 2 * MESSAGES_PER_PRODUCER
 ONE_SECOND = 1
 """Delay level 1."""
-Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 
 async def fill(request: pytest.FixtureRequest, rocketmq: RocketMQ, client: str) -> str:

@@ -10,9 +10,8 @@ import pytest
 
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import decode
-from tests.kit import java
 from tests.kit.rocketmq import RocketMQ
-from tests.sdk.rocketmq import run_java
+from tests.sdk.rocketmq import Clients, run_java
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk]
 
@@ -64,7 +63,7 @@ async def forgetful(rocketmq: RocketMQ, topic: str) -> AsyncIterator[tuple[Forge
         yield proxy, "{}:{}".format(*server.sockets[0].getsockname())
 
 
-@pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+@Clients
 async def test_a_producer_without_a_route_at_first_sends_to_existing_queues(rocketmq: RocketMQ, client: str) -> None:
     topic = rocketmq.take_topic(2)
     async with forgetful(rocketmq, topic) as (proxy, name_server):

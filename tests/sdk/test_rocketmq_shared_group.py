@@ -28,7 +28,7 @@ from tests.kit.java import JavaProgram
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.patience import SERVER_PATIENCE_S
-from tests.sdk.rocketmq import POLL_S, body, config, connected, everything, make_group
+from tests.sdk.rocketmq import POLL_S, Clients, body, config, connected, everything, make_group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(400)]
 
@@ -250,7 +250,8 @@ async def test_members_join_and_leave(steps: Sequence[str], request: pytest.Fixt
         assert not missing, f"{len(missing)} of {len(sending.sent)} were lost: {sorted(missing)[:20]}"
 
 
-@pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
+@pytest.mark.thorough
+@Clients
 async def test_the_gateway_receives_messages_that_java_sends_back(
     client: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

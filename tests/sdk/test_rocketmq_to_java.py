@@ -17,19 +17,17 @@ from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record
 from tests.e2e.sides import Side, side
 from tests.e2e.support import opened
-from tests.kit import java
 from tests.kit.gateway import GatewayProcess
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
-from tests.sdk.rocketmq import IDLE_S, Line, body, connected, run_java, until
+from tests.sdk.rocketmq import IDLE_S, Clients, Line, body, connected, run_java, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.sdk, pytest.mark.timeout(300)]
 
 QUEUES = 2
 COUNT = 90
 DELAY_S = 4
-Clients = pytest.mark.parametrize("client", java.ROCKETMQ_CLIENTS)
 
 
 def messages_for(queue: int) -> list[Message]:

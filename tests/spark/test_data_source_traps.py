@@ -18,6 +18,8 @@ from tests.kit.spark import run_available
 from tests.spark.load import SentMessages, TopicRef, assert_topic_has, fill, read_topic
 from tests.spark.waiting import PATIENCE_S, wait_for
 
+pytestmark = pytest.mark.thorough
+
 PARTITIONS = 12
 """More than ten, because in the order of texts "10" is before "2"."""
 MESSAGES_PER_PARTITION = 200

@@ -16,7 +16,7 @@ from tests.kit.rocketmq_lock import APP as APPLICANT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.thorough]
 
 MESSAGES, QUEUES = 200, 2
 

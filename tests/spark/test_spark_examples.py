@@ -26,7 +26,9 @@ JOBS = {"mirror_job"}
 """Programs for spark-submit, which are not run here because they need arguments."""
 
 
-@pytest.mark.parametrize("name", EXPECTED_LINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "mirror" else pytest.mark.thorough) for name in EXPECTED_LINES]
+)
 def test_an_example_prints_the_expected_lines(name: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]([])
     lines = capsys.readouterr().out.splitlines()

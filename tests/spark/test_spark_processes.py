@@ -66,6 +66,7 @@ def test_a_program_runs_to_its_end(tmp_path: Path) -> None:
         assert "sum 45" in program.wait(LIMIT_S)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
     with SparkProgram(tmp_path, "-c", PROGRAM, "stay") as program:
@@ -74,6 +75,7 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
         assert not members(program.pid)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_all_spark_processes_end_when_the_test_run_is_killed(tmp_path: Path) -> None:
     owner = f"""

@@ -20,7 +20,7 @@ from tests.kit.tubemq import TubeMQ
 from tests.tubemq.mirror import HEARTBEAT_S, Mirror, held, numbered, send, wait_assigned, wait_pack_out
 from tests.tubemq.real import until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 STATE = pytest.mark.parametrize("state", [True, False], ids=["state", "no state"])
 HEARTBEATS_S = 4.0 * HEARTBEAT_S

@@ -32,7 +32,9 @@ from tests.tubemq.real import fresh_group, until
 
 pytestmark = pytest.mark.cluster
 
-ADMIN = pytest.mark.parametrize("admin", [True, False], ids=["admin_url", "no admin_url"])
+ADMIN = pytest.mark.parametrize(
+    "admin", [pytest.param(True, id="admin_url"), pytest.param(False, id="no admin_url", marks=pytest.mark.thorough)]
+)
 TARGET_PAUSE_S = 8.0
 """Longer than SLOW_READER_S: after it, the gateway asks the Broker for the end of each pack."""
 SILENCE_S = 45.0
@@ -57,6 +59,7 @@ async def test_slow_round_robin_traffic_and_a_restart_stop_no_partition(tubemq: 
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [0, 5], ids=["empty", "caught up"])
 async def test_a_sibling_partition_gets_messages_first(tubemq: TubeMQ, tmp_path: Path, first: int) -> None:
     """A group is registered at a partition without unread messages; another partition of its store gets the next ones."""
@@ -78,6 +81,7 @@ async def test_a_sibling_partition_gets_messages_first(tubemq: TubeMQ, tmp_path:
         await mirror.finish(gateway)
 
 
+@pytest.mark.thorough
 async def test_a_target_that_pauses_stops_no_partition(tubemq: TubeMQ, tmp_path: Path) -> None:
     topic = tubemq.take_topic(2)
     mirror = Mirror(tubemq, topic, tmp_path)

@@ -132,6 +132,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_credentials_are_explained_in_one_line(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: WrongCredentials, kind: str
@@ -142,6 +143,7 @@ def test_wrong_credentials_are_explained_in_one_line(
     assert (code, len(telling)) == (3, 1), told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["password", "nobody", "authority", "no-certificate"])
 def test_a_route_does_not_start_with_wrong_credentials(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check, wrong: WrongCredentials, kind: str
@@ -151,6 +153,7 @@ def test_a_route_does_not_start_with_wrong_credentials(
     assert (code, expected in told) == (3, True), told
 
 
+@pytest.mark.thorough
 def test_a_group_that_is_not_listed_is_reported_before_it_joins(
     tubemq_locked: LockedTubeMQ, topics: tuple[str, str], mqbridge: Check
 ) -> None:
@@ -205,6 +208,7 @@ async def numbers_of(client: TubeMQClient, topic: str) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(280)
 async def test_replacing_certificates_under_load_loses_nothing(
     tubemq_locked: LockedTubeMQ, client: TubeMQClient, password: Path, tmp_path: Path
@@ -286,6 +290,7 @@ async def test_a_broker_takes_the_masters_tokens_only(tubemq_locked: LockedTubeM
     await sender.send("1:0", b"good again")
 
 
+@pytest.mark.thorough
 async def test_reading_without_a_group_ignores_the_list_of_allowed_groups(tubemq_locked: LockedTubeMQ) -> None:
     """A read by position contacts only Brokers, which do not have the list."""
     topic = tubemq_locked.take_topic(1)

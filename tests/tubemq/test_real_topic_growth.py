@@ -16,7 +16,7 @@ from tests.kit.tubemq_more import SecondBroker
 from tests.kit.tubemq_settings import TOKEN
 from tests.patience import SERVER_PATIENCE_S
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.thorough]
 
 _numbers = itertools.count(1)
 

@@ -61,6 +61,7 @@ def build_topology() -> Topology:
     return builder.build()
 
 
+@pytest.mark.thorough
 def test_jobs_run_from_topic_to_topic(spark: SparkSession, tmp_path: Path) -> None:
     log = Topics(tmp_path, spark)
     log.create("lines", "users", "orders", *TARGETS, partitions=2)

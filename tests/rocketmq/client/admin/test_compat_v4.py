@@ -62,6 +62,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
 # --- workarounds ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @cluster_test
 async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     topic = rocketmq_old.take_topic(1)
@@ -88,6 +89,7 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: ClusterCl
         assert await client.positions.at(queue, at, upper=True) == max(0, sum(moment <= at for moment in stored) - 1)
 
 
+@pytest.mark.thorough
 @cluster_test
 async def test_a_group_that_never_committed_has_no_offset(
     rocketmq_old: RocketMQ, client: ClusterClient, cluster: Cluster
@@ -104,6 +106,7 @@ async def test_a_group_that_never_committed_has_no_offset(
     assert await cluster.operations.groups(topic) == [group]
 
 
+@pytest.mark.thorough
 @cluster_test
 async def test_the_configuration_of_a_topic_can_be_read(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     topic = rocketmq_old.take_topic(3)
@@ -137,6 +140,7 @@ async def first_of(cluster: Cluster, topic: str) -> Message:
         return (await anext(found)).messages[0]
 
 
+@pytest.mark.thorough
 @cluster_test
 async def test_the_error_of_a_pop_names_the_alternative(rocketmq_old: RocketMQ, client: ClusterClient) -> None:
     popper = Popper(client, "popping", everything(rocketmq_old.take_topic(1)))

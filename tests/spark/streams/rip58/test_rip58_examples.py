@@ -16,6 +16,8 @@ from tests.spark.streams.jobs import FileJob, Message
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.thorough
+
 FOLDER = Path(__file__).parents[4] / "examples" / "spark" / "streams"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "running")
 CONCURRENT_JOBS = 5

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent / "mqbridge"
+ROOT = Path(__file__).resolve().parents[2] / "mqbridge"
 SYSTEMS = sorted(path.parent.name for path in ROOT.glob("*/adapter"))
 """Every folder with an adapter."""
 MODEL = {"errors", "message", "native"}
