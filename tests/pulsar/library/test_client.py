@@ -11,6 +11,7 @@ import pytest_asyncio
 from mqbridge.errors import ClusterError, ConfigError, ConnectionLost, Failure, MappingError, RequestTimeout
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.pulsar.client.producer import entry_producer
+from mqbridge.pulsar.library.batching import MessageId, OutgoingMessage
 from mqbridge.pulsar.library.client import PulsarClient
 from mqbridge.pulsar.library.consumer import Consumer
 from mqbridge.pulsar.wire import ids
@@ -105,6 +106,23 @@ async def test_with_fails_in_order_messages_that_are_not_sent_yet_fail_behind_an
     producer._producer.send_batches()
     await again
     assert broker.entries == 1
+
+
+async def test_with_fails_in_order_a_rejected_message_does_not_wait_for_its_batch(
+    client: PulsarClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_producer, "EXPIRY_CHECK_S", 0.01)
+    broker.on[BaseCommand.SEND] = silent
+    opened = await client.producer("orders", max_elapsed_s=0.05, fails_in_order=True, batch_delay_s=60.0)
+    producer = opened._producer
+    later: list[asyncio.Future[MessageId]] = []
+    first = producer.send_message(OutgoingMessage(b"x"), 0)
+    first.add_done_callback(lambda _: later.append(producer.send_message(OutgoingMessage(b"y"), 0)))
+    producer.send_batches()
+    with pytest.raises(RequestTimeout):
+        await first
+    with pytest.raises(RequestTimeout):
+        await asyncio.wait_for(later[0], PATIENCE_S)
 
 
 async def test_with_fails_in_order_requests_that_come_all_the_time_succeed_again_after_a_failure(

@@ -72,15 +72,18 @@ async def test_waiting_for_exclusive_access_has_no_deadline(broker: Broker):
     await client.close()
 
 
-@pytest.mark.parametrize("how", ["lost", "closed", "refused"])
+@pytest.mark.parametrize("how", ["lost", "closed", "closed at once", "refused"])
 async def test_a_producer_registers_again_if_its_wait_for_access_fails(broker: Broker, client, how):
     def not_yet(link, frame):
         registered(link, frame, producer_ready=False)
         if how == "lost":
             link.loop.call_later(0.01, link.drop)
-        elif how == "closed":
+        elif how.startswith("closed"):
             command = pb.CommandCloseProducer(producer_id=frame.command.producer.producer_id, request_id=ids.NO_REQUEST)
-            link.loop.call_later(0.01, lambda: link.send(close_producer=command))
+            if how == "closed at once":
+                link.send(close_producer=command)
+            else:
+                link.loop.call_later(0.01, lambda: link.send(close_producer=command))
         else:
             link.loop.call_later(0.01, lambda: link.error(frame.command.producer.request_id, pb.MetadataError))
 

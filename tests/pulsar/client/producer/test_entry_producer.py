@@ -7,6 +7,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.net.waiting_sends import Caller, State
 from mqbridge.pulsar.client.connection.connection import MAX_SENDS_IN_FLIGHT
+from mqbridge.pulsar.client.producer import entry_producer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -34,6 +35,15 @@ def frames(broker: Broker):
 
 def send(producer, *payloads: bytes, count: int = 1):
     return [producer.send(MessageMetadata(), payload, count) for payload in payloads]
+
+
+def registered_with(**said):
+    def answer(link, frame):
+        asked = frame.command.producer
+        success = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name=asked.producer_name, **said)
+        link.send(producer_success=success)
+
+    return answer
 
 
 def send_error(code: int):
@@ -307,3 +317,71 @@ async def test_a_receipt_resets_the_error_backoff(broker: Broker, client):
     assert producer.registrations == 2
     assert not producer._error_backoff.has_failed
     await producer.close()
+
+
+# --- entries that end without a receipt ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "expired"])
+async def test_the_sequence_id_of_an_entry_that_ended_in_flight_is_not_taken_for_another_senders(
+    broker: Broker, client, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    """The broker may have stored it."""
+    monkeypatch.setattr(entry_producer, "EXPIRY_CHECK_S", 0.01)
+    max_elapsed_s = 0.05 if how == "expired" else None
+    producer = client.producer(TOPIC, ProducerSettings("mine", sole_sender=True, max_elapsed_s=max_elapsed_s))
+    broker.on[BaseCommand.PRODUCER] = registered_with(last_sequence_id=-1)
+    broker.on[BaseCommand.SEND] = silent
+    sent = producer.send(MessageMetadata(), b"x", owner="a")
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    if how == "withdrawn":
+        producer.withdraw({"a"})
+    else:
+        await until(sent.done)
+    broker.on[BaseCommand.PRODUCER] = registered_with(last_sequence_id=0)
+    broker.on[BaseCommand.SEND] = broker.store
+    broker.link.drop()
+    await until(lambda: producer.registrations == 2)
+    assert isinstance(sent.exception(), ClusterError)
+    await asyncio.wait_for(producer.send(MessageMetadata(), b"y"), PATIENCE_S)
+    assert [asked.sequence_id for asked in broker.asked[BaseCommand.SEND]] == [0, 1]
+    await producer.close()
+
+
+async def test_sequence_ids_follow_the_last_one_that_the_broker_has(broker: Broker, client):
+    broker.on[BaseCommand.PRODUCER] = registered_with(last_sequence_id=41)
+    producer = client.producer(TOPIC, ProducerSettings("mine", sole_sender=True))
+    await producer.opened()
+    broker.link.drop()
+    await until(lambda: producer.registrations == 2)  # it is the id from before the first registration, not of another sender
+    await asyncio.wait_for(producer.send(MessageMetadata(), b"x"), PATIENCE_S)
+    assert [asked.sequence_id for asked in broker.asked[BaseCommand.SEND]] == [42]
+    await producer.close()
+
+
+@pytest.mark.parametrize("how", ["withdrawn while it waits", "withdrawn in flight", "expired"])
+async def test_flush_ends_with_the_last_entry(broker: Broker, client, monkeypatch: pytest.MonkeyPatch, how: str):
+    """However it ends."""
+    monkeypatch.setattr(entry_producer, "EXPIRY_CHECK_S", 0.01)
+    producer = client.producer(TOPIC, ProducerSettings(max_elapsed_s=0.05 if how == "expired" else None))
+    broker.on[BaseCommand.SEND] = silent
+    if how == "withdrawn while it waits":
+        broker.on[BaseCommand.PRODUCER] = silent
+    else:
+        await producer.opened()
+    sent = producer.send(MessageMetadata(), b"x", owner="a")
+    flushed = asyncio.ensure_future(producer.flush())
+    await asyncio.sleep(0)
+    assert not flushed.done()
+    if how != "expired":
+        producer.withdraw({"a"})
+    if how == "withdrawn in flight":
+        broker.on[BaseCommand.PRODUCER] = silent
+        broker.link.drop()
+    elif how == "withdrawn while it waits":
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert flushed.done()
+    await asyncio.wait_for(flushed, PATIENCE_S)
+    assert isinstance(sent.exception(), ClusterError)
+    await producer.close(0.01)

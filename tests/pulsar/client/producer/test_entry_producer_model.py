@@ -285,6 +285,8 @@ class ProducerConversation(RuleBasedStateMachine):
         assert (state.link is State.ENDED) == self.ended == (self.producer._sends.link is SendState.CLOSED)
         if state.link is not State.REGISTERED:
             assert not any(caller.withdrawn for caller in self.callers), "a withdrawn entry waits to be sent again"
+        waiting = self.producer._sends.waiting
+        assert not any(entry.future.done() for entry in waiting), "an entry that has ended waits to be sent again"
         if state.link is State.WAITING:
             assert self.producer.awaits_exclusive_access
             assert self.broker.waiting is not None
