@@ -36,6 +36,8 @@ REF = PartitionRef(Broker(1, "10.0.0.5", 8123), "demo", 0)
 class Script:
     """One server that gives its responses in order, to any request; when none is left, it stays silent and sets `silent`."""
 
+    number = 1
+
     def __init__(self, *responses: Any) -> None:
         self.requests: list[Any] = []
         self.responses = deque(responses)
@@ -45,6 +47,9 @@ class Script:
 
     def connection_to(self, host: str, port: int, partition: str = "") -> "Script":
         return self
+
+    async def connect(self) -> None:
+        """Do nothing: the script is a connection itself."""
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
         self.requests.append(REQUESTS[method].FromString(body))

@@ -355,7 +355,7 @@ class ModelConnection:
     def __init__(self, model: Model, host: str, port: int) -> None:
         self.model, self.host, self.port, self.address = model, host, port, f"{host}:{port}"
         self.alive = self._broken = False
-        self.connections = 0
+        self.number = 0
         self._waiting: list[Callable[[Any], None]] = []
 
     async def connect(self) -> None:
@@ -364,7 +364,7 @@ class ModelConnection:
             raise ConnectionLost(f"{self.address} is unreachable")
         if not self.alive:
             self.alive = True
-            self.connections += 1
+            self.number += 1
 
     def cut(self, error: Exception) -> None:
         """Close the connection: every pending request fails with this error."""

@@ -71,6 +71,11 @@ class ServerConnection:
         return self._tcp is not None and self._tcp.alive
 
     @property
+    def number(self) -> int:
+        """The number of the current or last TCP connection, from 1; 0 before the first. A server that restarts ends them all."""
+        return self.counters.connections
+
+    @property
     def is_writable(self) -> bool:
         """False while the send buffer is full: callers then have to stop posting."""
         return self._tcp is None or self._tcp.is_writable

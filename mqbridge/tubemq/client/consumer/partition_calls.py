@@ -74,6 +74,16 @@ class PartitionCalls:
     def __str__(self) -> str:
         return f"topic {self._ref.topic} partition {self._ref.name} for group {self._member.group}"
 
+    async def connect(self) -> int:
+        """Connect to the Broker if there is no connection, and return `connection_number`."""
+        await self._connection.connect()
+        return self.connection_number
+
+    @property
+    def connection_number(self) -> int:
+        """Number of the TCP connection that is used now: between requests with the same number the Broker has not restarted."""
+        return self._connection.number
+
     async def register(self, read_status: int, offset: int | None) -> RegisterResponseB2C:
         """Register at `offset`; if it is None, `read_status` says where to start: see `StartOffset` in `held_partitions`.
 

@@ -5,7 +5,8 @@ group's position. So an abandoned request is fenced: the partition is unregister
 Broker then refuses the abandoned request, which has the old client id.
 
 A Broker that has lost the registration has restarted, or the lease has expired. Which of them, and whether the Broker was killed
-or shut down in order, is not known. So `_find_offset` compares the Broker's position and data with what was read before.
+or shut down in order, is not known. So `_find_offset` compares the Broker's position and data with what was read before. It may
+also restart between the requests of one renewal, which then finds nothing out of the ordinary: `renew` sees a new connection.
 """
 
 import asyncio
@@ -172,11 +173,13 @@ class PartitionRegistration:
         """Register again after the Broker lost the registration or a request was abandoned; return True if done.
 
         Returns False, after a pause, if the Master has not responded for MASTER_TIMEOUT_S: it may have assigned the partition to
-        another member. Raises ClusterError, LaneRevoked.
+        another member. Also returns False if the connection was lost between two requests: the Broker may have restarted after
+        the first, so the partition has to be registered again. Raises ClusterError, LaneRevoked.
         """
         if self._loop.time() - self._context.master_seen_at > MASTER_TIMEOUT_S:
             await self._state.sleep_unless_revoked(MASTER_SILENT_PAUSE_S)
             return False
+        connection_number = await self._calls.connect()
         if self._state.abandoned:
             await self._fence()
         # The registration overwrites `safe_offset`, the end of the confirmed messages, and what is known of the last pack.
@@ -193,6 +196,9 @@ class PartitionRegistration:
         response = await self._register_once(read_status=0, offset=offset, requested=offset, pack=pack)
         if response.currOffset < safe_offset:
             self._reader.warn_set_back(safe_offset, response.currOffset)
+        if self._calls.connection_number != connection_number:
+            self._state.on_registration_forgotten(self._state.generation)
+            return False
         return True
 
     async def _find_offset(self, offset: int | None) -> tuple[int, int | None]:

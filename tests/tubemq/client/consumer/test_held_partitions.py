@@ -29,9 +29,14 @@ HEALTHY, FAILING = Broker(1, "10.0.0.5", 8123), Broker(2, "10.0.0.6", 8123)
 class AnyBroker:
     """A Broker that responds at once, or not at all while `is_silent`; `counts` are the requests by method."""
 
+    number = 1
+
     def __init__(self) -> None:
         self.is_silent = self.is_empty = False
         self.counts: dict[int, int] = {}
+
+    async def connect(self) -> None:
+        """Do nothing: there is always a connection."""
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
         self.counts[method] = self.counts.get(method, 0) + 1

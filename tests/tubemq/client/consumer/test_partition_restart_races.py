@@ -502,3 +502,54 @@ async def test_the_rest_of_a_position_is_kept_if_a_late_registration_arrives(mod
         partition._calls.register = lost  # type: ignore[method-assign]
         await partition.release()
         assert REF.key in one.held._needs_fresh_id
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["after a lost get", "after another restart"])
+async def test_new_messages_at_lost_offsets_are_read_after_a_kill_between_two_registering_requests(
+    model: Model, is_forgotten: bool
+) -> None:
+    """The Broker answers the first requests, is killed with a loss, and answers the last one as if nothing had happened."""
+
+    def kill() -> None:
+        model.broker.lose("demo", 0, 3)
+        model.broker.forget()
+        for connection in model.connections.values():
+            connection.cut(ConnectionLost("the Broker was killed"))
+        for number in range(10):
+            data = b"new %d" % number
+            model.broker.send(b.SendMessageRequestP2B(topicName="demo", partitionId=0, data=data, flag=0))
+
+    async with member(model) as one:
+        partition = await one.take_pack()
+        partition.confirm()
+        await partition.fetch()
+        await partition.commit(consumed=True)  # all 8 messages are confirmed at the Broker
+        hold = Hold(partition, "get" if is_forgotten else "unregister", 3 if is_forgotten else 1)
+        if is_forgotten:
+            model.broker.forget()
+        else:
+            model.faults.plan[rpc.GET, model.faults.counts[rpc.GET] + 1] = "after"
+        received: list[bytes] = []
+
+        async def read() -> None:
+            while b"new 9" not in received:
+                received.extend(message.payLoadData for message in (await partition.fetch()).messages)
+                partition.confirm()
+
+        reading = asyncio.ensure_future(read())
+        await hold.reached.wait()
+        kill()
+        hold.go_on.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await reading
+    assert b"new 0" in received
+
+
+async def test_a_renewal_over_one_connection_is_not_repeated(model: Model) -> None:
+    async with member(model) as one:
+        partition = await one.take_pack()
+        model.connections[ADDRESS].cut(ConnectionLost("idle"))
+        model.faults.plan[rpc.GET, model.faults.counts[rpc.GET] + 1] = "after"
+        partition.confirm()
+        await partition.fetch()
+        assert partition.state.generation == 2

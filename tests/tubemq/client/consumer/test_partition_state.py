@@ -59,6 +59,7 @@ class Wire:
     """The connection: `waiting` are requests in the order of sending, `late` those that were abandoned."""
 
     def __init__(self, broker: ModelBroker) -> None:
+        self.number = 1
         self.waiting: list[tuple[int, bytes, asyncio.Future[bytes]]] = []
         self.late: list[tuple[int, bytes]] = []
         self._handlers: dict[int, Any] = {
@@ -66,6 +67,14 @@ class Wire:
             rpc.GET: (b.GetMessageRequestC2B, broker.get),
             rpc.COMMIT: (b.CommitOffsetRequestC2B, broker.commit),
         }
+
+    async def connect(self) -> None:
+        """Do nothing: there is always a connection."""
+
+    def restart(self) -> None:
+        """The Broker restarts: the client needs another connection, and requests that have not arrived never do."""
+        self.number += 1
+        self.late.clear()
 
     async def request(self, service: int, method: int, body: bytes) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -357,6 +366,7 @@ class PartitionMachine(RuleBasedStateMachine):
         lost = self.end - kept
         self.broker.lose("demo", 0, kept)
         self.broker.forget()
+        self.wire.restart()
         self.low, self.pack_end = min(self.low, kept), min(self.pack_end, kept)
         self.may_be_moved = True
         self.send(lost + 5 if sends else 0)
@@ -366,6 +376,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def restart(self, in_order: bool, luck: int) -> None:
         if luck:
             return
+        self.wire.restart()
         if in_order:
             self.may_be_moved = True
             self.broker.restart_cleanly()
