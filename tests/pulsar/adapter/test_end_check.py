@@ -116,6 +116,32 @@ async def test_an_entry_that_arrives_while_the_broker_is_asked_is_delivered(brok
     assert not lane.caught_up
 
 
+async def test_a_response_from_before_a_reconnection_is_ignored(broker: Broker, lane: PulsarLane):
+    """The broker may have stored entries meanwhile, and the consumer has not received them over the new connection."""
+    answered = asyncio.Event()
+
+    async def has_more() -> bool:
+        await answered.wait()
+        return False
+
+    with patch.object(lane._consumer, "has_more", has_more):
+        asking = asyncio.ensure_future(lane.confirm_caught_up())
+        await turn()
+        lane._consumer.redeliver()  # subscribes again
+        await until(lambda: lane._consumer.registrations == 2)
+        answered.set()
+        assert not await asking
+    assert not lane.caught_up
+
+
+async def test_a_lane_without_a_connection_is_not_caught_up(broker: Broker, lane: PulsarLane):
+    assert await lane.confirm_caught_up()
+    lane._consumer.redeliver()
+    assert not lane.caught_up, "the consumer is not subscribed"
+    await until(lambda: lane._consumer.registrations == 2)
+    assert not lane.caught_up
+
+
 async def test_a_response_from_before_a_seek_is_ignored(broker: Broker, lane: PulsarLane):
     broker.link.message(0, 1, 0, b"x")
     assert await receive(lane) == (1, 0)
