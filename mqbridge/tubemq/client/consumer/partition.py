@@ -276,10 +276,10 @@ class HeldPartition:
     async def commit(self, *, consumed: bool) -> int:
         """Confirm the last pack at the Broker now, or without `consumed` have it delivered again.
 
-        Returns the offset of the next pack. Raises ClusterError or ProtocolError. A failed commit may be repeated. If `fetch`
-        is called after a failed commit, it returns the delivered pack again unless `confirm` was called, even if the Broker has
-        carried out the commit. While the result of the last get is unknown, nothing is confirmed: this would skip messages that
-        were never received.
+        Returns the offset of the next pack. Raises ClusterError or ProtocolError; LaneRevoked if the partition was lost and the
+        pack is of an earlier registration. A failed commit may be repeated. If `fetch` is called after a failed commit, it
+        returns the delivered pack again unless `confirm` was called, even if the Broker has carried out the commit. While the
+        result of the last get is unknown, nothing is confirmed: this would skip messages that were never received.
         """
         async with self._request_lock:
             if self.state.is_detached:

@@ -37,6 +37,7 @@ from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.example_counts import examples
+from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import REF, MasterScript
 from tests.tubemq.client.model import STEP, ModelBroker, refusal
 from tests.tubemq.client.quick import shorten_pauses
@@ -244,7 +245,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.low = max(task.result() // STEP, self.moved_to)
             self.pack = None
         elif not task.cancelled():
-            assert isinstance(task.exception(), ClusterError)
+            assert isinstance(task.exception(), (ClusterError, LaneRevoked))
 
     def late_commit_done(self, task: "asyncio.Task[Any]") -> None:
         assert task.exception() is None
@@ -839,3 +840,31 @@ def test_a_gap_ends_only_with_a_seek_or_the_partition() -> None:
         state.raise_if_stopped()
     with pytest.raises(MqbridgeError, match="taken away"):
         state.on_get_sent()
+
+
+async def test_a_revocation_wakes_all_tasks_that_wait() -> None:
+    """Not only the release that follows: until then the delivered pack may still be confirmed."""
+    state = PartitionState("demo")
+
+    async def wait() -> None:
+        async with state.raise_on_revocation():
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.ensure_future(wait()), asyncio.ensure_future(state.sleep_unless_revoked(3600.0))]
+    await asyncio.sleep(0)
+    state.revoke(LaneRevoked("demo was revoked"))
+    async with asyncio.timeout(PATIENCE_S):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [LaneRevoked, LaneRevoked]
+
+
+@pytest.mark.parametrize("is_locating", [False, True])
+def test_a_release_confirms_the_last_pack_unless_gets_have_compared_others(is_locating: bool) -> None:
+    """The request to unregister would confirm what the last comparing get returned."""
+    state = PartitionState("demo")
+    state.on_registered(0, 10 * STEP, None)
+    state.on_get_sent()
+    state.on_data(0, 10 * STEP, messages=2)
+    state.confirm()
+    state.is_locating = is_locating
+    assert state.release(LaneRevoked("demo was released")) is not is_locating
