@@ -126,7 +126,7 @@ async def test_a_response_from_before_a_reconnection_is_ignored(broker: Broker, 
 
     with patch.object(lane._consumer, "has_more", has_more):
         asking = asyncio.ensure_future(lane.confirm_caught_up())
-        await turn()
+        await iterate()
         lane._consumer.redeliver()  # subscribes again
         await until(lambda: lane._consumer.registrations == 2)
         answered.set()
