@@ -21,8 +21,8 @@ from tests.example_counts import FULL
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
-from tests.kit.scheduling import GroupScheduling, append_groups, remove_group
-from tests.kit.shared_clusters import Clusters, kinds_of, uses_real_servers
+from tests.kit.scheduling import GroupScheduling, write_groups
+from tests.kit.shared_clusters import Clusters, uses_real_servers
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_locked import LockedTubeMQ
 
@@ -49,9 +49,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tell the scheduling which tests use the same clusters."""
+    """Tell the main process which tests use the same clusters."""
     if hasattr(config, "workerinput"):  # one of several processes
-        append_groups(items)
+        write_groups(items, config.workerinput["testrunuid"])
 
 
 def pytest_collection_finish() -> None:
@@ -66,16 +66,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log)
 
 
-def pytest_report_from_serializable(data: dict[str, Any]) -> None:
-    """Remove what was appended to the name of a test."""
-    data["nodeid"] = remove_group(data["nodeid"])
-
-
 @pytest.fixture(scope="session")
-def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
+def clusters() -> Iterator[Clusters]:
     """Start shared clusters when a test asks for them."""
     with ExitStack() as stack:
-        yield Clusters(stack, {kind for item in request.session.items for kind in kinds_of(item)})
+        yield Clusters(stack)
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,17 @@ A unit is all tests of one file and one group (see `shared_clusters.py`), becaus
 process that got its first unit. A process that has nothing left of its groups gets tests that need no shared cluster, first those
 that start servers of their own, which take long, so that short tests are left for the end.
 
-pytest-xdist knows only names of tests, so a process appends the group to them: `test_that_sends[pulsar]@open`. Reports do not
-show it, so that the name of a failed test can be copied.
+pytest-xdist tells its main process only the names of tests. So each of the others writes the groups to a file, when it has
+collected the tests; the main process reads it when all have collected them.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,23 +28,43 @@ if TYPE_CHECKING:
 ORDER = (*GROUPS, OWN, None)
 
 
-def append_groups(items: list[pytest.Item]) -> None:
-    """Append its group to the name of each test with real servers. A test without joins the first group of its file."""
-    groups: dict[str, list[str | None]] = {}
+def groups_of(items: list[pytest.Item]) -> dict[str, str]:
+    """Return the group of each test that has one, by its name. A test without joins the first group of its file."""
+    in_file: dict[str, list[str | None]] = {}
     for item in items:
-        groups.setdefault(item.nodeid.split("::")[0], []).append(group_of(item))
+        in_file.setdefault(_file(item.nodeid), []).append(group_of(item))
+    groups: dict[str, str] = {}
     for item in items:
-        group, of_file = group_of(item), groups[item.nodeid.split("::")[0]]
-        if group in (OWN, None):
-            group = min(of_file, key=ORDER.index)
+        group = group_of(item)
+        if group not in GROUPS:
+            group = min(in_file[_file(item.nodeid)], key=ORDER.index)
         if group is not None:
-            item._nodeid = f"{item.nodeid}@{group}"
+            groups[item.nodeid] = group
+    return groups
 
 
-def remove_group(nodeid: str) -> str:
-    """Return the name of a test without its group."""
-    test, _, group = nodeid.rpartition("@")
-    return test if group in (*GROUPS, OWN) else nodeid
+def write_groups(items: list[pytest.Item], run_id: str) -> None:
+    """Write the groups of the tests for the main process. All processes of a run write the same."""
+    path = _groups_path(run_id)
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(groups_of(items)))
+    new.replace(path)
+
+
+def read_groups(run_id: str) -> dict[str, str]:
+    """Read the groups that the other processes have written, and remove the file."""
+    path = _groups_path(run_id)
+    groups: dict[str, str] = json.loads(path.read_text())
+    path.unlink()
+    return groups
+
+
+def _groups_path(run_id: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"mqbridge-test-groups-{run_id}.json"
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def _group(unit: str) -> str | None:
@@ -51,12 +76,21 @@ class GroupScheduling(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
+        self._groups: Mapping[str, str] = {}
+        """Name of a test -> group."""
         self._owners: dict[str, WorkerController] = {}
         """Group -> the process that has its clusters."""
 
+    def schedule(self) -> None:
+        """Begin to distribute the tests, which all processes have collected."""
+        if self.collection is None:
+            self._groups = read_groups(self.nodes[0].workerinput["testrunuid"])
+        super().schedule()
+
     def _split_scope(self, nodeid: str) -> str:
         """Return the unit of a test: FILE or FILE@GROUP."""
-        return nodeid.partition("::")[0] + nodeid[len(remove_group(nodeid)) :]
+        group = self._groups.get(nodeid)
+        return _file(nodeid) if group is None else f"{_file(nodeid)}@{group}"
 
     def _reschedule(self, node: WorkerController) -> None:
         """Give a process at least two tests, because it runs none before it knows the next one; let it end if there is none."""

@@ -1,20 +1,20 @@
-"""The real clusters that tests share: each kind is started once per process, when the first test asks for a kind of its group.
+"""The real clusters that tests share: each kind is started once per process, when a test asks for it.
 
-`pytest -n 2` gives all tests of a group to one process, so that each kind also starts once per run, see `scheduling.py`. A test
-that stops or kills a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
+`pytest -n 2` gives all tests of a group to one process, see `scheduling.py`. So a kind also starts once per run, but for TubeMQ
+and RocketMQ, which start in seconds: tests that use only one of them are groups of their own, or one process would have most of
+the work. A test that stops or kills a server makes a cluster of its own: `with TubeMQ(pool={1: 1}) as cluster: ...`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
 import pytest
 
-from tests.kit.clusters import Cluster, running
+from tests.kit.clusters import Cluster
 from tests.kit.pulsar import Pulsar
 from tests.kit.pulsar_locked import LockedPulsar
 from tests.kit.rocketmq import RocketMQ
@@ -42,7 +42,9 @@ KINDS = {
     "rocketmq_old": Kind("old", partial(RocketMQ, version=OLD_VERSION)),
     "rocketmq_old_locked": Kind("locked", partial(RocketMQ, version=OLD_VERSION, locked=True)),
 }
-GROUPS = ("open", "locked", "old", "spark")
+ALONE = ("rocketmq", "tubemq")
+"""Kinds whose tests are a group of their own if they use no other kind."""
+GROUPS = ("open", "locked", "old", "spark", *ALONE)
 """All groups. A test that uses several belongs to the first of them; `spark` is the Spark session that tests share."""
 OWN = "own"
 """The group of tests that start servers of their own, which any process can run."""
@@ -61,7 +63,8 @@ def kinds_of(item: pytest.Item) -> set[str]:
 
 def group_of(item: pytest.Item) -> str | None:
     """Return the group of a test, None for a test without real servers."""
-    used = {KINDS[kind].group for kind in kinds_of(item)}
+    kinds = kinds_of(item)
+    used = {kind if kinds == {kind} and kind in ALONE else KINDS[kind].group for kind in kinds}
     if "spark" in getattr(item, "fixturenames", ()):
         used.add("spark")
     return next((group for group in GROUPS if group in used), OWN if uses_real_servers(item) else None)
@@ -73,32 +76,17 @@ def uses_real_servers(item: pytest.Item) -> bool:
 
 
 class Clusters:
-    """The shared clusters of a process, each with the future of its start. `needed`: the kinds that the selected tests use."""
+    """The shared clusters of a process. `stack` kills them at the end."""
 
-    def __init__(self, stack: ExitStack, needed: set[str]) -> None:
-        self._stack, self._needed = stack, needed
-        self._launched: dict[str, tuple[Cluster, Future[None]]] = {}
-
-    def _launch(self, name: str) -> None:
-        """Start a cluster in the background, once."""
-        if name not in self._launched:
-            cluster = KINDS[name].make()
-            (ready,) = self._stack.enter_context(running([cluster]))
-            self._launched[name] = cluster, ready
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[str, Cluster] = {}
 
     def ready(self, name: str) -> Cluster:
-        """Wait for a cluster; start it first, and at the same time the others of its group that are needed.
-
-        Raises ClusterError if the cluster could not be started; the next call starts it again.
-        """
-        self._launch(name)
-        for other, kind in KINDS.items():
-            if other in self._needed and kind.group == KINDS[name].group:
-                self._launch(other)
-        cluster, ready = self._launched[name]
-        try:
-            ready.result()
-        except BaseException:
-            del self._launched[name]
-            raise
-        return cluster
+        """Start a cluster, once. Raises ClusterError if it could not be started; the next call then starts another one."""
+        if name not in self._started:
+            cluster = KINDS[name].make()
+            self._stack.callback(cluster.kill)
+            cluster.start()
+            self._started[name] = cluster
+        return self._started[name]

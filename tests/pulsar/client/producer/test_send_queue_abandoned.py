@@ -49,6 +49,7 @@ async def full(broker: Broker, client):
     await until(lambda: len(sent(broker)) == MAX_SENDS_IN_FLIGHT)
     yield producer, futures
     await producer.close(0.0)
+    await asyncio.gather(*futures, return_exceptions=True)  # asyncio logs exceptions that nobody has retrieved
 
 
 # --- expired ----------------------------------------------------------------------------------------------------------
