@@ -84,7 +84,7 @@ check: $(VENV)/.dev ## run ruff, mypy, the rules of imports and of the test tree
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and RocketMQ servers (half an hour on two cores, longer the first time)
+test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and RocketMQ servers (23 minutes on two cores, longer the first time)
 	@sh tests/prerequisites.sh
 	@echo "==> downloading the real servers (only once; they are cached)"
 	@$(BIN)/python -m tests.kit.clusters fetch
@@ -96,7 +96,7 @@ test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and
 test-fast: $(VENV)/.dev ## run the tests that need no Java (three or four minutes)
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not ($(CLUSTER_TESTS) or long or thorough)"
 
-test-thorough: $(VENV)/.dev ## run the slower tests that `make test` skips: faults, second brokers, groups shared with Java, large state (15 minutes)
+test-thorough: $(VENV)/.dev ## run the slower tests that `make test` skips: faults, second brokers, locked clusters, groups shared with Java, large state (an hour or more)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long" --hypothesis-profile drawn
 	@echo "==> property tests with ten times as many examples, newly drawn (make test always uses the same ones)"
