@@ -62,7 +62,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
-    """Start each kind of cluster in only one process."""
+    """Run the tests that share clusters in the same process."""
     return GroupScheduling(config, log)
 
 

@@ -21,15 +21,18 @@ class Total(NamedTuple):
 
     name: str
     description: str
+    when_to_look: str
+    """When to look at the metric, and what its value then means."""
     metric: str
     """Name of the metric, without `_total`."""
     label: str
     """Its text in the summary line of a run; "" if the line does not contain the total."""
 
 
-def _total(description: str, metric: str = "", label: str = "") -> Any:
+def _total(description: str, when_to_look: str, metric: str = "", label: str = "") -> Any:
     """Return the dataclass field of a total; without `metric`, the metric is named after the field."""
-    return field(default=0, metadata={"description": description, "metric": metric, "label": label})
+    metadata = {"description": description, "when_to_look": when_to_look, "metric": metric, "label": label}
+    return field(default=0, metadata=metadata)
 
 
 class Histogram:
@@ -54,31 +57,52 @@ class Histogram:
 class Counters:
     """Totals of a route since the start of the process; restarts of the route and reloads do not reset them."""
 
-    received: int = _total("Messages received from the source", label="received")
-    stored: int = _total("Messages stored by the targets", label="stored")
-    dead: int = _total("Messages stored as dead letters", "mqbridge_dead_letters", "dead letters")
-    filtered: int = _total("Messages that the route's filter left out", label="filtered")
+    received: int = _total("Messages received from the source", "Does anything arrive?", label="received")
+    stored: int = _total(
+        "Messages stored by the targets", "The throughput: compare it with the received messages.", label="stored"
+    )
+    dead: int = _total(
+        "Messages stored as dead letters",
+        "Each is a message that nobody sees until somebody reads the dead letters.",
+        "mqbridge_dead_letters",
+        "dead letters",
+    )
+    filtered: int = _total(
+        "Messages that the route's filter left out", "Messages are missing at the target, and nothing failed.", label="filtered"
+    )
     looped: int = _total(
         "Messages not written to a target because they came from it, or passed through too many gateways",
+        "Messages are missing at the target, and nothing failed; or two routes feed each other.",
         label="looped",
     )
     returned: int = _total(
         "Messages given back to the source without being stored, to be delivered again",
+        "After an outage or a rolling update: the maximum number of messages that may be delivered twice.",
         label="given back, to be delivered again",
     )
     gaps: int = _total(
         "Times that a partition continued after a gap: messages that its source had lost before they were read",
+        "Data was lost at the source, and the route continued after it (`on_gap: continue`).",
         "mqbridge_skipped_gaps",
         "gaps passed",
     )
     possible_gaps: int = _total(
         "Times that a source had deleted data and it could not be known whether unread messages were in it",
+        "Data may be lost: the WARNING names the partition and the position to compare with the target.",
         "mqbridge_possible_gaps",
         "possible gaps",
     )
-    acknowledged: int = _total("Messages acknowledged to the source", label="acknowledged")
-    batches: int = _total("Batches received from the source", "mqbridge_batches")
-    bytes: int = _total("Bytes received from the source", "mqbridge_received_bytes")
+    acknowledged: int = _total(
+        "Messages acknowledged to the source",
+        "It falls behind the stored messages: acknowledgements do not reach the source.",
+        label="acknowledged",
+    )
+    batches: int = _total(
+        "Batches received from the source",
+        "Small batches are expensive: divide the received messages by it for the mean size.",
+        "mqbridge_batches",
+    )
+    bytes: int = _total("Bytes received from the source", "The bandwidth that the route uses.", "mqbridge_received_bytes")
 
     last_batch_at: float = 0.0
     """Loop time at which the last batch was received; 0 if none was. This field and those below are not totals."""
@@ -106,5 +130,6 @@ def declared_totals() -> Sequence[Total]:
     """Return the declarations of all totals."""
     declared = [(each.name, each.metadata) for each in fields(Counters) if each.metadata]
     return [
-        Total(name, data["description"], data["metric"] or f"mqbridge_{name}_messages", data["label"]) for name, data in declared
+        Total(name, data["description"], data["when_to_look"], data["metric"] or f"mqbridge_{name}_messages", data["label"])
+        for name, data in declared
     ]

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.waiting_sends import Caller, WaitingSends
-from tests.kit.layers import chained
+from tests.kit.chained_futures import chained
 
 ITERATIONS = 8
 """Iterations of the event loop after which every caller knows of a failure."""

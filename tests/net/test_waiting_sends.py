@@ -12,7 +12,7 @@ from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeE
 from mqbridge.net.waiting_sends import INTAKE, LINK, Caller, Event, State, WaitingSends
 from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order
-from tests.kit.layers import chained
+from tests.kit.chained_futures import chained
 
 LAYERS = st.integers(0, 4)
 ENOUGH = 40

@@ -11,6 +11,7 @@
     http  reload  log        the process itself
 
 A new option in a group needs its declaration here, the code that implements it, and `make generate` for the docs. Code that
-handles messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery); `routes/route.py` passes the options
-to it. The counters that this code increments are declared in `delivery/counters.py`.
+handles messages is in `routing/` (filter, edit, partition_rule) or `delivery/` (delivery). `routes/route.py`, and for a mirror on
+Spark `spark/transfer/transfer.py`, pass the options to it. The counters that this code increments are declared in
+`delivery/counters.py`.
 """

@@ -8,26 +8,11 @@ from mqbridge.delivery.counters import Counters, Total, declared_totals
 from mqbridge.gateway.metrics.family import ROUTE, Family, MeteredGateway, Samples, of_routes
 from mqbridge.routes.route_state import RouteState
 
-_WHEN_TO_LOOK = {
-    "received": "Does anything arrive?",
-    "stored": "The throughput: compare it with the received messages.",
-    "dead": "Each is a message that nobody sees until somebody reads the dead letters.",
-    "filtered": "Messages are missing at the target, and nothing failed.",
-    "looped": "Messages are missing at the target, and nothing failed; or two routes feed each other.",
-    "returned": "After an outage or a rolling update: the maximum number of messages that may be delivered twice.",
-    "gaps": "Data was lost at the source, and the route continued after it (`on_gap: continue`).",
-    "possible_gaps": "Data may be lost: the WARNING names the partition and the position to compare with the target.",
-    "acknowledged": "It falls behind the stored messages: acknowledgements do not reach the source.",
-    "batches": "Small batches are expensive: divide the received messages by it for the mean size.",
-    "bytes": "The bandwidth that the route uses.",
-}
-"""When to look at each total, and what its value then means, by the total's name (`Total.name`)."""
-
 
 def totals() -> Iterator[Family]:
     """Yield the totals of routes."""
     for total in declared_totals():
-        yield Family(total.metric, "counter", ROUTE, total.description, _WHEN_TO_LOOK[total.name], of_routes(_reader(total)))
+        yield Family(total.metric, "counter", ROUTE, total.description, total.when_to_look, of_routes(_reader(total)))
 
 
 def _reader(total: Total) -> Callable[[RouteState], float]:

@@ -15,7 +15,7 @@ from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.producer import entry_producer
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from tests.kit.layers import LayeredAggregator, send_until_told
+from tests.kit.chained_futures import layered_aggregator, send_until_told
 from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, silent, until
 
@@ -41,14 +41,7 @@ async def test_nothing_is_stored_before_the_caller_knows_of_a_failure(
 ) -> None:
     """However many layers the result passes."""
     responses: list[asyncio.Future[Any]] = []
-
-    class Aggregator(LayeredAggregator):
-        def add_request(self, response: "asyncio.Future[Any]", *more: Any) -> None:
-            responses.append(response)
-            super().add_request(response, *more)
-
-    Aggregator.layers = layers
-    monkeypatch.setattr(outbounds, "ReceiptAggregator", Aggregator)
+    monkeypatch.setattr(outbounds, "ReceiptAggregator", layered_aggregator(layers, responses))
     broker.on[BaseCommand.SEND] = silent
     told = send(outbound)
     await until(lambda: broker.asked[BaseCommand.SEND])

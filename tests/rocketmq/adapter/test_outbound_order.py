@@ -15,7 +15,7 @@ from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
-from tests.kit.layers import LayeredAggregator, send_until_told
+from tests.kit.chained_futures import layered_aggregator, send_until_told
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import TOPIC, Cluster, cluster, in_turn, refuses, scripted_client, store
 
@@ -44,14 +44,7 @@ async def test_nothing_is_stored_before_the_caller_knows_of_a_failure(
 ) -> None:
     """However many layers the result passes."""
     responses: list[asyncio.Future[Any]] = []
-
-    class Aggregator(LayeredAggregator):
-        def add_request(self, response: "asyncio.Future[Any]", *more: Any) -> None:
-            responses.append(response)
-            super().add_request(response, *more)
-
-    Aggregator.layers = layers
-    monkeypatch.setattr(outbounds, "ReceiptAggregator", Aggregator)
+    monkeypatch.setattr(outbounds, "ReceiptAggregator", layered_aggregator(layers, responses))
     producer = client.producer("P", TOPIC, fail_behind=True, max_elapsed_s=0.0)
     queue = Queue(TOPIC, "broker-a", 0)
     outbound = RocketMQOutbound(None, producer, OutboundSpec(TOPIC), [queue], max_message_bytes=1000)  # type: ignore[arg-type]

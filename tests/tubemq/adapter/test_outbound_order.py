@@ -7,7 +7,7 @@ import pytest
 
 from mqbridge.errors import Failure
 from mqbridge.tubemq.client.producer import broker_reconnector
-from tests.kit.layers import chained, send_until_told
+from tests.kit.chained_futures import chained, send_until_told
 from tests.patience import PATIENCE_S
 from tests.tubemq.adapter.test_outbound import kinds, outbound_to, share
 from tests.tubemq.client.producer.test_partition_sender import FakeBroker

@@ -1,4 +1,4 @@
-"""Layers between a producer and its caller: each passes a result on in another iteration of the event loop."""
+"""Futures between a producer and its caller: each passes the result on in another iteration of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,14 +26,15 @@ def _pass_on(inner: "asyncio.Future[Any]", outer: "asyncio.Future[Any]") -> None
         outer.set_exception(error)
 
 
-class LayeredAggregator(ReceiptAggregator):
-    """A `ReceiptAggregator` that gets the responses through more futures."""
+def layered_aggregator(layers: int, responses: "list[asyncio.Future[Any]]") -> type[ReceiptAggregator]:
+    """Return a `ReceiptAggregator` that gets its responses through more futures, and adds each to `responses`."""
 
-    layers = 0
-    """Number of futures between a response and the aggregator."""
+    class LayeredAggregator(ReceiptAggregator):
+        def add_request(self, response: "asyncio.Future[Any]", indexes: Any, positions_of: PositionsOf) -> None:
+            responses.append(response)
+            super().add_request(chained(response, layers), indexes, positions_of)
 
-    def add_request(self, response: "asyncio.Future[Any]", indexes: Any, positions_of: PositionsOf) -> None:
-        super().add_request(chained(response, self.layers), indexes, positions_of)
+    return LayeredAggregator
 
 
 def send_until_told(
