@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from xdist.scheduler import loadscope
 
@@ -111,6 +111,8 @@ class Run:
         self.schedule.schedule()
 
 
+@example(units=[(0, "open", 1), (1, "open", 1)], turns=[0], crash_at=0)  # the replacement gets two units, or it waits for ever
+@example(units=[(0, "open", 5), (1, "open", 5)], turns=[0], crash_at=1)  # the groups of a crashed process are free again
 @given(units=UNITS, turns=st.lists(st.integers(0, 1), min_size=1, max_size=200), crash_at=st.none() | st.integers(0, 40))
 def test_every_test_runs_once_and_every_group_in_one_process(
     units: list[tuple[int, str | None, int]], turns: list[int], crash_at: int | None
