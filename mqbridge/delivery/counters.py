@@ -113,7 +113,12 @@ class Counters:
     end_to_end: Histogram = field(default_factory=Histogram)
     """Time from publishing the first message of a batch until the batch is stored; empty if the publish time is unknown."""
 
-    def record_stored(self, batch: Batch, now: float) -> None:
+    def record_sent(self, stored: int, dead: int) -> None:
+        """Count the messages of one send that the target has stored, and those that it refused and that are dead letters now."""
+        self.stored += stored
+        self.dead += dead
+
+    def record_completed(self, batch: Batch, now: float) -> None:
         """Record that a batch, and all batches before it, are stored; `now` is loop time."""
         self.last_stored_at = now
         self.delivery.add(now - batch.dispatched_at)

@@ -23,7 +23,7 @@ from mqbridge.delivery.refusals import Refusals
 from mqbridge.delivery.sends import Sends
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
-from mqbridge.delivery.tickets import Ticket, Tickets
+from mqbridge.delivery.tickets import Leg, Ticket, Tickets
 from mqbridge.errors import DeliveryError, Failure, GapError, LaneRevoked
 from mqbridge.message import Batch, Position, Share
 from mqbridge.net.tasks import cancel, spawn
@@ -68,7 +68,7 @@ class LaneDelivery:
         self._awaiting_budget = 0
         """Number of received batches that wait for the rate limit or the budget: 0 or 1."""
         self._sends = Sends()
-        self._refusals = Refusals(settings, self._tickets, self._sends, self._fail_leg, self._fail, self._charge)
+        self._refusals = Refusals(settings, self._sends, self._settle_leg, self._fail_leg, self._fail, self._charge)
         self.gap_policy = GapPolicy(lane.partition, settings)
         self._counting_lane = lane if isinstance(lane, CountsPossibleGaps) else None
         self._counted_gaps = 0
@@ -209,7 +209,7 @@ class LaneDelivery:
             if len(parts) > 1:  # with one part, all messages are stored together
                 self._tickets.track_messages(ticket, [part for _, _, part in parts])
             for target, partition, part in parts:
-                self._sends.send(target.outbound, partition, part, partial(self._on_receipt, ticket, target, part))
+                self._sends.send(target.outbound, partition, part, partial(self._on_receipt, Leg(ticket, target, part)))
                 ticket.legs += 1
                 target.progress.count_send()
             self._charge(ticket, sum(part.held_bytes for _, _, part in parts))
@@ -223,30 +223,34 @@ class LaneDelivery:
 
     # --- receipts ---------------------------------------------------------------------------------------------------
 
-    def _on_receipt(self, ticket: Ticket, target: Target, share: Share, future: "asyncio.Future[Receipt]") -> None:
+    def _on_receipt(self, leg: Leg, future: "asyncio.Future[Receipt]") -> None:
         """Settle or fail the leg of a send that has ended."""
-        target.progress.count_receipt()
+        leg.target.progress.count_receipt()
         try:
             if future.cancelled():
-                self._fail_leg(ticket, share, DeliveryError(f"sending to target {target.label} was cancelled"))
+                self._fail_leg(leg, DeliveryError(f"sending to target {leg.target.label} was cancelled"))
             elif isinstance(error := future.exception(), Exception):
-                self._fail_leg(ticket, share, error)
+                self._fail_leg(leg, error)
             elif (receipt := future.result()).failures:
-                self._refusals.handle(ticket, target, share, receipt, aborted=self._is_aborted)
+                self._refusals.handle(leg, receipt, aborted=self._is_aborted)
             else:
-                self._settings.counters.stored += share.count
-                self._tickets.settle(ticket, share, receipt)
+                self._settle_leg(leg, receipt)
         except Exception as error:  # noqa: BLE001 - an exception in a callback would go unnoticed
             self._fail(error)
 
-    def _fail_leg(self, ticket: Ticket, share: Share, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
+    def _settle_leg(self, leg: Leg, receipt: Receipt) -> None:
+        """End a leg with success; the failures of the receipt, if any, are refused messages that are stored as dead letters."""
+        self._settings.counters.record_sent(stored=leg.share.count - len(receipt.failures), dead=len(receipt.failures))
+        self._tickets.settle(leg.ticket, leg.share, receipt)
+
+    def _fail_leg(self, leg: Leg, error: Exception, failures: Sequence[MessageFailure] = ()) -> None:
         """End a leg with failures, and the lane with the error.
 
         An aborted lane returns the batch to the source at once. It ignores a DeliveryError: withdrawn sends end with one.
         """
-        self._tickets.fail(ticket, share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
-        if self._is_aborted and not ticket.abandoned:
-            self._return_batches(self._tickets.abandon_failed(ticket))
+        self._tickets.fail(leg.ticket, leg.share, failures or [MessageFailure(0, Failure.RETRY, str(error))])
+        if self._is_aborted and not leg.ticket.abandoned:
+            self._return_batches(self._tickets.abandon_failed(leg.ticket))
         if not (self._is_aborted and isinstance(error, DeliveryError)):
             self._fail(error)
 
@@ -259,7 +263,7 @@ class LaneDelivery:
     def _on_completed(self, batch: Batch) -> None:
         """Record that a batch, and all batches before it, are stored."""
         self.position = batch.next
-        self._settings.counters.record_stored(batch, self._loop.time())
+        self._settings.counters.record_completed(batch, self._loop.time())
         if self._settings.on_progress is not None:
             is_assigned = not self.lane.revoked.is_set()
             self._settings.on_progress(batch, is_assigned)

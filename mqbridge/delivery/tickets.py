@@ -13,8 +13,10 @@ The bytes of a batch are freed only when its last leg has ended: until then an o
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.delivery.target import Target
 from mqbridge.errors import Failure
 from mqbridge.message import Batch, Position, Share
 
@@ -57,6 +59,19 @@ class Ticket:
         if len(self.stored) == 1 and share.indexes is None:  # the share is the whole batch
             return receipt
         return Receipt(partial(_positions_by_message, self.batch.count, self.stored))
+
+
+class Leg(NamedTuple):
+    """One send of a ticket: a share of its batch for one partition of a target."""
+
+    ticket: Ticket
+    target: Target
+    share: Share
+
+    @property
+    def batch(self) -> Batch:
+        """The batch of the ticket."""
+        return self.ticket.batch
 
 
 def _positions_by_message(count: int, stored: Sequence[tuple[Share, Receipt]]) -> list[Position]:
