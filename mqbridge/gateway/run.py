@@ -28,12 +28,12 @@ from mqbridge.errors import ClusterError, MqbridgeError
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.clusters import InitialConnections, close_clusters, connect_clusters, make_clusters
 from mqbridge.gateway.health import outage_of
-from mqbridge.gateway.http import StatusServer
 from mqbridge.gateway.idle_watch import IdleWatch
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.reload import Reloader
 from mqbridge.gateway.report import log_unassigned_routes, report
 from mqbridge.gateway.run_result import RunResult, route_result
+from mqbridge.gateway.status_server import StatusServer
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routes.closing import GRACE_S, wait_by_deadline
 from mqbridge.routes.plan import Plan, Planner, is_transient, raise_problems

@@ -4,7 +4,7 @@ from mqbridge.errors import ServerRefused
 from mqbridge.pulsar.client.connection.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
 from mqbridge.pulsar.client.connection.lookup import Lookup
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
-from mqbridge.pulsar.wire import commands
+from mqbridge.pulsar.wire import client_commands
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
@@ -20,7 +20,7 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
     try:
         with explain_topic_denial("produce to", topic, connection.principal, PRODUCE):
             await connection.request(
-                lambda request_id: commands.producer(request_id, command),
+                lambda request_id: client_commands.producer(request_id, command),
                 BaseCommand.PRODUCER_SUCCESS,
                 f"PRODUCER for {topic}",
                 timeout,
@@ -30,7 +30,7 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
     except ServerRefused:
         return
     await connection.request(
-        lambda request_id: commands.close_producer(request_id, producer_id),
+        lambda request_id: client_commands.close_producer(request_id, producer_id),
         BaseCommand.SUCCESS,
         f"closing the producer of {topic}",
         timeout,
@@ -59,7 +59,7 @@ async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str,
     try:
         with explain_subscribe_denial(topic, subscription, connection.principal):
             await connection.request(
-                lambda request_id: commands.subscribe(request_id, command),
+                lambda request_id: client_commands.subscribe(request_id, command),
                 BaseCommand.SUCCESS,
                 f"SUBSCRIBE {subscription} to {topic}",
                 timeout,
@@ -69,7 +69,7 @@ async def check_consume_permission(lookup: Lookup, consumer_id: int, topic: str,
     except ServerRefused:
         return
     await connection.request(  # the broker has accepted the combination
-        lambda request_id: commands.close_consumer(request_id, consumer_id),
+        lambda request_id: client_commands.close_consumer(request_id, consumer_id),
         BaseCommand.SUCCESS,
         f"closing the consumer of {topic}",
         timeout,

@@ -36,7 +36,7 @@ from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, Entry
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.consumer import Consumer
-from mqbridge.pulsar.library.options import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
+from mqbridge.pulsar.library.modes import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
 from mqbridge.pulsar.library.producer import Producer
 from mqbridge.pulsar.library.reader import Reader
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_pattern_consumer, open_topic_consumer

@@ -14,7 +14,7 @@ from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
-from mqbridge.pulsar.wire import commands, ids
+from mqbridge.pulsar.wire import client_commands, ids
 from mqbridge.pulsar.wire.entry import encode_entry_prefix
 from mqbridge.pulsar.wire.frame import encode_command, encode_frame_prefix
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -39,7 +39,7 @@ def message(**metadata) -> bytes:
 
 
 WHOLE = [
-    commands.PING,
+    client_commands.PING,
     message(),
     message(num_messages_in_batch=2, compression=pb.LZ4, uncompressed_size=99),
     message(uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=10),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ProtocolError, RemoteProtocolError
-from mqbridge.pulsar.wire import commands, ids, schemas, topic_lists
+from mqbridge.pulsar.wire import client_commands, ids, schemas, topic_lists
 from mqbridge.pulsar.wire.frame import FRAME_PADDING, FrameMeter, encode_command, encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -17,13 +17,13 @@ from tests.pulsar.wire import vectors
 
 
 def test_commands_equal_those_of_other_clients():
-    assert commands.PING == vectors.PING
-    assert commands.PONG == vectors.PONG
-    assert commands.flow(0, 1000) == vectors.FLOW
-    assert commands.ack(0, False, [ids.message_id(1, 0, [6])]) == vectors.ACK
-    assert commands.connect("x", "token", b"secret", None) == vectors.CONNECT_TOKEN
-    assert commands.connect("x", "tls", b"", None) == vectors.CONNECT_TLS
-    assert commands.auth_response("x", "token", b"secret") == vectors.AUTH_RESPONSE
+    assert client_commands.PING == vectors.PING
+    assert client_commands.PONG == vectors.PONG
+    assert client_commands.flow(0, 1000) == vectors.FLOW
+    assert client_commands.ack(0, False, [ids.message_id(1, 0, [6])]) == vectors.ACK
+    assert client_commands.connect("x", "token", b"secret", None) == vectors.CONNECT_TOKEN
+    assert client_commands.connect("x", "tls", b"", None) == vectors.CONNECT_TLS
+    assert client_commands.auth_response("x", "token", b"secret") == vectors.AUTH_RESPONSE
 
 
 @pytest.mark.parametrize("data", vectors.FRAMES, ids=range(len(vectors.FRAMES)))
@@ -73,7 +73,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_its_body_arrives():
         struct.pack(">II", 7, 2) + b"\x08\x12",  # totalSize exceeds the data
         struct.pack(">II", 7, 3) + b"\x08\x12\xff",  # no protobuf
         struct.pack(">II", 6, 2) + b"\x10\x01",  # no type
-        commands.lookup(1, "t", True).replace(b"t", b"\xff"),  # a topic name that is not UTF-8
+        client_commands.lookup(1, "t", True).replace(b"t", b"\xff"),  # a topic name that is not UTF-8
         topic_lists.watch_topic_list(1, 2, "a/b", "x", None).replace(b"a/b", b"a\xc3b"),
     ],
 )
@@ -99,33 +99,33 @@ def test_fuzz_only_protocol_errors(data):
 
 @given(st.integers(0, (1 << 64) - 1), st.text(min_size=1, max_size=50), st.booleans())
 def test_commands_survive_the_round_trip(request_id, topic, create):
-    frame = parse_frame(commands.partition_metadata(request_id, topic, create))
+    frame = parse_frame(client_commands.partition_metadata(request_id, topic, create))
     command = frame.command.partitionMetadata
     assert frame.type == BaseCommand.PARTITIONED_METADATA
     assert (command.request_id, command.topic, command.metadata_auto_creation_enabled) == (request_id, topic, create)
 
 
 REQUESTS = {
-    BaseCommand.CONNECT: commands.connect("x", "none", b"", "host:1"),
-    BaseCommand.AUTH_RESPONSE: commands.auth_response("x", "token", b"secret"),
-    BaseCommand.LOOKUP: commands.lookup(1, "t", True),
+    BaseCommand.CONNECT: client_commands.connect("x", "none", b"", "host:1"),
+    BaseCommand.AUTH_RESPONSE: client_commands.auth_response("x", "token", b"secret"),
+    BaseCommand.LOOKUP: client_commands.lookup(1, "t", True),
     BaseCommand.GET_TOPICS_OF_NAMESPACE: topic_lists.topics_of_namespace(1, "a/b", "a/b/x.*", "00000000"),
     BaseCommand.WATCH_TOPIC_LIST: topic_lists.watch_topic_list(1, 2, "a/b", "x", None),
     BaseCommand.WATCH_TOPIC_LIST_CLOSE: topic_lists.watch_topic_list_close(1, 2),
     BaseCommand.GET_SCHEMA: schemas.get_schema(1, "t", bytes(8)),
     BaseCommand.GET_OR_CREATE_SCHEMA: schemas.get_or_create_schema(1, "t", schemas.STRING),
-    BaseCommand.PRODUCER: commands.producer(1, pb.CommandProducer(topic="t", producer_id=2)),
-    BaseCommand.CONSUMER_STATS: commands.consumer_stats(1, 2),
-    BaseCommand.CLOSE_PRODUCER: commands.close_producer(1, 2),
-    BaseCommand.SUBSCRIBE: commands.subscribe(
+    BaseCommand.PRODUCER: client_commands.producer(1, pb.CommandProducer(topic="t", producer_id=2)),
+    BaseCommand.CONSUMER_STATS: client_commands.consumer_stats(1, 2),
+    BaseCommand.CLOSE_PRODUCER: client_commands.close_producer(1, 2),
+    BaseCommand.SUBSCRIBE: client_commands.subscribe(
         2, pb.CommandSubscribe(topic="t", subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1)
     ),
-    BaseCommand.ACK: commands.ack(1, True, [ids.message_id(0, -1)], 5),
-    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: commands.redeliver(1, [], 4),
-    BaseCommand.SEEK: commands.seek(1, 2, to=ids.EARLIEST),
-    BaseCommand.GET_LAST_MESSAGE_ID: commands.get_last_message_id(1, 2),
-    BaseCommand.UNSUBSCRIBE: commands.unsubscribe(1, 2),
-    BaseCommand.CLOSE_CONSUMER: commands.close_consumer(1, 2),
+    BaseCommand.ACK: client_commands.ack(1, True, [ids.message_id(0, -1)], 5),
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: client_commands.redeliver(1, [], 4),
+    BaseCommand.SEEK: client_commands.seek(1, 2, to=ids.EARLIEST),
+    BaseCommand.GET_LAST_MESSAGE_ID: client_commands.get_last_message_id(1, 2),
+    BaseCommand.UNSUBSCRIBE: client_commands.unsubscribe(1, 2),
+    BaseCommand.CLOSE_CONSUMER: client_commands.close_consumer(1, 2),
 }
 
 

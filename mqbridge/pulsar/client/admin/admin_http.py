@@ -22,8 +22,8 @@ from urllib.parse import quote
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.http_client import HttpConnections
 from mqbridge.net.tls.tls import Tls
-from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url
 from mqbridge.pulsar.client.admin.admin_errors import are_credentials_refused, missing_permission_error, refused_credentials_error
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth

@@ -31,7 +31,7 @@ from mqbridge.net.window import RequestWindow
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection.dispatch import CLOSES, CONSUMER_PUSHES, PRODUCER_PUSHES, RESPONSES, is_for_producer
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun, group_runs
-from mqbridge.pulsar.wire import codes, commands
+from mqbridge.pulsar.wire import client_commands, codes
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, Frame, FrameMeter, parse_frame
 from mqbridge.pulsar.wire.ids import NO_REQUEST
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandProducerSuccess
@@ -128,7 +128,7 @@ class Connection:
         `proxy_to` is the `host:port` of the broker to which a proxy shall forward the connection; None without a proxy.
         """
         self._credentials = credentials
-        self.endpoint.send(commands.connect(CLIENT_VERSION, self._auth.method, credentials, proxy_to))
+        self.endpoint.send(client_commands.connect(CLIENT_VERSION, self._auth.method, credentials, proxy_to))
         try:
             async with asyncio.timeout(timeout):
                 await self._connected
@@ -172,7 +172,7 @@ class Connection:
             self.endpoint.abort(PeerSilent(f"{self.endpoint.peer} has sent nothing for {self._keep_alive_s:g} s"))
             return
         if self.alive:
-            self.endpoint.send(commands.PING)
+            self.endpoint.send(client_commands.PING)
             loop = asyncio.get_running_loop()
             self._pinged_at = loop.time()
             self._keep_alive_timer = loop.call_later(self._keep_alive_s, self._keep_alive)
@@ -271,7 +271,7 @@ class Connection:
         command = frame.command
         match command_type:
             case BaseCommand.PING:
-                self.endpoint.send(commands.PONG)
+                self.endpoint.send(client_commands.PONG)
             case BaseCommand.PONG:
                 pass
             case BaseCommand.CONNECTED:
@@ -329,7 +329,7 @@ class Connection:
                 error,
             )
         if self.alive:
-            self.endpoint.send(commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
+            self.endpoint.send(client_commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
 
     def _credentials_error(self, message: str) -> ClusterError:
         """Return the error for refused credentials; `message` is the broker's reason.

@@ -14,7 +14,7 @@ from mqbridge.pulsar.client.connection.authorization import EITHER, explain_deni
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.connection_pool import ConnectionPool
 from mqbridge.pulsar.client.connection.service_url import Address, parse_service_url
-from mqbridge.pulsar.wire import codes, commands, topic_lists
+from mqbridge.pulsar.wire import client_commands, codes, topic_lists
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
@@ -82,7 +82,7 @@ class Lookup:
         authoritative = False  # after a redirect: the flag of the redirecting broker, to be sent to the next one
         for _ in range(MAX_REDIRECTS):
             response: pb.CommandLookupTopicResponse = await connection.request(
-                lambda request_id: commands.lookup(request_id, topic, authoritative),  # noqa: B023 - called before they change
+                lambda request_id: client_commands.lookup(request_id, topic, authoritative),  # noqa: B023 - called before they change
                 BaseCommand.LOOKUP_RESPONSE,
                 f"the lookup of {topic}",
                 self._timeout_s,
@@ -136,7 +136,7 @@ class Lookup:
         """
         connection, _ = await self._pool.connect_service()
         response: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
-            lambda request_id: commands.partition_metadata(request_id, topic, create),
+            lambda request_id: client_commands.partition_metadata(request_id, topic, create),
             BaseCommand.PARTITIONED_METADATA_RESPONSE,
             f"the partitions of {topic}",
             self._timeout_s,

@@ -14,7 +14,7 @@ from mqbridge.pulsar.client.consumer.pending_acks import MAX_IDS_PER_COMMAND, Pe
 from mqbridge.pulsar.client.consumer.receiver_queue import ReceiverQueue
 from mqbridge.pulsar.client.consumer.redelivery_timer import TICK_S, RedeliveryTimer
 from mqbridge.pulsar.client.consumer.subscription import Subscription
-from mqbridge.pulsar.wire import codes, commands, ids
+from mqbridge.pulsar.wire import client_commands, codes, ids
 from mqbridge.pulsar.wire.ids import EntryId, full_mask
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -129,9 +129,9 @@ class Acknowledger:
         if connection is None or not connection.alive:
             return
         if (ack_id := self._take_cumulative()) is not None:
-            connection.endpoint.send(commands.ack(self._id, cumulative=True, message_ids=[ack_id]))
+            connection.endpoint.send(client_commands.ack(self._id, cumulative=True, message_ids=[ack_id]))
         for group in self._acks.take_individual():
-            connection.endpoint.send(commands.ack(self._id, cumulative=False, message_ids=group))
+            connection.endpoint.send(client_commands.ack(self._id, cumulative=False, message_ids=group))
 
     def _take_cumulative(self, *, again: bool = False) -> pb.MessageIdData | None:
         """Take the cumulative acknowledgement to send now, and record it as sent; None if there is none.
@@ -164,7 +164,7 @@ class Acknowledger:
         generation, confirmed = self._state.generation, False
         try:
             response: pb.CommandAckResponse = await connection.request(
-                lambda request_id: commands.ack(self._id, cumulative=cumulative, message_ids=group, request_id=request_id),
+                lambda request_id: client_commands.ack(self._id, cumulative=cumulative, message_ids=group, request_id=request_id),
                 BaseCommand.ACK_RESPONSE,
                 f"an acknowledgement on {self._topic}",
                 self._request_timeout_s,
@@ -261,7 +261,7 @@ class Acknowledger:
         self.partial.release(with_chunks)
         for start in range(0, len(with_chunks), MAX_IDS_PER_COMMAND):
             group = [ids.message_id(*entry) for entry in with_chunks[start : start + MAX_IDS_PER_COMMAND]]
-            connection.endpoint.send(commands.redeliver(self._id, group, epoch=None))
+            connection.endpoint.send(client_commands.redeliver(self._id, group, epoch=None))
 
     def stop(self) -> None:
         """Cancel the timers of acknowledgements and redeliveries."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from mqbridge.errors import Failure, RequestTimeout, ServerRefused
 from mqbridge.pulsar.client.connection.connection import Connection
-from mqbridge.pulsar.wire import codes, commands, ids
+from mqbridge.pulsar.wire import client_commands, codes, ids
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
@@ -59,7 +59,7 @@ class ConsumerRequests:
         """
         try:
             response: pb.CommandGetLastMessageIdResponse = await connection.request(
-                lambda request_id: commands.get_last_message_id(request_id, self._id),
+                lambda request_id: client_commands.get_last_message_id(request_id, self._id),
                 BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
                 f"the cursor of {self._topic}",
                 self._timeout_s,
@@ -79,7 +79,7 @@ class ConsumerRequests:
     async def last_message_id(self) -> pb.CommandGetLastMessageIdResponse:
         """Return the broker's response with the newest message of the topic and the cursor of the subscription."""
         response: pb.CommandGetLastMessageIdResponse = await self._request(
-            lambda request_id: commands.get_last_message_id(request_id, self._id),
+            lambda request_id: client_commands.get_last_message_id(request_id, self._id),
             BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
             "the last message id",
         )
@@ -88,7 +88,7 @@ class ConsumerRequests:
     async def seek(self, entry: EntryId | None, publish_time: int | None) -> None:
         """Set the cursor of the subscription to an entry, or to a publish time (ms since the epoch) if `entry` is None."""
         await self._request(
-            lambda request_id: commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
+            lambda request_id: client_commands.seek(request_id, self._id, to=entry, publish_time=publish_time),
             BaseCommand.SUCCESS,
             "SEEK",
         )
@@ -96,13 +96,13 @@ class ConsumerRequests:
     async def unsubscribe(self, force: bool) -> None:
         """Delete the subscription; with `force` also if other consumers are connected to it."""
         await self._request(
-            lambda request_id: commands.unsubscribe(request_id, self._id, force), BaseCommand.SUCCESS, "UNSUBSCRIBE"
+            lambda request_id: client_commands.unsubscribe(request_id, self._id, force), BaseCommand.SUCCESS, "UNSUBSCRIBE"
         )
 
     async def stats(self) -> ConsumerStats:
         """Return the broker's statistics of this consumer."""
         stats: pb.CommandConsumerStatsResponse = await self._request(
-            lambda request_id: commands.consumer_stats(request_id, self._id),
+            lambda request_id: client_commands.consumer_stats(request_id, self._id),
             BaseCommand.CONSUMER_STATS_RESPONSE,
             "the statistics of the consumer",
         )

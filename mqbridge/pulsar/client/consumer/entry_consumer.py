@@ -35,7 +35,7 @@ from mqbridge.pulsar.client.consumer.flow_permits import ReceiveBudget
 from mqbridge.pulsar.client.consumer.receiver_queue import ReceiverQueue
 from mqbridge.pulsar.client.consumer.stall_detector import StallDetector
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
-from mqbridge.pulsar.wire import codes, commands, ids
+from mqbridge.pulsar.wire import client_commands, codes, ids
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
@@ -98,7 +98,7 @@ class EntryConsumer:
             topic=topic,
             key=consumer_id,
             table=lambda connection: connection.consumers,
-            close_command=commands.close_consumer,
+            close_command=client_commands.close_consumer,
             request_timeout_s=request_timeout_s,
             is_over=lambda: state.is_over,
         )
@@ -243,7 +243,7 @@ class EntryConsumer:
         if connection is not None and connection.alive:
             permits = self._receiver_queue.permits.grant()
             if permits:
-                connection.endpoint.send(commands.flow(self._id, permits))
+                connection.endpoint.send(client_commands.flow(self._id, permits))
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class EntryConsumer:
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
         with explain_subscribe_denial(self.topic, self.subscription.name, connection.principal):
             await connection.request(
-                lambda request_id: commands.subscribe(request_id, command),
+                lambda request_id: client_commands.subscribe(request_id, command),
                 BaseCommand.SUCCESS,
                 f"SUBSCRIBE {self.subscription.name} to {self.topic}",
                 self._request_timeout_s,

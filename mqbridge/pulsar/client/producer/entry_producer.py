@@ -24,7 +24,7 @@ from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendResu
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.producer.producer_state import ProducerState, State
 from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE, SendQueue
-from mqbridge.pulsar.wire import codes, commands
+from mqbridge.pulsar.wire import client_commands, codes
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -75,7 +75,7 @@ class EntryProducer:
             topic=topic,
             key=producer_id,
             table=lambda connection: connection.producers,
-            close_command=commands.close_producer,
+            close_command=client_commands.close_producer,
             request_timeout_s=request_timeout_s,
             is_over=lambda: state.link is State.ENDED,
         )
@@ -266,7 +266,7 @@ class EntryProducer:
         command = self.settings.command(self.topic, self._id, state.name, state.begin_register(), state.topic_epoch)
         with explain_topic_denial("produce to", self.topic, connection.principal, PRODUCE):
             response: pb.CommandProducerSuccess = await connection.request(
-                lambda request_id: commands.producer(request_id, command),
+                lambda request_id: client_commands.producer(request_id, command),
                 BaseCommand.PRODUCER_SUCCESS,
                 f"PRODUCER for {self.topic}",
                 self._request_timeout_s,

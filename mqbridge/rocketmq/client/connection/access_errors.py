@@ -2,7 +2,8 @@
 
 from mqbridge.errors import Failure, ServerRefused
 from mqbridge.rocketmq.wire.access_denials import AccessDenial, DenialReason, ResourceType
-from mqbridge.rocketmq.wire.codes import Code, Status, request_name
+from mqbridge.rocketmq.wire.codes import Status, request_name
+from mqbridge.rocketmq.wire.permissions import action_of
 
 
 class AccessRefused(ServerRefused):
@@ -13,33 +14,6 @@ class AccessRefused(ServerRefused):
         self.of_credentials = of_credentials
 
 
-# `_action` derives from these three tables which permission a request needs, in the terms of access control 2.0.
-_SENDS = frozenset({Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.END_TRANSACTION, Code.RECALL_MESSAGE})
-_QUERIES = frozenset(
-    {
-        Code.GET_MAX_OFFSET,
-        Code.GET_MIN_OFFSET,
-        Code.SEARCH_OFFSET_BY_TIMESTAMP,
-        Code.GET_EARLIEST_MSG_STORETIME,
-        Code.GET_TOPIC_STATS_INFO,
-        Code.GET_TOPIC_CONFIG,
-        Code.GET_CONSUME_STATS,
-        Code.GET_CONSUMER_CONNECTION_LIST,
-        Code.GET_PRODUCER_CONNECTION_LIST,
-        Code.GET_CONSUMER_RUNNING_INFO,
-        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
-        Code.QUERY_TOPIC_CONSUME_BY_WHO,
-        Code.QUERY_TOPICS_BY_CONSUMER,
-        Code.QUERY_CONSUMER_OFFSET,
-        Code.VIEW_MESSAGE_BY_ID,
-    }
-)
-_CHANGES = {
-    Code.UPDATE_AND_CREATE_TOPIC: "Create",
-    Code.DELETE_TOPIC_IN_BROKER: "Delete",
-    Code.DELETE_SUBSCRIPTIONGROUP: "Delete",
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: "Update",
-}
 _ACTION_WORDS = {
     ("Pub", ResourceType.TOPIC): "produce to",
     ("Sub", ResourceType.TOPIC): "consume",
@@ -82,7 +56,7 @@ def _credentials_problem(denial: AccessDenial, code: int, address: str, access_k
 def _permission_problem(denial: AccessDenial, code: int, address: str, access_key: str | None) -> str:
     resource_type = denial.resource_type
     name = denial.resource
-    action = _action(code, denial.resource_type)
+    action = action_of(code, denial.resource_type)
     if not name:  # access control 1.0 names no resource if a request is only for administrators
         return (
             f"access key {access_key!r} may not administer ({request_name(code)} at {address}): "
@@ -101,13 +75,3 @@ def _permission_problem(denial: AccessDenial, code: int, address: str, access_ke
         f"`mqadmin createAcl -s User:{access_key} -r {resource} -a {actions} -d Allow`, "
         "which replaces the user's other permissions for it"
     )
-
-
-def _action(code: int, resource_type: ResourceType) -> str:
-    """Return the action in the terms of access control 2.0. Requests for which 1.0 checks a resource need only Pub or Sub."""
-    if code in _CHANGES:
-        return _CHANGES[code]
-    if code in _QUERIES or resource_type is ResourceType.CLUSTER:
-        return "Get"
-    # Sending to a group's retry topic needs Sub of the group.
-    return "Pub" if code in _SENDS and resource_type is ResourceType.TOPIC else "Sub"

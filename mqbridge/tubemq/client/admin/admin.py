@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.http_client import HttpConnections
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
-from mqbridge.net.web import HttpConnections
 
 TIMEOUT_S = 10.0
 """Default time to wait for a response."""

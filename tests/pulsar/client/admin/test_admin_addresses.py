@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from mqbridge.errors import ClusterError, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.net.web import HttpConnections
+from mqbridge.net.http_client import HttpConnections
 from mqbridge.pulsar.adapter.config import PulsarCluster
 from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.net.http_client import HttpConnections
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.net.web import HttpConnections
 from mqbridge.pulsar.client.admin.admin_http import AdminHttp
 from mqbridge.pulsar.client.connection.auth import Auth, BasicAuth, TokenAuth
 from mqbridge.pulsar.client.connection.authorization import AccessDenied

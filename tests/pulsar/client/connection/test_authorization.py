@@ -14,7 +14,7 @@ from mqbridge.pulsar.client.connection.auth import Auth
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.client.consumer.subscription import Subscription
-from mqbridge.pulsar.wire import commands, ids
+from mqbridge.pulsar.wire import client_commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.pulsar.client.broker import URL, Broker, Link, found, until
@@ -86,7 +86,7 @@ async def test_commands_are_received_while_a_challenge_is_answered(broker: Broke
     broker.link.send(authChallenge=CHALLENGE)
     broker.link.send(authChallenge=CHALLENGE)
     await until(lambda: len(auth.asked) == 2)
-    broker.link.send_bytes(commands.PING)
+    broker.link.send_bytes(client_commands.PING)
     await until(lambda: broker.asked[BaseCommand.PONG])
     assert not broker.asked[BaseCommand.AUTH_RESPONSE]
     auth.gate.set()

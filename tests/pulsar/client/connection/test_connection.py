@@ -8,7 +8,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeou
 from mqbridge.net.window import RequestWindow
 from mqbridge.pulsar.client.connection.connection import MAX_BYTES_IN_FLIGHT, MAX_SENDS_IN_FLIGHT
 from mqbridge.pulsar.client.connection.service_url import Address, parse_service_url
-from mqbridge.pulsar.wire import commands, ids
+from mqbridge.pulsar.wire import client_commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.pulsar.client.broker import URL, Broker, found, in_turn, scripted_client, silent, success, until
@@ -64,7 +64,7 @@ async def test_a_broker_that_closes_the_connection_during_the_handshake(broker: 
 
 async def test_pings_are_answered(broker: Broker, client):
     await client.connect()
-    broker.link.send_bytes(commands.PING)
+    broker.link.send_bytes(client_commands.PING)
     await until(lambda: broker.asked[BaseCommand.PONG])
 
 

@@ -10,12 +10,9 @@
 """
 
 import asyncio
-import contextlib
-import socket
 from types import TracebackType
 from typing import Any, Self
 
-import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,22 +24,8 @@ from mqbridge.errors import ConfigError
 from mqbridge.gateway.health import connectivity_of, outage_of, route_failures, stuck_targets, unreachable_clusters
 from mqbridge.gateway.metrics.collector import make_registry
 from mqbridge.gateway.metrics.family import MeteredGateway
-from mqbridge.net.tasks import spawn
+from mqbridge.net.http_server import HttpServer
 from mqbridge.routes.route import Route
-
-LISTEN_BACKLOG = 64
-"""Maximum number of connections that wait to be accepted."""
-STOP_TIMEOUT_S = 2
-"""Time that uvicorn gives running requests to end when the gateway stops."""
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the command line handles signals and drains the gateway."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        """Install no signal handlers."""
-        yield
 
 
 class StatusServer:
@@ -50,59 +33,45 @@ class StatusServer:
 
     def __init__(self, gateway: MeteredGateway, host: str, port: int) -> None:
         self._gateway = gateway
-        self._address = (host, port)
+        self._address = f"{host}:{port}"
         self._registry = make_registry(gateway)
-        self._socket: socket.socket | None = None
-        self._server: _Server | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._server = HttpServer(host, port)
 
     @property
     def port(self) -> int:
         """The bound port; 0 before `bind`."""
-        return int(self._socket.getsockname()[1]) if self._socket else 0
+        return self._server.port
 
     def bind(self) -> None:
         """Bind the port. Raises ConfigError if this fails, for example because the port is in use."""
-        host, port = self._address
         try:
-            self._socket = socket.create_server(self._address, backlog=LISTEN_BACKLOG)
+            self._server.bind()
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}",
+                f"cannot listen on {self._address}: {error.strerror or error}",
                 path="http.listen",
                 hint="Choose another port, 0 for any free one, or set http.enabled: false",
             ) from error
 
     def unbind(self) -> None:
         """Release the port when the gateway has stopped, or could not start."""
-        if self._socket is not None:
-            self._socket.close()
+        self._server.unbind()
 
     async def __aenter__(self) -> Self:
-        app = Starlette(
-            routes=[
-                HttpRoute("/metrics", self._metrics),
-                HttpRoute("/health/live", self._live),
-                HttpRoute("/health/ready", self._ready),
-                HttpRoute("/routes", self._routes),
-                HttpRoute("/reload", self._reload, methods=["POST"]),
-            ]
-        )
-        config = uvicorn.Config(
-            app, log_config=None, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
-        )
-        self._server = _Server(config)
-        assert self._socket is not None  # noqa: S101 - bind is called first
-        self._task = spawn(self._server.serve(sockets=[self._socket]), "http")
+        routes = [
+            HttpRoute("/metrics", self._metrics),
+            HttpRoute("/health/live", self._live),
+            HttpRoute("/health/ready", self._ready),
+            HttpRoute("/routes", self._routes),
+            HttpRoute("/reload", self._reload, methods=["POST"]),
+        ]
+        self._server.start(Starlette(routes=routes))
         return self
 
     async def __aexit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None and self._task is not None:
-            self._server.should_exit = True
-            # uvicorn ends requests after STOP_TIMEOUT_S. If it still runs after twice that time, it hangs: do not wait for it.
-            await asyncio.wait([self._task], timeout=STOP_TIMEOUT_S * 2)
+        await self._server.stop()
 
     async def _metrics(self, _: Request) -> Response:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
