@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,16 @@ def output_of(*arguments: object) -> str:
 
 
 def test_commands_do_not_show_a_secret(file: Path) -> None:
-    for command in (
+    commands = [
         ["check", "--connect", file],
         ["check", "--connect", file, "-J"],
         *(["topics", "-F", file, "-b", cluster] for cluster in ("pulsar", "rocket", "tube")),
         ["peek", "t", "-F", file, "-b", "rocket"],
         ["run", file, "--fail-fast"],
-    ):
-        output = output_of(*command)
+    ]
+    with ThreadPoolExecutor() as pool:
+        outputs = list(pool.map(lambda command: output_of(*command), commands))
+    for command, output in zip(commands, outputs, strict=True):
         assert "cannot be reached" in output
         assert CANARY not in output, command
 

@@ -69,6 +69,7 @@ def test_upgrading(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.thorough
 def test_bridging_tubemq_to_pulsar(tmp_path: Path, tubemq: TubeMQ, pulsar: Pulsar) -> None:
     topic = tubemq.take_topic(4)
     tubemq.add_topic(f"{topic}_dead")

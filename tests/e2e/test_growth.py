@@ -62,6 +62,7 @@ def expected(partitions: range) -> dict[int, list[bytes | None]]:
     return {partition: [b"%d/%d" % (partition, number) for number in range(PER_PARTITION)] for partition in partitions}
 
 
+@pytest.mark.thorough
 async def test_new_queues_are_read_and_the_target_grows_with_them(
     rocketmq: RocketMQ, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

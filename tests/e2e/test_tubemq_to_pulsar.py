@@ -78,13 +78,19 @@ async def test_sigterm_and_restart_lose_and_repeat_nothing(tubemq: TubeMQ, pulsa
     assert oracle.repeats == 0
 
 
-@Total
+@pytest.mark.parametrize(
+    ("kills", "total"),
+    [
+        (1, 40_000),
+        pytest.param(2, 40_000, marks=pytest.mark.thorough),
+        pytest.param(2, 1_000_000, marks=pytest.mark.long),
+    ],
+)
 async def test_kill_loses_nothing_and_repeats_only_messages_in_flight(
-    tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path, total: int
+    tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path, kills: int, total: int
 ) -> None:
     source, target = tubemq.take_topic(PARTITIONS), f"copy-{time.time_ns()}"
     await fill(tubemq, source, counts(total), SIZE)
-    kills = 2
     for _ in range(kills):
         with GatewayProcess(config(tubemq, pulsar, source, target), tmp_path) as gateway:
             await asyncio.to_thread(gateway.wait_stored, total // 10)

@@ -86,7 +86,7 @@ def hold(network: Network) -> None:
         link.passes.clear()
 
 
-@pytest.mark.parametrize("system", ["pulsar", "rocketmq"])
+@pytest.mark.parametrize("system", ["pulsar", pytest.param("rocketmq", marks=pytest.mark.thorough)])
 async def test_a_run_until_idle_waits_for_a_source_that_is_silent_for_a_while(
     system: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -178,6 +178,7 @@ async def test_unloading_the_topic_loses_nothing_and_keeps_the_order(pulsar, cli
     await producer.close()
 
 
+@pytest.mark.thorough
 async def test_a_broker_restart_loses_nothing():
     with Pulsar() as pulsar:
         client = client_of(pulsar.service_url)

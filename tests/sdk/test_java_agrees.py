@@ -134,7 +134,14 @@ async def test_java_reads_our_messages_from_pulsar(pulsar: Pulsar) -> None:
 
 @pytest.mark.parametrize(
     ("compression", "batching"),
-    [("NONE", True), ("NONE", False), ("LZ4", True), ("ZLIB", True), ("ZSTD", False), ("SNAPPY", True)],
+    [
+        ("NONE", False),
+        ("LZ4", True),
+        *(
+            pytest.param(compression, batching, marks=pytest.mark.thorough)
+            for compression, batching in (("NONE", True), ("ZLIB", True), ("ZSTD", False), ("SNAPPY", True))
+        ),
+    ],
 )
 async def test_we_read_messages_that_java_wrote_to_pulsar(pulsar: Pulsar, compression: str, batching: bool) -> None:
     topic = pulsar.keep(pulsar.create_topic(f"sdk-{time.time_ns()}", 1))
@@ -159,6 +166,7 @@ async def test_we_read_messages_that_java_wrote_to_pulsar(pulsar: Pulsar, compre
         assert dict(m.properties) == {"n": str(number), "name": "grün"}
 
 
+@pytest.mark.thorough
 async def test_a_java_consumer_and_the_gateway_share_a_tubemq_group(tubemq: TubeMQ, pulsar: Pulsar, tmp_path: Path) -> None:
     source, target, leave = tubemq.take_topic(PARTITIONS), f"sdk-{time.time_ns()}", tmp_path / "leave"
     settings = config(tubemq, pulsar, source, target)

@@ -315,7 +315,7 @@ async def flow(client: Client, sender: PartitionSender, stop: asyncio.Event) -> 
     return number
 
 
-@pytest.mark.parametrize("what", ["broker", "master", "both"])
+@pytest.mark.parametrize("what", ["broker", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("master", "both"))])
 async def test_a_broker_restart_loses_no_message(
     own: TubeMQ, open_client: Callable[[TubeMQ], Awaitable[Client]], what: str
 ) -> None:
@@ -350,6 +350,7 @@ async def test_a_broker_that_loses_its_memory(own: TubeMQ, open_client: Callable
     await until(lambda: reading.got["1:0"][-1] == b"519")
 
 
+@pytest.mark.thorough
 async def test_a_killed_broker_without_memory_store_loses_no_message(open_client: Callable[[TubeMQ], Awaitable[Client]]) -> None:
     # The other setting of the Broker, which the tests above do not use: every acknowledged message is in a file.
     with TubeMQ({"demo": 2}, pool={}, memory_store=False) as own:

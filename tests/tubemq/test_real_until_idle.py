@@ -28,13 +28,10 @@ async def wait_for_end(gateway: GatewayProcess, patience_s: float) -> int | None
     return None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("masters", "refuses"),
-    [
-        (False, False),
-        pytest.param(False, True, marks=pytest.mark.thorough),
-        pytest.param(True, False, marks=pytest.mark.thorough),
-    ],
+    [(False, False), (False, True), (True, False)],
     ids=["broker silent", "broker refuses", "broker and master silent"],
 )
 async def test_an_outage_is_not_idleness(tubemq: TubeMQ, tmp_path: Path, masters: bool, refuses: bool) -> None:

@@ -38,11 +38,20 @@ __all__ = ["new_environment"]
 pytestmark = pytest.mark.cluster
 
 
+SMOKE_TESTED = {(False, "averagely"), (True, "consistent_hash")}
+"""The strategies of a group, and whether it consumes orderly, that `make test` tries; `make test-thorough` tries all."""
+
 # --- groups ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize(
+    ("orderly", "strategy"),
+    [
+        pytest.param(orderly, strategy, marks=[] if (orderly, strategy) in SMOKE_TESTED else pytest.mark.thorough)
+        for orderly in (False, True)
+        for strategy in STRATEGIES
+    ],
+)
 async def test_members_join_and_leave_without_loss_and_without_two_owners(
     new_environment: NewEnvironment, strategy: str, orderly: bool
 ) -> None:

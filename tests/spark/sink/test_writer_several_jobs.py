@@ -127,7 +127,9 @@ routes: [{{name: back, from: {{cluster: copies, topic: orders, group: g}}, to: {
     assert names_and_numbers(sources[1], "orders") == each_once("berlin", "tokyo")
 
 
-@pytest.mark.parametrize("dead_letters", [False, True], ids=["without dead letters", "with dead letters"])
+@pytest.mark.parametrize(
+    "dead_letters", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["without dead letters", "with dead letters"]
+)
 def test_two_queries_that_divide_a_topic_store_all_of_it_although_one_fails(
     spark_with_mqbridge: SparkSession, target: Log, tmp_path: Path, dead_letters: bool
 ) -> None:
