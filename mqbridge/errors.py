@@ -126,3 +126,8 @@ class DeliveryError(MqbridgeError):
 
 class MappingError(MqbridgeError):
     """A message has a value that the target system cannot represent."""
+
+
+def is_transient(error: Exception) -> bool:
+    """Return True if a retry may succeed without any change by a person."""
+    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}

@@ -9,12 +9,11 @@ from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.options.config import Config
-from mqbridge.errors import ClusterError, MqbridgeError
+from mqbridge.errors import ClusterError, MqbridgeError, is_transient
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import MAX_PAUSE_S
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routes.closing import close_by_deadline, no_deadline
-from mqbridge.routes.plan import is_transient
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
-from mqbridge.errors import MqbridgeError
+from mqbridge.errors import MqbridgeError, is_transient
 from mqbridge.gateway.change import Change, restart_warnings
 from mqbridge.net.backoff import Backoff
-from mqbridge.routes.plan import is_transient
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
-from mqbridge.errors import ClusterError, MqbridgeError
+from mqbridge.errors import ClusterError, MqbridgeError, is_transient
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.clusters import InitialConnections, close_clusters, connect_clusters, make_clusters
 from mqbridge.gateway.health import outage_of
@@ -36,7 +36,7 @@ from mqbridge.gateway.run_result import RunResult, route_result
 from mqbridge.gateway.status_server import StatusServer
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routes.closing import GRACE_S, wait_by_deadline
-from mqbridge.routes.plan import Plan, Planner, is_transient, raise_problems
+from mqbridge.routes.plan import Plan, Planner, raise_problems
 from mqbridge.routes.route import Route
 from mqbridge.routes.unprotected import add_unprotected_problems
 

@@ -19,7 +19,7 @@ from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.problems import ConfigErrors
-from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError, is_transient
 from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routes.retention_warnings import TopicUse
 from mqbridge.routes.topic_selection import select_source_topics
@@ -117,11 +117,6 @@ def raise_problems(plans: Sequence[Plan]) -> None:
         raise ConfigErrors([problem for problem in problems if isinstance(problem, ConfigError)])
     if problems:
         raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if permanent else Failure.RETRY)
-
-
-def is_transient(error: Exception) -> bool:
-    """Return True if a retry may succeed without any change by a person."""
-    return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}
 
 
 def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> OutboundSpec:

@@ -17,7 +17,7 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.held_positions import RoutePositions
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import ClusterError, MqbridgeError, RequestTimeout
+from mqbridge.errors import ClusterError, MqbridgeError, RequestTimeout, is_transient
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import MAX_PAUSE_S, retry_log_level
@@ -26,7 +26,7 @@ from mqbridge.routes.closing import cancel_by_deadline, close_by_deadline
 from mqbridge.routes.endpoints import RouteEndpoints
 from mqbridge.routes.gap_check import GapCheck
 from mqbridge.routes.membership import GroupMembership
-from mqbridge.routes.plan import Plan, is_transient
+from mqbridge.routes.plan import Plan
 from mqbridge.routes.retention_warnings import RouteWarnings
 from mqbridge.routes.route_state import RouteState
 from mqbridge.routes.unprotected import unprotected_error

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.registration import ADAPTER
 from tests.bench.bridge import POLL_S
 from tests.bench.corpora import CORPORA, Corpus
 from tests.bench.ends import SEED, Clusters, fill_topic

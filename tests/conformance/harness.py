@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
-from mqbridge.log.adapter import ADAPTER as LOG
-from mqbridge.testing.memory.adapter import ADAPTER as MEMORY
+from mqbridge.log.adapter.registration import ADAPTER as LOG
+from mqbridge.testing.memory.adapter.registration import ADAPTER as MEMORY
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.conformance import network_faults
 from tests.strategies import COMPARED_FIELDS

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.pulsar import Pulsar

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.rocketmq import RocketMQ

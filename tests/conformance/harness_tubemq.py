@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.tubemq.adapter import ADAPTER
+from mqbridge.tubemq.adapter.registration import ADAPTER
 from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.tubemq import TubeMQ

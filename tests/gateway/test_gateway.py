@@ -16,7 +16,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message, split_origin
-from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter.registration import ADAPTER
 from mqbridge.testing.memory.broker import Broker, delete_broker, get_broker
 from tests.patience import PATIENCE_S
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.registration import ADAPTER
 from mqbridge.message import Batch, Message, Share
 
 LIMIT_MB = 150

@@ -16,8 +16,8 @@ from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Message
 from mqbridge.routes.route import Route
-from mqbridge.testing.memory.adapter import ADAPTER
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
+from mqbridge.testing.memory.adapter.registration import ADAPTER
 from mqbridge.testing.memory.broker import Broker, delete_broker, get_broker
 from tests.kit import conversation
 from tests.patience import PATIENCE_S

@@ -5,11 +5,11 @@ import pytest_asyncio
 
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.log.adapter import ADAPTER
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.lane import LogLane
 from mqbridge.log.adapter.outbound import LogOutbound
+from mqbridge.log.adapter.registration import ADAPTER
 
 OpenLog = Callable[..., Awaitable[LogCluster]]
 

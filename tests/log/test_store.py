@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
-from mqbridge.log.adapter import ADAPTER
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.outbound import MAX_ROW_BYTES, MAX_ROW_MESSAGES
+from mqbridge.log.adapter.registration import ADAPTER
 from mqbridge.log.store import append, database, schema
 from mqbridge.log.store.append import write_group
 from mqbridge.log.store.settings import LogSettings

@@ -29,8 +29,8 @@ from mqbridge.net.secret import Secret
 from mqbridge.net.tls.explain import is_permanent
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.rocketmq.adapter import ADAPTER as ROCKETMQ
-from mqbridge.tubemq.adapter import ADAPTER as TUBEMQ
+from mqbridge.rocketmq.adapter.registration import ADAPTER as ROCKETMQ
+from mqbridge.tubemq.adapter.registration import ADAPTER as TUBEMQ
 from tests.kit.authority import Authority, Identity
 from tests.patience import PATIENCE_S
 

@@ -13,12 +13,12 @@ from mqbridge.config.load import from_dict
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.message import Batch, Message, Share
-from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.cluster import Pulsar
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.admin.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
-from mqbridge.testing.memory.adapter import ADAPTER as MEMORY
+from mqbridge.testing.memory.adapter.registration import ADAPTER as MEMORY
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.gateway.world import everything
 from tests.kit.pulsar import Pulsar as Server

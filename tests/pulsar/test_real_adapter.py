@@ -15,8 +15,8 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.tools.unit_ranges import count_units, position_after
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Partition, Share
-from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions, PulsarOutboundOptions
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.names import parse_topic

@@ -10,9 +10,9 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.reading.group_reader import GroupReader, GroupReadSpec
 from mqbridge.message import Batch, Message, Share
-from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.cluster import Pulsar
 from mqbridge.pulsar.adapter.config import PulsarInboundOptions
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.consumer.subscription import Types
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S

@@ -107,27 +107,33 @@ def client_of(server: LockedPulsar, tls: Tls, auth: TokenAuth | TlsAuth) -> Clus
     return ClusterClient(parse_service_url(server.service_url, tls=True), tls=tls, auth=auth, timing=Timing(operation=20.0))
 
 
-async def test_a_token_is_renewed_while_messages_flow(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
-    """The broker requests new credentials on the existing connections; no new connection is made."""
-    file = tmp_path / "token"
-    write_atomically(file, pulsar_locked.token(APP, SHORT_S))
-    auth = CountingToken(Secret(file=file))
-    tls = Tls(TlsSettings(authorities=pulsar_locked.authority.certificate))
-    traffic = Traffic(client_of(pulsar_locked, tls, auth), pulsar_locked.take_topic())
+@contextlib.asynccontextmanager
+async def renewing(server: LockedPulsar, file: Path) -> AsyncIterator[None]:
+    """Keep a token in the file that expires SHORT_S after the end of the `with` statement, or earlier."""
 
     async def renew() -> None:
         while True:
-            write_atomically(file, pulsar_locked.token(APP, SHORT_S))
             await asyncio.sleep(SHORT_S / 4)
+            write_atomically(file, server.token(APP, SHORT_S))
 
-    renewing = spawn(renew(), "test renewing")
+    write_atomically(file, server.token(APP, SHORT_S))
+    task = spawn(renew(), "test renewing")
     try:
-        async with traffic.running():
-            await until(lambda: auth.fresh >= RENEWALS)
-            count = len(traffic.received)
-            await until(lambda: len(traffic.received) > count + 100)
+        yield
     finally:
-        await cancel(renewing)
+        await cancel(task)
+
+
+async def test_a_token_is_renewed_while_messages_flow(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
+    """The broker requests new credentials on the existing connections; no new connection is made."""
+    file = tmp_path / "token"
+    auth = CountingToken(Secret(file=file))
+    tls = Tls(TlsSettings(authorities=pulsar_locked.authority.certificate))
+    traffic = Traffic(client_of(pulsar_locked, tls, auth), pulsar_locked.take_topic())
+    async with renewing(pulsar_locked, file), traffic.running():
+        await until(lambda: auth.fresh >= RENEWALS)
+        count = len(traffic.received)
+        await until(lambda: len(traffic.received) > count + 100)
     assert (traffic.producer.registrations, traffic.consumer.registrations) == (1, 1)
     assert traffic.client._pool.connectivity.failures == 0
     assert traffic.received == sorted(traffic.sent)
@@ -135,12 +141,13 @@ async def test_a_token_is_renewed_while_messages_flow(pulsar_locked: LockedPulsa
 
 async def test_a_token_that_is_renewed_too_late_is_logged(pulsar_locked: LockedPulsar, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    write_atomically(file, pulsar_locked.token(APP, SHORT_S))
     mirror = Mirror(pulsar_locked)
     cluster = pulsar_locked.config({"token": {"file": str(file)}})
+    write_atomically(file, pulsar_locked.token(APP, SHORT_S))
     with GatewayProcess(mirror.config(cluster, cluster), tmp_path / "gateway") as gateway:
         async with mirror.sending():
-            await asyncio.to_thread(gateway.wait_stored, 1)
+            async with renewing(pulsar_locked, file):
+                await asyncio.to_thread(gateway.wait_stored, 1)
             text = f"refuses a token from file {file} (role 'app'): it expired at"
             await until(lambda: text in gateway.log)
             ready = f"http://127.0.0.1:{gateway.port}/health/ready"

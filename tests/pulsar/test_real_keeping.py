@@ -13,8 +13,8 @@ from mqbridge.adapter.operations import GroupMaker, ReportsUnprotected
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Share
-from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter.cluster import Pulsar
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.admin.admin_http import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic

@@ -15,7 +15,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.process.exit_codes import CLUSTER, OK
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
-from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from tests.e2e.support import opened
 from tests.kit.authority import Authority

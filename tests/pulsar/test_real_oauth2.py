@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError
-from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from tests.e2e.support import opened
 from tests.kit.pulsar_locked import APP, LockedPulsar
 

@@ -12,9 +12,9 @@ from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
-from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter import outbound as outbounds
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.admin.admin import Admin
 from tests.kit.pulsar import Pulsar
 from tests.patience import SERVER_PATIENCE_S

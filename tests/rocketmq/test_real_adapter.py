@@ -15,9 +15,9 @@ from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.message import Batch, Message, Share
-from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection.route import TopicRoute

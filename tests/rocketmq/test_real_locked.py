@@ -23,8 +23,8 @@ import yaml
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Share
-from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.config import RocketMQCluster
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query

@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
-from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter.registration import ADAPTER
 from tests.gateway.world import World, everything, fill, route, running, until
 
 TOLD = "route r is a member of group g-r and has waited"

@@ -15,7 +15,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.adapter import ADAPTER
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from tests.kit import java
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_lock import APP

@@ -11,7 +11,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.tools.unit_ranges import split_evenly
 from mqbridge.message import Batch, Message, Position, Share
-from mqbridge.tubemq.adapter import ADAPTER
+from mqbridge.tubemq.adapter.registration import ADAPTER
 from mqbridge.tubemq.client.consumer import stable_range_reader
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN

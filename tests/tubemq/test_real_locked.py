@@ -22,7 +22,7 @@ from mqbridge.net.secret import Secret
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
-from mqbridge.tubemq.adapter import ADAPTER
+from mqbridge.tubemq.adapter.registration import ADAPTER
 from mqbridge.tubemq.library.client import TubeMQClient
 from mqbridge.tubemq.library.messages import decode_all
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo

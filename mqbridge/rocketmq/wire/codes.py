@@ -21,7 +21,7 @@ LANGUAGE = "PYTHON"
 
 
 class Code:
-    """Request codes. The permission that each needs is in `permissions`."""
+    """Request codes. The permission that each needs is in `request_permissions`."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

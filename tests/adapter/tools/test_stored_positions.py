@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.message import Message, Partition, Position, origin_prefix
-from mqbridge.testing.memory.adapter import ADAPTER
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.operations import MemoryOperations
+from mqbridge.testing.memory.adapter.registration import ADAPTER
 from mqbridge.testing.memory.broker import delete_broker
 from tests.patience import PATIENCE_S
 

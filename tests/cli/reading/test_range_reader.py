@@ -13,7 +13,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import Batch, Message, Position, Share
-from mqbridge.testing.memory.adapter import ADAPTER
+from mqbridge.testing.memory.adapter.registration import ADAPTER
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 
 TOPIC = "orders"

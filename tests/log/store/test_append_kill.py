@@ -7,8 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from mqbridge.log.adapter import ADAPTER
 from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.adapter.registration import ADAPTER
 from tests.log.conftest import lane_of
 from tests.patience import SERVER_PATIENCE_S
 
@@ -19,7 +19,7 @@ SEED = 20260
 WRITER = """
 import asyncio, os, sys
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.registration import ADAPTER
 from mqbridge.message import Batch, Message, Share
 
 async def main(path, number):

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 MEMBER = """
 import asyncio, sys
 from mqbridge.adapter.inbound import InboundSpec
-from mqbridge.log.adapter import ADAPTER
+from mqbridge.log.adapter.registration import ADAPTER
 
 async def main(path):
     cluster = ADAPTER.make_cluster("log", ADAPTER.cluster_model(path=path, lease="1s", poll="5ms"))

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from mqbridge.net.secret import Secret
-from mqbridge.pulsar.adapter import ADAPTER
 from mqbridge.pulsar.adapter import auth as auths
 from mqbridge.pulsar.adapter.auth import ENTRY_POINT_GROUP, AuthOptions
 from mqbridge.pulsar.adapter.config import PulsarCluster
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.connection.auth import Auth, BasicAuth, TlsAuth, TokenAuth
 
 URL = "pulsar+ssl://broker"

@@ -10,7 +10,7 @@ from mqbridge.adapter.tools.unit_ranges import count_units, position_after
 from mqbridge.adapter.topics import UnitRange
 from mqbridge.errors import ClusterError, Unreachable
 from mqbridge.message import Position
-from mqbridge.pulsar.adapter import ADAPTER
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 
 ENTRIES = {3: 10, 5: 0, 8: 4, 9: 7}

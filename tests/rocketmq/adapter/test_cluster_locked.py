@@ -10,9 +10,9 @@ import pytest
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.config import RocketMQCluster
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.send import SendHeader

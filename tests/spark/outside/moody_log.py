@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mqbridge.adapter.topics import Bounds
-from mqbridge.log.adapter import ADAPTER as LOG
 from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.adapter.registration import ADAPTER as LOG
 from mqbridge.log.store.settings import LogSettings
 
 

@@ -11,9 +11,9 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Unreachable
 from mqbridge.mapping.field_preview import preview_fields
 from mqbridge.message import Batch, Message, Partition, Share, origin_prefix
-from mqbridge.testing.memory.adapter import ADAPTER
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
+from mqbridge.testing.memory.adapter.registration import ADAPTER
 from mqbridge.testing.memory.broker import Broker, delete_broker
 from tests.conformance.arena import numbered, numbers
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.tubemq.adapter import ADAPTER
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
+from mqbridge.tubemq.adapter.registration import ADAPTER
 from mqbridge.tubemq.client.admin.admin import USER, StoredRange
 from tests.kit.tubemq import TubeMQ as Server
 from tests.kit.tubemq_settings import TOKEN

@@ -3,7 +3,7 @@
 from mqbridge.errors import Failure, ServerRefused
 from mqbridge.rocketmq.wire.access_denials import AccessDenial, DenialReason, ResourceType
 from mqbridge.rocketmq.wire.codes import Status, request_name
-from mqbridge.rocketmq.wire.permissions import action_of
+from mqbridge.rocketmq.wire.request_permissions import action_of
 
 
 class AccessRefused(ServerRefused):

@@ -15,8 +15,8 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
-from mqbridge.rocketmq.adapter import ADAPTER
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.client.admin.compat_v4 import LEVELS, delay_levels
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection import connection
