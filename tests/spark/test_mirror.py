@@ -203,6 +203,7 @@ def count_target(folder: Path) -> int:
 
 @pytest.mark.spark
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("through", ["pump", "rows"])
 def test_every_message_is_stored_once_after_a_kill_and_a_stop(tmp_path: Path, through: Through) -> None:
     config = plain_configuration(tmp_path)

@@ -211,7 +211,8 @@ class ConsumerState:
         """True if `on_subscribed` needs the broker's cursor: to replace a reader's LATEST, or to notice a reset or lost acks."""
         if self._is_reader:
             return not self._start_known
-        return self.last_sent_ack is not None or (self._closed_by_broker and self._in_order and self.progress is S.READING)
+        has_delivered = self._before_first != ids.EARLIEST  # since the last `forget`: a rewind keeps acknowledgements to send
+        return self.last_sent_ack is not None or (self._closed_by_broker and self._in_order and has_delivered)
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
         """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker.

@@ -1,4 +1,4 @@
-"""Fixed conversations of `consumer/test_entry_consumer_model.py`: each showed a fault that random ones find only sometimes."""
+"""Fixed conversations of `test_entry_consumer_model.py`: each showed a fault that random ones find only sometimes."""
 
 from collections.abc import Callable
 
@@ -9,76 +9,95 @@ from tests.pulsar.client.consumer.test_entry_consumer_model import ConsumerConve
 Steps = Callable[[Conversation], None]
 
 
-def redelivery_comes_behind_what_was_being_read(talk: Conversation) -> None:
-    talk.deliver(4)
-    talk.take(4)
-    talk.acknowledge(1)
-    talk.redeliver()
-    talk.deliver(12)
-    talk.take(12)
+def redelivery_comes_behind_what_was_being_read(conversation: Conversation) -> None:
+    conversation.deliver(4)
+    conversation.take(4)
+    conversation.acknowledge(1)
+    conversation.redeliver()
+    conversation.deliver(12)
+    conversation.take(12)
 
 
-def another_consumer_is_active_while_all_credit_is_used(talk: Conversation) -> None:
-    talk.lose_activity(acks=False, unread=12, back=0, then="active")
+def another_consumer_is_active_while_all_credit_is_used(conversation: Conversation) -> None:
+    conversation.lose_activity(acks=False, unread=12, back=0, then="active")
 
 
-def entries_come_while_a_reader_at_the_end_is_away(talk: Conversation) -> None:
-    talk.broker.unreachable = {"broker"}
-    talk.lose_connection(acks=False, forgets=0, slow=False)
-    talk.publish(2, big=False)
-    talk.broker.unreachable = set()
-    talk.flush()
+def entries_come_while_a_reader_at_the_end_is_away(conversation: Conversation) -> None:
+    conversation.broker.unreachable = {"broker"}
+    conversation.lose_connection(acks=False, forgets=0, slow=False)
+    conversation.publish(2, big=False)
+    conversation.broker.unreachable = set()
+    conversation.flush()
 
 
-def an_operator_sets_the_cursor_back(talk: Conversation) -> None:
-    talk.reset_from_outside(back=3, slow=False)
+def an_operator_sets_the_cursor_back(conversation: Conversation) -> None:
+    conversation.reset_from_outside(back=3, slow=False)
 
 
-def an_operator_sets_the_cursor_back_slowly(talk: Conversation) -> None:
-    talk.reset_from_outside(back=3, slow=True)
-    talk.answer_late()
+def an_operator_sets_the_cursor_back_slowly(conversation: Conversation) -> None:
+    conversation.reset_from_outside(back=3, slow=True)
+    conversation.answer_late()
 
 
-def the_connection_ends_after_another_took_over_and_was_set_back(talk: Conversation) -> None:
-    talk.lose_activity(acks=True, unread=0, back=3, then="lost")
+def a_slow_reset_while_an_acknowledgement_waits(conversation: Conversation) -> None:
+    conversation.seek(acks=False, fails="", to=1)
+    conversation.long_silence()
+    conversation.reset_from_outside(back=1, slow=True)
+    conversation.acknowledge(0)
 
 
-def the_topic_moves_to_a_cluster_with_smaller_ids(talk: Conversation) -> None:
-    talk.deliver(2)
-    talk.take(2)
-    if not talk.broker.reads:
-        talk.acknowledge(1)
-    talk.migrate(closes=True)
+def a_slow_reset_and_a_redelivery(conversation: Conversation) -> None:
+    a_slow_reset_while_an_acknowledgement_waits(conversation)
+    conversation.redeliver()
+    conversation.answer_late()
+    conversation.flush()
 
 
-def the_old_cluster_ends_before_it_has_closed_the_consumer(talk: Conversation) -> None:
-    talk.migrate(closes=False)
+def a_slow_reset_and_an_outage(conversation: Conversation) -> None:
+    a_slow_reset_while_an_acknowledgement_waits(conversation)
+    conversation.outage()
 
 
-def entries_without_ids_of_their_own(talk: Conversation) -> None:
-    talk.consume(3, acknowledges=False)
-    talk.lose_connection(acks=False, forgets=0, slow=False)
-    talk.consume(1, acknowledges=False)
+def the_connection_ends_after_another_took_over_and_was_set_back(conversation: Conversation) -> None:
+    conversation.lose_activity(acks=True, unread=0, back=3, then="lost")
 
 
-def single_acknowledgements_behind_an_open_entry(talk: Conversation) -> None:
-    talk.deliver(4)
-    talk.take(4)
-    talk.acknowledge(2)
-    talk.flush()
-    talk.lose_connection(acks=False, forgets=0, slow=False)
+def the_topic_moves_to_a_cluster_with_smaller_ids(conversation: Conversation) -> None:
+    conversation.deliver(2)
+    conversation.take(2)
+    if not conversation.broker.reads:
+        conversation.acknowledge(1)
+    conversation.migrate(closes=True)
 
 
-def single_acknowledgements_of_an_earlier_run_are_lost(talk: Conversation) -> None:
+def the_old_cluster_ends_before_it_has_closed_the_consumer(conversation: Conversation) -> None:
+    conversation.migrate(closes=False)
+
+
+def entries_without_ids_of_their_own(conversation: Conversation) -> None:
+    conversation.consume(3, acknowledges=False)
+    conversation.lose_connection(acks=False, forgets=0, slow=False)
+    conversation.consume(1, acknowledges=False)
+
+
+def single_acknowledgements_behind_an_open_entry(conversation: Conversation) -> None:
+    conversation.deliver(4)
+    conversation.take(4)
+    conversation.acknowledge(2)
+    conversation.flush()
+    conversation.lose_connection(acks=False, forgets=0, slow=False)
+
+
+def single_acknowledgements_of_an_earlier_run_are_lost(conversation: Conversation) -> None:
     for _ in range(2):
-        talk.deliver(1)
-        talk.take(1)
-        talk.acknowledge(0)
-    talk.flush()
-    talk.redeliver()
-    talk.deliver(2)
-    talk.take(2)
-    talk.lose_connection(acks=False, forgets=2, slow=False)
+        conversation.deliver(1)
+        conversation.take(1)
+        conversation.acknowledge(0)
+    conversation.flush()
+    conversation.redeliver()
+    conversation.deliver(2)
+    conversation.take(2)
+    conversation.lose_connection(acks=False, forgets=2, slow=False)
 
 
 KEPT = ("exclusive", "failover")
@@ -88,6 +107,11 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
     ("latest reader", 0, entries_come_while_a_reader_at_the_end_is_away),
     *((kind, 3, an_operator_sets_the_cursor_back) for kind in KEPT),
     *((kind, 3, an_operator_sets_the_cursor_back_slowly) for kind in KEPT),
+    *(
+        (kind, 0, steps)
+        for kind in (*KEPT, "single acks")
+        for steps in (a_slow_reset_and_a_redelivery, a_slow_reset_and_an_outage)
+    ),
     ("failover", 1, the_connection_ends_after_another_took_over_and_was_set_back),
     *((kind, 3, the_topic_moves_to_a_cluster_with_smaller_ids) for kind in (*KEPT, "earliest reader", "latest reader")),
     *((kind, 3, the_old_cluster_ends_before_it_has_closed_the_consumer) for kind in KEPT),
@@ -100,10 +124,10 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
 @pytest.mark.parametrize(("kind", "consumed", "steps"), CONVERSATIONS, ids=[f"{c[2].__name__}, {c[0]}" for c in CONVERSATIONS])
 def test_a_conversation(kind: str, consumed: int, steps: Steps) -> None:
     """The broker model, `take` and `teardown` make the assertions."""
-    talk = Conversation()
+    conversation = Conversation()
     try:
-        talk.make(kind, consumed)
-        steps(talk)
-        talk.it_lives()
+        conversation.make(kind, consumed)
+        steps(conversation)
+        conversation.it_lives()
     finally:
-        talk.teardown()
+        conversation.teardown()
