@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.cross_checks import cross_check
 from mqbridge.config.document import Document, compose
-from mqbridge.config.explain import explain
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.system_options import SystemOptions
+from mqbridge.config.validation_errors import explain
 from mqbridge.errors import ConfigError
 
 MAX_FILE_BYTES = 8 << 20

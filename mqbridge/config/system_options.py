@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 from mqbridge.adapter.registry import Adapter
 from mqbridge.config.base import Options
 from mqbridge.config.document import Document, KeyPath
-from mqbridge.config.explain import explain
 from mqbridge.config.options.cluster import ClusterConfig
 from mqbridge.config.problems import nearest
+from mqbridge.config.validation_errors import explain
 from mqbridge.errors import ConfigError
 
 

@@ -27,8 +27,8 @@ from tests.patience import SERVER_PATIENCE_S
 SOURCE = Partition("src", "orders", "7:0", 0)
 
 
-class Ends(AsyncExitStack):
-    """Clusters, inbounds and outbounds, all closed when the test ends."""
+class Endpoints(AsyncExitStack):
+    """Clusters, inbounds and outbounds, all closed when the test endpoints."""
 
     def __init__(self, server: Pulsar) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ class Ends(AsyncExitStack):
 
 
 @pytest_asyncio.fixture
-async def ends(pulsar: Pulsar) -> AsyncIterator[Ends]:
-    async with Ends(pulsar) as ends:
-        yield ends
+async def endpoints(pulsar: Pulsar) -> AsyncIterator[Endpoints]:
+    async with Endpoints(pulsar) as endpoints:
+        yield endpoints
 
 
 def name() -> str:
@@ -111,8 +111,8 @@ def test_contradicting_options_are_refused(wrong):
 
 
 @pytest.mark.cluster
-async def test_topics_are_listed_by_their_shortest_names(pulsar, ends):
-    cluster, topic = ends.cluster(), name()
+async def test_topics_are_listed_by_their_shortest_names(pulsar, endpoints):
+    cluster, topic = endpoints.cluster(), name()
     namespace = pulsar.create_namespace("acme", name())
     assert await cluster.describe(topic) is None
     await cluster.create(topic, 2)
@@ -126,16 +126,16 @@ async def test_topics_are_listed_by_their_shortest_names(pulsar, ends):
 
 
 @pytest.mark.cluster
-async def test_topics_grow_and_never_shrink(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_topics_grow_and_never_shrink(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     for asked, have in ((2, 2), (4, 4), (3, 4)):
         await cluster.create(topic, asked)
         assert len((await cluster.describe(topic)).partitions) == have
 
 
 @pytest.mark.cluster
-async def test_an_unpartitioned_topic_has_the_partition_minus_one(pulsar, ends):
-    cluster = ends.cluster()
+async def test_an_unpartitioned_topic_has_the_partition_minus_one(pulsar, endpoints):
+    cluster = endpoints.cluster()
     topic = pulsar.take_topic().rpartition("/")[2]
     described = await cluster.describe(topic)
     assert (described.name, described.partitions) == (topic, ("-1",))
@@ -143,17 +143,17 @@ async def test_an_unpartitioned_topic_has_the_partition_minus_one(pulsar, ends):
     with pytest.raises(ClusterError) as caught:
         await cluster.create(topic, 2)
     assert caught.value.failure is Failure.FATAL
-    outbound = await ends.outbound(cluster, topic)
+    outbound = await endpoints.outbound(cluster, topic)
     assert outbound.partitions == 1
     await outbound.send(0, Share(Batch.of(messages(1))))
-    lane = await first_lane(await ends.inbound(cluster, topic))
+    lane = await first_lane(await endpoints.inbound(cluster, topic))
     assert (lane.partition.name, lane.partition.index) == ("-1", 0)
     assert [message.payload for message in await read(lane, 1)] == [b"1"]
 
 
 @pytest.mark.cluster
-async def test_operations_without_an_admin_url(ends):
-    cluster, topic = ends.cluster(admin=False), name()
+async def test_operations_without_an_admin_url(endpoints):
+    cluster, topic = endpoints.cluster(admin=False), name()
     await cluster.create(topic, 1)
     assert (await cluster.describe(topic)).partitions == ("-1",)
     assert topic in await cluster.topics()
@@ -164,8 +164,8 @@ async def test_operations_without_an_admin_url(ends):
 
 
 @pytest.mark.cluster
-async def test_missing_topics_are_fatal(ends):
-    cluster = ends.cluster()
+async def test_missing_topics_are_fatal(endpoints):
+    cluster = endpoints.cluster()
     for request in (cluster.outbound(OutboundSpec(name())), cluster.bounds(name()), cluster.operations.groups(name())):
         with pytest.raises(ClusterError, match="create it") as caught:
             await request
@@ -178,26 +178,26 @@ async def test_missing_topics_are_fatal(ends):
 
 
 @pytest.mark.cluster
-async def test_only_messages_that_are_too_large_fail(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_only_messages_that_are_too_large_fail(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
-    outbound = await ends.outbound(cluster, topic)
+    outbound = await endpoints.outbound(cluster, topic)
     sent = [*messages(0), Message(bytes(6 << 20)), *messages(2), Message(b"", defect="broken"), *messages(4)]
     receipt = await outbound.send(0, Share(Batch.of(sent, SOURCE)))
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
-    lane = await first_lane(await ends.inbound(cluster, topic))
+    lane = await first_lane(await endpoints.inbound(cluster, topic))
     found = await read(lane, 3)
     assert [message.payload for message in found] == [b"0", b"2", b"4"]
     assert receipt.highest_position == found[-1].position
 
 
 @pytest.mark.cluster
-async def test_resume_returns_stored_positions_and_fences_off_earlier_outbounds(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_resume_returns_stored_positions_and_fences_off_earlier_outbounds(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 2)
     stale, outbound = (
-        await ends.outbound(cluster, topic),
-        await ends.outbound(cluster, topic, compression="lz4", batch_messages=3),
+        await endpoints.outbound(cluster, topic),
+        await endpoints.outbound(cluster, topic, compression="lz4", batch_messages=3),
     )
     async with asyncio.timeout(SERVER_PATIENCE_S):
         assert await stale.resume(SOURCE) == {}
@@ -214,10 +214,10 @@ async def test_resume_returns_stored_positions_and_fences_off_earlier_outbounds(
 
 
 @pytest.mark.cluster
-async def test_keys_choose_partitions_as_clients_do(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_keys_choose_partitions_as_clients_do(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 7)
-    java, murmur = await ends.outbound(cluster, topic), await ends.outbound(cluster, topic, key_hash="murmur3")
+    java, murmur = await endpoints.outbound(cluster, topic), await endpoints.outbound(cluster, topic, key_hash="murmur3")
     assert java.partition_of("schlüssel".encode()) == java_string_hash("schlüssel") % 7
     assert java.partition_of(b"\xff\xfe") == java_string_hash("//4=") % 7
     assert murmur.partition_of(b"abc") == murmur3_32(b"abc") % 7
@@ -227,12 +227,12 @@ async def test_keys_choose_partitions_as_clients_do(ends):
 
 
 @pytest.mark.cluster
-async def test_waiting_entries_are_received_as_one_batch(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_waiting_entries_are_received_as_one_batch(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
-    outbound = await ends.outbound(cluster, topic, batch_messages=2)
+    outbound = await endpoints.outbound(cluster, topic, batch_messages=2)
     await outbound.send(0, Share(Batch.of(messages(*range(100)))))
-    lane = await first_lane(await ends.inbound(cluster, topic, batch_bytes=10_000))
+    lane = await first_lane(await endpoints.inbound(cluster, topic, batch_bytes=10_000))
     await asyncio.sleep(1)
     sizes, seen = [], []
     async with asyncio.timeout(SERVER_PATIENCE_S):
@@ -247,12 +247,12 @@ async def test_waiting_entries_are_received_as_one_batch(ends):
 
 
 @pytest.mark.cluster
-async def test_seeking_into_the_middle_of_an_entry(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_seeking_into_the_middle_of_an_entry(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
-    outbound = await ends.outbound(cluster, topic, batch_messages=10)
+    outbound = await endpoints.outbound(cluster, topic, batch_messages=10)
     await outbound.send(0, Share(Batch.of(messages(*range(30)))))
-    lane = await first_lane(await ends.inbound(cluster, topic))
+    lane = await first_lane(await endpoints.inbound(cluster, topic))
     found = await read(lane, 30)
     await lane.seek(found[14].position)
     batch = await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S)
@@ -261,17 +261,17 @@ async def test_seeking_into_the_middle_of_an_entry(ends):
 
 
 @pytest.mark.cluster
-async def test_bounds_and_committed_positions(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_bounds_and_committed_positions(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 2)
-    outbound = await ends.outbound(cluster, topic, batch_messages=10)
+    outbound = await endpoints.outbound(cluster, topic, batch_messages=10)
     await outbound.send(0, Share(Batch.of(messages(*range(30)))))
     bounds = await cluster.bounds(topic)
     first, following = bounds["0"].first, bounds["0"].next
     assert (first[1:], following) == ((0, 0), (first[0], 3, 0))
     assert bounds["1"].first == bounds["1"].next
     assert await cluster.committed(topic, "g") == {}
-    inbound = await ends.inbound(cluster, topic, batch_bytes=1)
+    inbound = await endpoints.inbound(cluster, topic, batch_bytes=1)
     lanes = inbound.lanes()
     held = [await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S) for _ in range(2)]
     lane = next(lane for lane in held if lane.partition.name == "0")
@@ -283,14 +283,14 @@ async def test_bounds_and_committed_positions(ends):
 
 
 @pytest.mark.cluster
-async def test_failover_moves_the_lane(ends):
-    one, other, topic = ends.cluster(), ends.cluster(), name()
+async def test_failover_moves_the_lane(endpoints):
+    one, other, topic = endpoints.cluster(), endpoints.cluster(), name()
     await one.create(topic, 1)
-    outbound = await ends.outbound(one, topic, batch_messages=1)
+    outbound = await endpoints.outbound(one, topic, batch_messages=1)
     await outbound.send(0, Share(Batch.of(messages(*range(10)))))
     # Of partition 0 the broker makes the consumer with the smallest name the active one.
     first, second = [
-        await ends.inbound(cluster, topic, batch_bytes=1, consumer_name=each) for cluster, each in ((one, "a"), (other, "b"))
+        await endpoints.inbound(cluster, topic, batch_bytes=1, consumer_name=each) for cluster, each in ((one, "a"), (other, "b"))
     ]
     waiting = asyncio.ensure_future(anext(second.lanes()))
     lane = await first_lane(first)
@@ -307,12 +307,12 @@ async def test_failover_moves_the_lane(ends):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
-async def test_only_the_rejected_batch_of_a_shared_subscription_is_redelivered(ends, kind):
-    cluster, topic = ends.cluster(), name()
+async def test_only_the_rejected_batch_of_a_shared_subscription_is_redelivered(endpoints, kind):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
-    outbound = await ends.outbound(cluster, topic, batch_messages=1)
+    outbound = await endpoints.outbound(cluster, topic, batch_messages=1)
     await outbound.send(0, Share(Batch.of(messages(*range(10)))))
-    inbound = await ends.inbound(cluster, topic, subscription_type=kind, batch_bytes=1)
+    inbound = await endpoints.inbound(cluster, topic, subscription_type=kind, batch_bytes=1)
     assert inbound.individual_ack
     lane = await first_lane(inbound)
     batches = [await asyncio.wait_for(lane.receive(), SERVER_PATIENCE_S) for _ in range(10)]
@@ -333,12 +333,12 @@ async def test_only_the_rejected_batch_of_a_shared_subscription_is_redelivered(e
 
 
 @pytest.mark.cluster
-async def test_single_messages_of_batches_are_acknowledged(ends):
-    cluster, topic = ends.cluster(), name()
+async def test_single_messages_of_batches_are_acknowledged(endpoints):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
-    outbound = await ends.outbound(cluster, topic, batch_messages=5)
+    outbound = await endpoints.outbound(cluster, topic, batch_messages=5)
     await outbound.send(0, Share(Batch.of(messages(*range(10)))))
-    inbound = await ends.inbound(cluster, topic, subscription_type="shared")
+    inbound = await endpoints.inbound(cluster, topic, subscription_type="shared")
     lane = await first_lane(inbound)
     batches: list[Batch] = []
     while sum(batch.count for batch in batches) < 10:
@@ -355,13 +355,13 @@ async def test_single_messages_of_batches_are_acknowledged(ends):
 
 
 @pytest.mark.cluster
-async def test_reading_a_range_of_batches_and_chunks(ends, client):
-    cluster, topic = ends.cluster(), name()
+async def test_reading_a_range_of_batches_and_chunks(endpoints, client):
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
     concrete = f"persistent://public/default/{topic}-partition-0"
     chunked = client.producer(concrete, ProducerSettings(chunking=True, chunk_bytes=1000))
     first = await chunked.send(MessageMetadata(), b"L" * 2500)
-    outbound = await ends.outbound(cluster, topic, batch_messages=5)
+    outbound = await endpoints.outbound(cluster, topic, batch_messages=5)
     await outbound.send(0, Share(Batch.of(messages(*range(20)))))
     bounds = (await cluster.bounds(topic))["0"]
     assert bounds.first == (*first.first_chunk, 0)
@@ -381,9 +381,9 @@ async def test_reading_a_range_of_batches_and_chunks(ends, client):
 
 
 @pytest.mark.cluster
-async def test_a_chunked_message_belongs_to_the_range_with_its_last_chunk(pulsar, ends, client):
+async def test_a_chunked_message_belongs_to_the_range_with_its_last_chunk(pulsar, endpoints, client):
     """This holds wherever the range is divided, with other entries between the chunks, and with chunks in two ledgers."""
-    cluster, topic = ends.cluster(), name()
+    cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
     full = pulsar.keep(f"persistent://public/default/{topic}-partition-0")
     one, other = (client.producer(full, ProducerSettings(chunking=True, chunk_bytes=1000)) for _ in range(2))
@@ -409,10 +409,10 @@ async def test_a_chunked_message_belongs_to_the_range_with_its_last_chunk(pulsar
 
 
 @pytest.mark.cluster
-async def test_new_partitions_become_lanes(ends):
-    cluster, topic = ends.cluster(refresh="200ms"), name()
+async def test_new_partitions_become_lanes(endpoints):
+    cluster, topic = endpoints.cluster(refresh="200ms"), name()
     await cluster.create(topic, 1)
-    lanes = (await ends.inbound(cluster, topic, subscription_type="exclusive")).lanes()
+    lanes = (await endpoints.inbound(cluster, topic, subscription_type="exclusive")).lanes()
     assert (await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)).partition.name == "0"
     await cluster.create(topic, 3)
     names = [(await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)).partition.name for _ in range(2)]
@@ -420,14 +420,14 @@ async def test_new_partitions_become_lanes(ends):
 
 
 @pytest.mark.cluster
-async def test_a_deleted_topic_revokes_its_lanes_until_it_is_created_again(pulsar, ends):
+async def test_a_deleted_topic_revokes_its_lanes_until_it_is_created_again(pulsar, endpoints):
     """Nothing may request the topic, because the broker would auto-create it.
 
     The check for new partitions runs so late that the test writes to the new topic before it.
     """
-    cluster, topic = ends.cluster(refresh="3s"), name()
+    cluster, topic = endpoints.cluster(refresh="3s"), name()
     await cluster.create(topic, 1)
-    inbound = await ends.inbound(cluster, topic, subscription_type="exclusive", start=Start.LATEST)
+    inbound = await endpoints.inbound(cluster, topic, subscription_type="exclusive", start=Start.LATEST)
     lanes = inbound.lanes()
     lane = await asyncio.wait_for(anext(lanes), SERVER_PATIENCE_S)
     await asyncio.to_thread(pulsar.admin, "DELETE", f"persistent/public/default/{topic}/partitions?force=true")

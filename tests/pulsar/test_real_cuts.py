@@ -34,7 +34,7 @@ MOST_STEPS = 80
 """A conversation with more frames is in an endless loop."""
 
 
-class Scene:
+class Environment:
     """The topic and the clients of a conversation: `client` connects through the proxy, `direct` does not."""
 
     def __init__(self, pulsar: Pulsar, namespace: str, topic: str, client: ClusterClient, direct: ClusterClient) -> None:
@@ -87,11 +87,11 @@ async def take_all(consumer: EntryConsumer, kind: int = Types.Exclusive) -> list
 # --- conversations ----------------------------------------------------------------------------------------------------
 
 
-async def deliver(scene: Scene, kind: int) -> None:
+async def deliver(environment: Environment, kind: int) -> None:
     """Send messages, receive and acknowledge them, and close the consumer."""
-    producer = scene.client.producer(scene.topic, ProducerSettings("me"))
+    producer = environment.client.producer(environment.topic, ProducerSettings("me"))
     sent = [producer.send(MessageMetadata(), b"%d" % number) for number in ALL]
-    consumer = await scene.client.consumer(scene.topic, Subscription("me", kind))
+    consumer = await environment.client.consumer(environment.topic, Subscription("me", kind))
     seen = await take_all(consumer, kind)
     await asyncio.gather(*sent)
     await confirmed(consumer)
@@ -99,22 +99,22 @@ async def deliver(scene: Scene, kind: int) -> None:
     await consumer.close()
     assert sorted(set(seen)) == ALL
     assert kind == Types.Shared or seen == ALL
-    assert await scene.stored() == ALL, "stored once and in order"
-    assert not await scene.has_backlog("me", kind), "all acknowledged"
+    assert await environment.stored() == ALL, "stored once and in order"
+    assert not await environment.has_backlog("me", kind), "all acknowledged"
 
 
-async def exclusive(scene: Scene) -> None:
-    await deliver(scene, Types.Exclusive)
+async def exclusive(environment: Environment) -> None:
+    await deliver(environment, Types.Exclusive)
 
 
-async def shared(scene: Scene) -> None:
-    await deliver(scene, Types.Shared)
+async def shared(environment: Environment) -> None:
+    await deliver(environment, Types.Shared)
 
 
-async def seek(scene: Scene) -> None:
+async def seek(environment: Environment) -> None:
     """Seek to the beginning and into the middle: no entry from before the seek is received after it."""
-    await scene.fill()
-    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
+    await environment.fill()
+    consumer = await environment.client.consumer(environment.topic, Subscription("me", Types.Exclusive))
     entries = await take(consumer, 5)
     await consumer.seek(ids.EARLIEST)
     assert numbers(await take(consumer, COUNT)) == ALL
@@ -124,13 +124,13 @@ async def seek(scene: Scene) -> None:
     consumer.acknowledge_up_to(again[-1].id)
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.has_backlog("me")
+    assert not await environment.has_backlog("me")
 
 
-async def redelivery(scene: Scene) -> None:
+async def redelivery(environment: Environment) -> None:
     """Unacknowledged entries are redelivered in order, and nothing else is."""
-    await scene.fill()
-    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Exclusive))
+    await environment.fill()
+    consumer = await environment.client.consumer(environment.topic, Subscription("me", Types.Exclusive))
     entries = await take(consumer, COUNT)
     consumer.acknowledge_up_to(entries[1].id)
     await confirmed(consumer)
@@ -138,7 +138,7 @@ async def redelivery(scene: Scene) -> None:
     assert await take_rest(consumer, ALL[2:]) == ALL[2:]
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.has_backlog("me")
+    assert not await environment.has_backlog("me")
 
 
 async def take_rest(consumer: EntryConsumer, wanted: list[int]) -> list[int]:
@@ -150,10 +150,10 @@ async def take_rest(consumer: EntryConsumer, wanted: list[int]) -> list[int]:
     return seen
 
 
-async def refusal(scene: Scene) -> None:
+async def refusal(environment: Environment) -> None:
     """Entries with a negative acknowledgement are redelivered until they are acknowledged."""
-    await scene.fill()
-    consumer = await scene.client.consumer(scene.topic, Subscription("me", Types.Shared))
+    await environment.fill()
+    consumer = await environment.client.consumer(environment.topic, Subscription("me", Types.Shared))
     refused: set[int] = set()
     done: set[int] = set()
     while len(done) < COUNT:
@@ -167,13 +167,13 @@ async def refusal(scene: Scene) -> None:
             consumer.acknowledge(entry.id)
     await confirmed(consumer)
     await consumer.close()
-    assert not await scene.has_backlog("me", Types.Shared)
+    assert not await environment.has_backlog("me", Types.Shared)
 
 
-async def reading(scene: Scene) -> None:
+async def reading(environment: Environment) -> None:
     """A reader receives every entry once, in order, and detects the end."""
-    await scene.fill()
-    consumer = await scene.client.consumer(scene.topic, reader(ids.EARLIEST))
+    await environment.fill()
+    consumer = await environment.client.consumer(environment.topic, reader(ids.EARLIEST))
     entries = await take(consumer, COUNT)
     assert numbers(entries) == ALL
     assert await consumer.last_id() == (entries[-1].ledger, entries[-1].entry)
@@ -181,14 +181,14 @@ async def reading(scene: Scene) -> None:
     await consumer.close()
 
 
-async def watching(scene: Scene) -> None:
+async def watching(environment: Environment) -> None:
     """Topics created while a pattern is watched are consumed, each from its first message."""
-    name = scene.topic.rpartition("/")[2]
-    pattern = f"{scene.namespace}/{name}.*"
-    consumer = await open_pattern_consumer(scene.client, scene.namespace, pattern, Subscription("me"), refresh_s=0.5)
-    await asyncio.to_thread(scene.pulsar.create_topic, f"{name}-more", namespace=scene.namespace)
-    for topic, text in ((scene.topic, b"0"), (f"{scene.topic}-more", b"1")):
-        producer = scene.direct.producer(topic)
+    name = environment.topic.rpartition("/")[2]
+    pattern = f"{environment.namespace}/{name}.*"
+    consumer = await open_pattern_consumer(environment.client, environment.namespace, pattern, Subscription("me"), refresh_s=0.5)
+    await asyncio.to_thread(environment.pulsar.create_topic, f"{name}-more", namespace=environment.namespace)
+    for topic, text in ((environment.topic, b"0"), (f"{environment.topic}-more", b"1")):
+        producer = environment.direct.producer(topic)
         await producer.send(MessageMetadata(), text)
         await producer.close()
     found: set[bytes] = set()
@@ -199,39 +199,39 @@ async def watching(scene: Scene) -> None:
     await consumer.close()
 
 
-async def schema(scene: Scene) -> None:
+async def schema(environment: Environment) -> None:
     """A schema is registered once, however often it is requested, and the messages contain its version."""
     text = schemas.STRING
-    version = await scene.client.register_schema(scene.topic, text)
-    registered = await scene.client.schema(scene.topic)
+    version = await environment.client.register_schema(environment.topic, text)
+    registered = await environment.client.schema(environment.topic)
     assert registered is not None
     assert registered.version == version == bytes(8)
-    producer = scene.client.producer(scene.topic, ProducerSettings("me", schema=text))
+    producer = environment.client.producer(environment.topic, ProducerSettings("me", schema=text))
     await producer.send(MessageMetadata(), b"0")
     assert producer.schema_version == version
     await producer.close()
-    consumer = await scene.client.consumer(scene.topic, Subscription("me", schema=text))
+    consumer = await environment.client.consumer(environment.topic, Subscription("me", schema=text))
     (entry,) = await take(consumer, 1)
     assert entry.metadata.schema_version == version
     await consumer.close()
 
 
-async def access(scene: Scene) -> None:
+async def access(environment: Environment) -> None:
     """A producer with exclusive access keeps it over a cut; the next one, which waits for access, sends after it."""
     half = COUNT // 2
-    first = scene.client.producer(scene.topic, ProducerSettings("first", access=pb.Exclusive))
+    first = environment.client.producer(environment.topic, ProducerSettings("first", access=pb.Exclusive))
     await send_all(first, 0, half)
     await first.close()
-    second = scene.client.producer(scene.topic, ProducerSettings("second", access=pb.WaitForExclusive))
+    second = environment.client.producer(environment.topic, ProducerSettings("second", access=pb.WaitForExclusive))
     await send_all(second, half, COUNT - half)
     assert first.topic_epoch is not None
     assert second.topic_epoch is not None
     assert first.topic_epoch < second.topic_epoch, "each time that it is given out it grows, also where the answer was lost"
     await second.close()
-    assert await scene.stored() == ALL
+    assert await environment.stored() == ALL
 
 
-CONVERSATIONS: dict[Callable[[Scene], Awaitable[None]], int] = {
+CONVERSATIONS: dict[Callable[[Environment], Awaitable[None]], int] = {
     exclusive: 12,
     shared: 12,
     seek: 8,
@@ -257,7 +257,7 @@ async def test_a_connection_cut_at_every_frame(pulsar, client, converse, answers
             proxy.plan(step, answers)
             try:
                 async with asyncio.timeout(SERVER_PATIENCE_S):
-                    await converse(Scene(pulsar, namespace, topic, through, client))
+                    await converse(Environment(pulsar, namespace, topic, through, client))
             except BaseException as error:
                 error.add_note(f"cut at step {step}")
                 raise

@@ -11,7 +11,7 @@ from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.wire.names import parse_topic
 from tests.kit.pulsar import Pulsar as Server
 from tests.patience import SERVER_PATIENCE_S
-from tests.pulsar.gap_scene import Scene, warnings
+from tests.pulsar.gap_environment import Environment, warnings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
@@ -32,72 +32,72 @@ def server() -> Iterator[Server]:
 
 
 @pytest_asyncio.fixture
-async def scene(server: Server, tmp_path: Path) -> AsyncIterator[Scene]:
+async def environment(server: Server, tmp_path: Path) -> AsyncIterator[Environment]:
     admin = Admin(server.admin_url, 20.0)
-    scene = Scene(server, admin, tmp_path)
-    yield scene
-    scene.delete_target()
+    environment = Environment(server, admin, tmp_path)
+    yield environment
+    environment.delete_target()
     await admin.close()
 
 
-async def deleted(scene: Scene, ledgers: set[int]) -> None:
+async def deleted(environment: Environment, ledgers: set[int]) -> None:
     """Wait until the broker has deleted these ledgers of the topic."""
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while ledgers & set(await scene.ledgers(scene.partitions[0])):
+        while ledgers & set(await environment.ledgers(environment.partitions[0])):
             await asyncio.sleep(0.2)
 
 
 @pytest.mark.parametrize("admin", [True, False])
-async def test_ledgers_that_roll_over_are_no_gap(scene, caplog, admin):
-    await scene.create(0)
-    await scene.run(admin=admin)
+async def test_ledgers_that_roll_over_are_no_gap(environment, caplog, admin):
+    await environment.create(0)
+    await environment.run(admin=admin)
     for expected in range(ENTRIES * 2, ENTRIES * 8, ENTRIES * 2):
-        await scene.send(ENTRIES * 2)
-        old = set((await scene.ledgers(scene.partitions[0]))[:-1])
-        assert (await scene.run(admin=admin)).clean
-        assert scene.copied == list(range(expected))
-        await deleted(scene, old)
+        await environment.send(ENTRIES * 2)
+        old = set((await environment.ledgers(environment.partitions[0]))[:-1])
+        assert (await environment.run(admin=admin)).clean
+        assert environment.copied == list(range(expected))
+        await deleted(environment, old)
     assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-async def test_ledgers_deleted_around_a_restart_of_the_broker_are_no_gap(scene, server, caplog, is_killed):
-    await scene.create(0)
-    await scene.run()
-    await scene.send(3)
-    assert (await scene.run()).clean
-    await scene.acknowledged()
-    old = set(await scene.ledgers(scene.partitions[0]))
+async def test_ledgers_deleted_around_a_restart_of_the_broker_are_no_gap(environment, server, caplog, is_killed):
+    await environment.create(0)
+    await environment.run()
+    await environment.send(3)
+    assert (await environment.run()).clean
+    await environment.acknowledged()
+    old = set(await environment.ledgers(environment.partitions[0]))
     if is_killed:
         await asyncio.sleep(1.5)  # acknowledged positions are stored once per second
         await asyncio.to_thread(server.server.kill)
         await asyncio.to_thread(server.server.start)
     else:
         await asyncio.to_thread(server.restart)
-    await scene.admin.stats(scene.partitions[0])
-    await deleted(scene, old)
-    await scene.send(3)
+    await environment.admin.stats(environment.partitions[0])
+    await deleted(environment, old)
+    await environment.send(3)
     caplog.clear()
-    assert (await scene.run()).clean
-    assert scene.copied == list(range(6))
+    assert (await environment.run()).clean
+    assert environment.copied == list(range(6))
     assert warnings(caplog) == []
 
 
-async def test_messages_taken_by_an_evicting_quota_are_a_warning(scene, caplog):
-    await scene.create(0)
-    await scene.run()
-    await scene.send(3)
-    await scene.run()
-    old = set(await scene.ledgers(scene.partitions[0]))
+async def test_messages_taken_by_an_evicting_quota_are_a_warning(environment, caplog):
+    await environment.create(0)
+    await environment.run()
+    await environment.send(3)
+    await environment.run()
+    old = set(await environment.ledgers(environment.partitions[0]))
     quota = {"limitSize": 1, "limitTime": -1, "policy": "consumer_backlog_eviction"}
-    await scene.admin.set_policy(scene.namespace, "backlogQuota", quota)
-    await scene.send(ENTRIES * 2)
-    await deleted(scene, old)
+    await environment.admin.set_policy(environment.namespace, "backlogQuota", quota)
+    await environment.send(ENTRIES * 2)
+    await deleted(environment, old)
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        while (await scene.admin.stats(parse_topic(scene.topic))).backlog["g"] > 1:
+        while (await environment.admin.stats(parse_topic(environment.topic))).backlog["g"] > 1:
             await asyncio.sleep(0.2)
-    await scene.send(1)
-    assert (await scene.run()).clean
+    await environment.send(1)
+    assert (await environment.run()).clean
     (warning,) = warnings(caplog)
     assert "cannot tell whether unread messages were in it" in warning
-    assert set(scene.copied) >= {0, 1, 2, ENTRIES * 2 + 3}
+    assert set(environment.copied) >= {0, 1, 2, ENTRIES * 2 + 3}

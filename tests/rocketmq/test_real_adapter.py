@@ -33,8 +33,8 @@ from tests.patience import SERVER_PATIENCE_S
 cluster_test = pytest.mark.cluster
 
 
-class Ends(AsyncExitStack):
-    """Opens a cluster, and inbounds and outbounds of it; closes them when the test ends."""
+class Endpoints(AsyncExitStack):
+    """Opens a cluster, and inbounds and outbounds of it; closes them when the test endpoints."""
 
     def __init__(self, server: RocketMQ) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class Ends(AsyncExitStack):
 
 
 @pytest_asyncio.fixture
-async def ends(rocketmq: RocketMQ) -> AsyncIterator[Ends]:
-    async with Ends(rocketmq) as ends:
-        yield ends
+async def endpoints(rocketmq: RocketMQ) -> AsyncIterator[Endpoints]:
+    async with Endpoints(rocketmq) as endpoints:
+        yield endpoints
 
 
 def group() -> str:
@@ -92,9 +92,9 @@ def test_addresses_and_urls() -> None:
 
 
 @cluster_test
-async def test_filtered_messages_are_committed_too(ends: Ends) -> None:
-    cluster, topic, name = await ends.cluster(), ends.server.take_topic(1), group()
-    outbound = await ends.outbound(cluster, topic)
+async def test_filtered_messages_are_committed_too(endpoints: Endpoints) -> None:
+    cluster, topic, name = await endpoints.cluster(), endpoints.server.take_topic(1), group()
+    outbound = await endpoints.outbound(cluster, topic)
     await outbound.send(0, Share(Batch.of([Message(b"%d" % n, msg_type=f"t{n % 4}") for n in range(40)])))
     spec = InboundSpec((topic,), name, msg_types=frozenset({"t1", "t2"}))
     inbound = await cluster.inbound(spec)
@@ -105,12 +105,12 @@ async def test_filtered_messages_are_committed_too(ends: Ends) -> None:
 
 
 @cluster_test
-async def test_an_sql_filter_is_applied_and_cannot_be_combined_with_tags(ends: Ends) -> None:
-    cluster, topic = await ends.cluster(), ends.server.take_topic(1)
-    outbound = await ends.outbound(cluster, topic)
+async def test_an_sql_filter_is_applied_and_cannot_be_combined_with_tags(endpoints: Endpoints) -> None:
+    cluster, topic = await endpoints.cluster(), endpoints.server.take_topic(1)
+    outbound = await endpoints.outbound(cluster, topic)
     await outbound.send(0, Share(Batch.of([Message(b"%d" % n, (("amount", str(n)),)) for n in range(20)])))
     options = RocketMQInboundOptions(sql="amount >= 15")
-    inbound = await ends.inbound(cluster, InboundSpec((topic,), group(), options=options))
+    inbound = await endpoints.inbound(cluster, InboundSpec((topic,), group(), options=options))
     assert [message.payload for message in await read(await lane_of(inbound), 5)] == [b"15", b"16", b"17", b"18", b"19"]
     with pytest.raises(ConfigError, match=r"msg_types.*sql|sql.*msg_types|tags or by SQL92"):
         await cluster.inbound(InboundSpec((topic,), group(), msg_types=frozenset({"a"}), options=options))
@@ -120,23 +120,23 @@ async def test_an_sql_filter_is_applied_and_cannot_be_combined_with_tags(ends: E
 
 
 @cluster_test
-async def test_an_open_outbound_sees_its_topic_grow(ends: Ends) -> None:
-    cluster, topic = await ends.cluster(), ends.server.take_topic(2)
-    outbound = await ends.outbound(cluster, topic)
+async def test_an_open_outbound_sees_its_topic_grow(endpoints: Endpoints) -> None:
+    cluster, topic = await endpoints.cluster(), endpoints.server.take_topic(2)
+    outbound = await endpoints.outbound(cluster, topic)
     await cluster.create(topic, 5)
     async with asyncio.timeout(SERVER_PATIENCE_S):
         while outbound.partitions < 5:
             await asyncio.sleep(0.05)
     assert not (await outbound.send(4, Share(Batch.of([Message(b"new")])))).failures
-    await asyncio.to_thread(ends.server.settle)
+    await asyncio.to_thread(endpoints.server.settle)
     assert (await cluster.bounds(topic))["broker-a:4"].next == (1,)
 
 
 @cluster_test
-async def test_indexes_of_removed_queues_get_other_queues(ends: Ends) -> None:
-    cluster, topic = await ends.cluster(), ends.server.take_topic(3)
-    outbound = await ends.outbound(cluster, topic)
-    client = ClusterClient([ends.server.name_server])
+async def test_indexes_of_removed_queues_get_other_queues(endpoints: Endpoints) -> None:
+    cluster, topic = await endpoints.cluster(), endpoints.server.take_topic(3)
+    outbound = await endpoints.outbound(cluster, topic)
+    client = ClusterClient([endpoints.server.name_server])
     await client.connect()
     await client.admin.create_topic(topic, 2, read_queues=3)  # no longer writable, but still readable: how a topic is shrunk
     await client.close()
@@ -150,7 +150,7 @@ async def test_indexes_of_removed_queues_get_other_queues(ends: Ends) -> None:
     assert outbound.partitions == 3
     for partition in (0, 1):
         assert not (await outbound.send(partition, Share(Batch.of([Message(b"x")])))).failures
-    await asyncio.to_thread(ends.server.settle)
+    await asyncio.to_thread(endpoints.server.settle)
     assert (await cluster.bounds(topic))["broker-a:1"].next == (1,)
 
 
@@ -175,43 +175,43 @@ def route_of(queues: dict[str, int], present: set[str]) -> TopicRoute:
 
 
 @cluster_test
-async def test_without_order_sends_overlap_and_nothing_is_lost(ends: Ends) -> None:
-    cluster, topic = await ends.cluster(), ends.server.take_topic(1)
-    outbound = await ends.outbound(cluster, topic, ordered=False)
+async def test_without_order_sends_overlap_and_nothing_is_lost(endpoints: Endpoints) -> None:
+    cluster, topic = await endpoints.cluster(), endpoints.server.take_topic(1)
+    outbound = await endpoints.outbound(cluster, topic, ordered=False)
     receipts = [outbound.send(0, Share(Batch.of([Message(b"%d" % n) for n in range(k * 50, k * 50 + 50)]))) for k in range(20)]
     assert not any(receipt.failures for receipt in await asyncio.gather(*receipts))
-    inbound = await ends.inbound(cluster, InboundSpec((topic,), group()))
+    inbound = await endpoints.inbound(cluster, InboundSpec((topic,), group()))
     assert sorted(int(message.payload or b"") for message in await read(await lane_of(inbound), 1000)) == list(range(1000))
 
 
 @cluster_test
-async def test_a_delayed_message_arrives_at_its_time_and_is_delayed_only_once(ends: Ends) -> None:
-    cluster, topic, again = await ends.cluster(), ends.server.take_topic(1), ends.server.take_topic(1)
+async def test_a_delayed_message_arrives_at_its_time_and_is_delayed_only_once(endpoints: Endpoints) -> None:
+    cluster, topic, again = await endpoints.cluster(), endpoints.server.take_topic(1), endpoints.server.take_topic(1)
     due = int(time.time() + 2) * 1000
-    await (await ends.outbound(cluster, topic)).send(
+    await (await endpoints.outbound(cluster, topic)).send(
         0, Share(Batch.of([Message(b"late", (("a", "1"), ("b", "2")), deliver_at=due)]))
     )
-    [late] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((topic,), group()))), 1)
+    [late] = await read(await lane_of(await endpoints.inbound(cluster, InboundSpec((topic,), group()))), 1)
     assert (late.payload, late.deliver_at, late.properties) == (b"late", due, (("a", "1"), ("b", "2")))
     assert time.time() * 1000 >= due - 1000
-    await (await ends.outbound(cluster, again)).send(0, Share(Batch.of([late])))
-    [copy] = await read(await lane_of(await ends.inbound(cluster, InboundSpec((again,), group()))), 1)
+    await (await endpoints.outbound(cluster, again)).send(0, Share(Batch.of([late])))
+    [copy] = await read(await lane_of(await endpoints.inbound(cluster, InboundSpec((again,), group()))), 1)
     assert copy.deliver_at == due
 
 
 @cluster_test
-async def test_messages_sent_back_arrive_in_a_lane_of_their_topic(ends: Ends) -> None:
-    cluster, name = await ends.cluster(), group()
-    first, second, foreign = (ends.server.take_topic(1) for _ in range(3))
+async def test_messages_sent_back_arrive_in_a_lane_of_their_topic(endpoints: Endpoints) -> None:
+    cluster, name = await endpoints.cluster(), group()
+    first, second, foreign = (endpoints.server.take_topic(1) for _ in range(3))
     for topic in (first, second, foreign):
-        await (await ends.outbound(cluster, topic)).send(0, Share(Batch.of([Message(b"of %d" % n) for n in range(3)])))
-    inbound = await ends.inbound(cluster, InboundSpec((first, second), name))
+        await (await endpoints.outbound(cluster, topic)).send(0, Share(Batch.of([Message(b"of %d" % n) for n in range(3)])))
+    inbound = await endpoints.inbound(cluster, InboundSpec((first, second), name))
     lanes = {lane.partition.topic: lane for lane in [await lane_of(inbound), await lane_of(inbound)]}
     await read(lanes[first], 3)
     await read(lanes[second], 3)
-    client = ClusterClient([ends.server.name_server])
+    client = ClusterClient([endpoints.server.name_server])
     await client.connect()
-    ends.push_async_callback(client.close)
+    endpoints.push_async_callback(client.close)
     back = SendBack(client, name)
     for topic, number in ((first, 0), (second, 1), (foreign, 2), (first, 2)):
         await back.redeliver(*await stored(client, topic, number), level=1)

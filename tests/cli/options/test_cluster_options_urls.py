@@ -136,7 +136,7 @@ def test_another_server_at_the_port_is_reported(
     (port,) = free_ports(1)
 
     def serve(loop: asyncio.AbstractEventLoop) -> None:
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError):
                 await reader.read(1 << 16)  # the whole request: closing with unread bytes would reset the connection
                 writer.write(response)
@@ -144,7 +144,7 @@ def test_another_server_at_the_port_is_reported(
                 await writer.wait_closed()
 
         async def main() -> None:
-            async with await asyncio.start_server(talk, "127.0.0.1", port):
+            async with await asyncio.start_server(exchange, "127.0.0.1", port):
                 started.set()
                 await stop.wait()
                 for _ in range(3):  # let the loop accept pending connections before the server closes, or they would be lost

@@ -9,9 +9,9 @@ from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.routes.route import Route
 from tests.rocketmq.client.broker import A, cluster, responds_with, until
 from tests.rocketmq.client.consumer.test_subscription_consistency import join_foreign_member
-from tests.rocketmq.client.groups import Scene, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment
 
-__all__ = ["cluster", "scene"]
+__all__ = ["cluster", "environment"]
 
 CONFIG = {
     "clusters": {"rocket": {"system": "rocketmq", "name_servers": "ns:9876"}, "here": {"system": "memory", "broker": "mixed"}},
@@ -21,13 +21,13 @@ CONFIG = {
 }
 
 
-async def test_a_route_reports_a_member_with_other_subscriptions(scene: Scene) -> None:
+async def test_a_route_reports_a_member_with_other_subscriptions(environment: ScriptedEnvironment) -> None:
     brokers = {"brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": A}, "brokerName": "broker-a", "cluster": "c"}}}
-    scene.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = responds_with({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
-    scene.cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = lambda link, request: link.answer(
+    environment.cluster.on[Code.GET_BROKER_CLUSTER_INFO] = responds_with({**brokers, "clusterAddrTable": {"c": ["broker-a"]}})
+    environment.cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = lambda link, request: link.answer(
         request, body=GroupConfigs({"G": GroupConfig("G")}).encode()
     )
-    await join_foreign_member(scene, SubscriptionData("OTHER"))
+    await join_foreign_member(environment, SubscriptionData("OTHER"))
     config = from_dict(CONFIG)
     async with connected_clusters(config) as clusters:
         route = Route(config.routes[0], clusters, None, 1.0)
@@ -36,7 +36,7 @@ async def test_a_route_reports_a_member_with_other_subscriptions(scene: Scene) -
         await until(lambda: route.state.retry_reason is not None)
         assert "java@1" in str(route.state.retry_reason)
         assert not route.state.deliveries
-        del scene.groups.members["G"]["java@1"]
+        del environment.groups.members["G"]["java@1"]
         await until(lambda: route.state.deliveries)
         assert route.state.retry_reason is None
         route.stop()

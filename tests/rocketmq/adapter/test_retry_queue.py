@@ -18,9 +18,9 @@ from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import refuses, until
 from tests.rocketmq.client.conftest import cluster
-from tests.rocketmq.client.groups import Scene, offset_moved, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment, offset_moved
 
-__all__ = ["cluster", "scene"]
+__all__ = ["cluster", "environment"]
 
 QUEUE = Queue("T", "broker-a", 0)
 
@@ -28,8 +28,10 @@ QUEUE = Queue("T", "broker-a", 0)
 class Retries:
     """A retry queue of a scripted Broker. This member consumes topic `orders`; messages of other topics are sent back."""
 
-    def __init__(self, scene: Scene, assigned: AssignedQueue, send_back: Callable[[Record], Awaitable[None]]) -> None:
-        self.scene, self.assigned = scene, assigned
+    def __init__(
+        self, environment: ScriptedEnvironment, assigned: AssignedQueue, send_back: Callable[[Record], Awaitable[None]]
+    ) -> None:
+        self.environment, self.assigned = environment, assigned
         self.reported: list[RetryLane | MqbridgeError] = []
         self.queue = RetryQueue(assigned, "c", ["orders"], self.reported.append, send_back)
 
@@ -40,8 +42,8 @@ class Retries:
         return lane
 
 
-def store(scene: Scene, *messages: tuple[str, bytes]) -> None:
-    log = scene.groups.log()
+def store(environment: ScriptedEnvironment, *messages: tuple[str, bytes]) -> None:
+    log = environment.groups.log()
     for topic, body in messages:
         stored = properties.encode([(Name.RETRY_TOPIC, topic)])
         log.records.append(encode_record(Record("T", body, stored, queue_offset=log.end)))
@@ -51,9 +53,9 @@ async def fail_on_send_back(record: Record) -> None:
     raise AssertionError(f"{record} was sent back")
 
 
-async def test_a_refused_send_back_is_retried(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_send_back_is_retried(environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_queue, "MIN_PAUSE_S", 0.001)
-    store(scene, ("others", b"1"), ("orders", b"2"))
+    store(environment, ("others", b"1"), ("orders", b"2"))
     sent: list[bytes] = []
 
     async def send_back(record: Record) -> None:
@@ -62,35 +64,37 @@ async def test_a_refused_send_back_is_retried(scene: Scene, monkeypatch: pytest.
             raise ClusterError("the broker is busy")
         sent.append(record.body)
 
-    retries = Retries(scene, await scene.assigned(), send_back)
+    retries = Retries(environment, await environment.assigned(), send_back)
     batch = await asyncio.wait_for((await retries.lane()).receive(), PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"2"]
     assert sent == [b"refused", b"refused", b"1"]
     await retries.queue.release()
 
 
-async def test_a_gap_is_skipped_and_the_queue_continues(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    store(scene, *[("orders", b"%d" % n) for n in range(10)])
-    scene.groups.offsets["G", QUEUE] = 2
-    scene.groups.log().first = 6
-    retries = Retries(scene, await scene.assigned(), fail_on_send_back)
+async def test_a_gap_is_skipped_and_the_queue_continues(
+    environment: ScriptedEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(environment, *[("orders", b"%d" % n) for n in range(10)])
+    environment.groups.offsets["G", QUEUE] = 2
+    environment.groups.log().first = 6
+    retries = Retries(environment, await environment.assigned(), fail_on_send_back)
     batch = await asyncio.wait_for((await retries.lane()).receive(), PATIENCE_S)
     assert (batch.first, batch.next, len(batch.messages)) == ((6,), (10,), 4)
     assert "messages that members sent back are lost" in caplog.text
     await retries.queue.release()
 
 
-async def test_a_gap_is_skipped_only_after_the_messages_before_it_are_stored(scene: Scene) -> None:
+async def test_a_gap_is_skipped_only_after_the_messages_before_it_are_stored(environment: ScriptedEnvironment) -> None:
     """Skipping the gap commits an offset after it, so all messages delivered before must be stored first."""
-    store(scene, *[("orders", b"%d" % n) for n in range(2)])
-    assigned = await scene.assigned()
-    retries = Retries(scene, assigned, fail_on_send_back)
+    store(environment, *[("orders", b"%d" % n) for n in range(2)])
+    assigned = await environment.assigned()
+    retries = Retries(environment, assigned, fail_on_send_back)
     lane = await retries.lane()
     batch = await lane.receive()
-    await until(lambda: scene.groups.held)
-    store(scene, *[("orders", b"%d" % n) for n in range(2, 10)])
-    scene.groups.log().first = 6
-    offset_moved(6, 6, 10, "OFFSET_TOO_SMALL")(*scene.groups.held.pop())
+    await until(lambda: environment.groups.held)
+    store(environment, *[("orders", b"%d" % n) for n in range(2, 10)])
+    environment.groups.log().first = 6
+    offset_moved(6, 6, 10, "OFFSET_TOO_SMALL")(*environment.groups.held.pop())
     await until(lambda: assigned.state.gap_at == 2)
     await asyncio.sleep(0.01)
     assert (assigned.state.gap_at, assigned.acknowledged) == (2, 0)
@@ -99,11 +103,11 @@ async def test_a_gap_is_skipped_only_after_the_messages_before_it_are_stored(sce
     await retries.queue.release()
 
 
-async def test_acknowledgements_from_before_a_reset_commit_nothing(scene: Scene) -> None:
+async def test_acknowledgements_from_before_a_reset_commit_nothing(environment: ScriptedEnvironment) -> None:
     """An administrator resets the group to an earlier offset; the messages are delivered and acknowledged again."""
-    store(scene, *[("orders", b"%d" % n) for n in range(3)])
-    assigned = await scene.assigned()
-    retries = Retries(scene, assigned, fail_on_send_back)
+    store(environment, *[("orders", b"%d" % n) for n in range(3)])
+    assigned = await environment.assigned()
+    retries = Retries(environment, assigned, fail_on_send_back)
     lane = await retries.lane()
     old = await lane.receive()
     await assigned.reset(0, "because an administrator reset it")
@@ -116,13 +120,13 @@ async def test_acknowledgements_from_before_a_reset_commit_nothing(scene: Scene)
     await retries.queue.release()
 
 
-async def test_after_a_revocation_no_buffered_message_is_delivered(scene: Scene) -> None:
-    store(scene, ("orders", b"1"), ("other", b"-"), ("orders", b"2"))
+async def test_after_a_revocation_no_buffered_message_is_delivered(environment: ScriptedEnvironment) -> None:
+    store(environment, ("orders", b"1"), ("other", b"-"), ("orders", b"2"))
 
     async def send_back(_: Record) -> None:
         pass
 
-    retries = Retries(scene, await scene.assigned(), send_back)
+    retries = Retries(environment, await environment.assigned(), send_back)
     lane = await retries.lane()
     batch = await lane.receive()
     await until(lambda: retries.queue.assigned.position == 3)
@@ -131,12 +135,12 @@ async def test_after_a_revocation_no_buffered_message_is_delivered(scene: Scene)
     with pytest.raises(LaneRevoked):
         await lane.receive()
     lane.acknowledge(batch)
-    assert scene.groups.committed("G") in (None, 0)
+    assert environment.groups.committed("G") in (None, 0)
 
 
-async def test_a_revocation_ends_a_waiting_receive(scene: Scene) -> None:
-    store(scene, ("orders", b"1"))
-    retries = Retries(scene, await scene.assigned(), fail_on_send_back)
+async def test_a_revocation_ends_a_waiting_receive(environment: ScriptedEnvironment) -> None:
+    store(environment, ("orders", b"1"))
+    retries = Retries(environment, await environment.assigned(), fail_on_send_back)
     lane = await retries.lane()
     await lane.receive()
     waiting = asyncio.ensure_future(lane.receive())
@@ -146,37 +150,39 @@ async def test_a_revocation_ends_a_waiting_receive(scene: Scene) -> None:
         await asyncio.wait_for(waiting, PATIENCE_S)
 
 
-async def test_releasing_a_lane_releases_the_queue(scene: Scene) -> None:
-    store(scene, ("orders", b"1"))
-    consumer = await scene.join()
+async def test_releasing_a_lane_releases_the_queue(environment: ScriptedEnvironment) -> None:
+    store(environment, ("orders", b"1"))
+    consumer = await environment.join()
     assigned = consumer.held[QUEUE]
-    retries = Retries(scene, assigned, fail_on_send_back)
+    retries = Retries(environment, assigned, fail_on_send_back)
     lane = await retries.lane()
     lane.acknowledge(await lane.receive())
     await lane.release()
-    assert scene.groups.committed("G") == 1
+    assert environment.groups.committed("G") == 1
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
 
 
-async def test_a_fatal_error_is_reported_even_without_a_lane(scene: Scene) -> None:
-    scene.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION)
-    retries = Retries(scene, await scene.assigned(), fail_on_send_back)
+async def test_a_fatal_error_is_reported_even_without_a_lane(environment: ScriptedEnvironment) -> None:
+    environment.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION)
+    retries = Retries(environment, await environment.assigned(), fail_on_send_back)
     await until(lambda: retries.reported)
     assert isinstance(retries.reported[0], ServerRefused)
     await retries.queue.release()
 
 
-async def test_bytes_count_against_the_budget_until_the_batch_is_acknowledged_or_rejected(scene: Scene) -> None:
-    store(scene, ("orders", bytes(500)), ("others", b"-"), ("orders", bytes(700)))
+async def test_bytes_count_against_the_budget_until_the_batch_is_acknowledged_or_rejected(
+    environment: ScriptedEnvironment,
+) -> None:
+    store(environment, ("orders", bytes(500)), ("others", b"-"), ("orders", bytes(700)))
 
     async def send_back(_: Record) -> None:
         pass
 
-    consumer = await scene.join()
-    retries = Retries(scene, consumer.held[QUEUE], send_back)
+    consumer = await environment.join()
+    retries = Retries(environment, consumer.held[QUEUE], send_back)
     lane = await retries.lane()
     await until(lambda: retries.queue.assigned.position == 3 and not retries.queue.assigned.state.buffered)
-    everything = sum(map(len, scene.groups.log().records))
+    everything = sum(map(len, environment.groups.log().records))
     assert consumer.budget.held == everything
     first, second = await lane.receive(), await lane.receive()
     lane.acknowledge(first)

@@ -278,7 +278,7 @@ def pull_response(code: int, after: int, first: int, end: int, remark: str = "",
     return lambda link, request: link.answer(request, code, pull_fields(after, first, end), body, remark=remark)
 
 
-class Scene:
+class ScriptedEnvironment:
     """Clients and consumers between scripted brokers; everything is closed at the end."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -318,13 +318,13 @@ async def first_stream(consumer: PullConsumer) -> AssignedQueue:
 
 
 @pytest_asyncio.fixture
-async def scene(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    """A Scene in which all pauses that only reduce the load of servers are short."""
+async def environment(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedEnvironment]:
+    """A ScriptedEnvironment in which all pauses that only reduce the load of servers are short."""
     for name in ("MIN_RETRY_PAUSE_S", "MAX_RETRY_PAUSE_S", "SUBSCRIPTION_WAIT_S", "FLOW_CONTROL_WAIT_S"):
         monkeypatch.setattr(pull_loop, name, 0.002)
     monkeypatch.setattr(commit_carrying_pulls, "COMMIT_STORED_S", 0.0)
     monkeypatch.setattr(pull_consumer, "HANDOVER_S", 0.0)
     monkeypatch.setattr(pull_consumer, "UNBALANCED_INTERVAL_S", 0.02)
-    scene = Scene(cluster)
-    yield scene
-    await scene.close()
+    environment = ScriptedEnvironment(cluster)
+    yield environment
+    await environment.close()

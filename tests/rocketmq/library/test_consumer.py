@@ -10,43 +10,46 @@ from mqbridge.rocketmq.library.client import RocketMQClient
 from mqbridge.rocketmq.library.consumer import Consumer
 from mqbridge.rocketmq.library.group_member import GroupMember
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.groups import Scene, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 
-async def open_consumer_of_t(scene: Scene, **settings: Any) -> Consumer:
+async def open_consumer_of_t(environment: ScriptedEnvironment, **settings: Any) -> Consumer:
     """Return a consumer in group G that reads topic T."""
-    member = await scene.join(**settings)
-    return Consumer(GroupMember(scene.clients[-1], member, 16))
+    member = await environment.join(**settings)
+    return Consumer(GroupMember(environment.clients[-1], member, 16))
 
 
-async def test_a_seek_right_after_opening_moves_every_queue(scene: Scene) -> None:
-    scene.groups.append(b"1", b"2")
-    async with await open_consumer_of_t(scene) as consumer:
+async def test_a_seek_right_after_opening_moves_every_queue(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1", b"2")
+    async with await open_consumer_of_t(environment) as consumer:
         await consumer.seek("latest")
-        scene.groups.append(b"new")
+        environment.groups.append(b"new")
         assert (await consumer.receive(PATIENCE_S)).payload == b"new"
 
 
-async def test_a_seek_without_queues_is_an_error(scene: Scene) -> None:
-    async with await open_consumer_of_t(scene, instance="1#1"), await open_consumer_of_t(scene, instance="2#2") as second:
+async def test_a_seek_without_queues_is_an_error(environment: ScriptedEnvironment) -> None:
+    async with (
+        await open_consumer_of_t(environment, instance="1#1"),
+        await open_consumer_of_t(environment, instance="2#2") as second,
+    ):
         with pytest.raises(ClusterError, match="has no queue now"):
             await second.seek("earliest")
 
 
-async def test_a_seek_over_received_messages_is_committed(scene: Scene) -> None:
-    scene.groups.append(b"1", b"2", b"3")
-    async with await open_consumer_of_t(scene) as consumer:
+async def test_a_seek_over_received_messages_is_committed(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1", b"2", b"3")
+    async with await open_consumer_of_t(environment) as consumer:
         for _ in range(3):
             await consumer.receive(PATIENCE_S)
         await consumer.seek("latest")
-    assert scene.groups.committed("G") == 3
+    assert environment.groups.committed("G") == 3
 
 
-async def test_a_second_negative_acknowledgement_replaces_the_first(scene: Scene) -> None:
-    scene.groups.append(b"1", b"2")
-    async with await open_consumer_of_t(scene) as consumer:
+async def test_a_second_negative_acknowledgement_replaces_the_first(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1", b"2")
+    async with await open_consumer_of_t(environment) as consumer:
         first = await consumer.receive(PATIENCE_S)
         await consumer.receive(PATIENCE_S)
         assert consumer.negative_acknowledge(first, 60.0)
@@ -57,11 +60,11 @@ async def test_a_second_negative_acknowledgement_replaces_the_first(scene: Scene
             await consumer.receive(0.01)
 
 
-async def test_after_a_damaged_pull_a_seek_reads_the_queue_again(scene: Scene) -> None:
-    scene.groups.append(b"1", b"2")
-    log = scene.groups.log()
+async def test_after_a_damaged_pull_a_seek_reads_the_queue_again(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1", b"2")
+    log = environment.groups.log()
     good, log.records[0] = log.records[0], log.records[0][:4] + bytes(4) + log.records[0][8:]
-    async with await open_consumer_of_t(scene) as consumer:
+    async with await open_consumer_of_t(environment) as consumer:
         with pytest.raises(RemoteProtocolError):
             await consumer.receive(PATIENCE_S)
         log.records[0] = good
@@ -70,7 +73,7 @@ async def test_after_a_damaged_pull_a_seek_reads_the_queue_again(scene: Scene) -
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 4))
-async def test_a_consumer_that_is_opened_while_the_client_closes_is_closed(scene: Scene, steps: int) -> None:
+async def test_a_consumer_that_is_opened_while_the_client_closes_is_closed(environment: ScriptedEnvironment, steps: int) -> None:
     async def open_consumer(client: RocketMQClient) -> Consumer:
         return await client.consumer("T", "G", retries=False)
 
@@ -85,4 +88,4 @@ async def test_a_consumer_that_is_opened_while_the_client_closes_is_closed(scene
     async with asyncio.timeout(PATIENCE_S):
         while asyncio.all_tasks() - before:
             await asyncio.sleep(0.001)
-    assert not scene.groups.members["G"]
+    assert not environment.groups.members["G"]

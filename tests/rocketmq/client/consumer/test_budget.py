@@ -15,25 +15,25 @@ from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 from tests.rocketmq.client.broker import Link, until
-from tests.rocketmq.client.groups import Scene, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 LIMIT = 1 << 20
 QUEUES = 300
 
 
 @pytest.fixture
-def many_queues(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """A Scene whose topic has 300 queues; pauses that only reduce the load of servers are short."""
-    scene.cluster.topics["T"] = {"broker-a": QUEUES}
+def many_queues(environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch) -> ScriptedEnvironment:
+    """A ScriptedEnvironment whose topic has 300 queues; pauses that only reduce the load of servers are short."""
+    environment.cluster.topics["T"] = {"broker-a": QUEUES}
     monkeypatch.setattr(pull_loop, "MIN_HOLD_S", 0.001)
     monkeypatch.setattr(pull_loop, "MAX_IDLE_PAUSE_S", 0.01)
-    return scene
+    return environment
 
 
 @pytest.mark.parametrize(("size", "each"), [(4000, 20), (300, 100), (200_000, 1)])
-async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many_queues: Scene, size: int, each: int) -> None:
+async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many_queues: ScriptedEnvironment, size: int, each: int) -> None:
     """All queues are idle and get messages at once: responses at a broker's usual limit would be 75 MiB together."""
     consumer = await many_queues.join(max_bytes=LIMIT)
     many_queues.groups.append(bytes(size))  # so that the consumer knows the size of messages
@@ -54,31 +54,31 @@ async def test_a_burst_in_all_idle_queues_stays_within_the_limit(many_queues: Sc
     assert max_held <= LIMIT + size
 
 
-async def test_the_first_pulls_share_the_limit_among_all_assigned_queues(scene: Scene) -> None:
+async def test_the_first_pulls_share_the_limit_among_all_assigned_queues(environment: ScriptedEnvironment) -> None:
     """The queues start one after another, each when its offset is known."""
-    scene.cluster.topics["T"] = {"broker-a": 3}
+    environment.cluster.topics["T"] = {"broker-a": 3}
     for number in range(3):
-        scene.groups.append(*[bytes(40_000)] * 3, number=number)
-    first = scene.cluster.on[Code.GET_MIN_OFFSET]
+        environment.groups.append(*[bytes(40_000)] * 3, number=number)
+    first = environment.cluster.on[Code.GET_MIN_OFFSET]
 
     def one_after_another(link: Link, request: Command) -> None:
         link.loop.call_later(0.02 * int(request.ext["queueId"]), first, link, request)
 
-    scene.cluster.on[Code.GET_MIN_OFFSET] = one_after_another
-    consumer = await scene.join(max_bytes=150_000)
+    environment.cluster.on[Code.GET_MIN_OFFSET] = one_after_another
+    consumer = await environment.join(max_bytes=150_000)
     await until(lambda: len(consumer.held) == 3 and all(assigned.held_bytes for assigned in consumer.held.values()))
     assert consumer.budget.held <= 150_000
-    assert {pull.max_msg_nums for pull in scene.groups.pulls()} == {1}
+    assert {pull.max_msg_nums for pull in environment.groups.pulls()} == {1}
 
 
-async def test_all_idle_queues_have_a_held_pull_if_the_limit_allows_it(many_queues: Scene) -> None:
+async def test_all_idle_queues_have_a_held_pull_if_the_limit_allows_it(many_queues: ScriptedEnvironment) -> None:
     await many_queues.join()
     await until(lambda: len(many_queues.groups.held) == QUEUES)
 
 
-async def test_a_batch_counts_until_it_is_settled_or_the_next_one_is_requested(scene: Scene) -> None:
-    scene.groups.append(*[bytes(1000)] * 32)
-    consumer = await scene.join()
+async def test_a_batch_counts_until_it_is_settled_or_the_next_one_is_requested(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[bytes(1000)] * 32)
+    consumer = await environment.join()
     assigned = consumer.held[Queue("T", "broker-a", 0)]
     lane = RocketMQLane(Partition("c", "T", "broker-a:0", 0), assigned)
     batch = await lane.receive()
@@ -88,7 +88,7 @@ async def test_a_batch_counts_until_it_is_settled_or_the_next_one_is_requested(s
     assert consumer.budget.held == 0
     lane.acknowledge(batch)
     for end in (lane.acknowledge, lane.reject):
-        scene.groups.append(*[bytes(1000)] * 32)
+        environment.groups.append(*[bytes(1000)] * 32)
         batch = await waiting
         assert consumer.budget.held == batch.size
         end(batch)
@@ -100,11 +100,11 @@ async def test_a_batch_counts_until_it_is_settled_or_the_next_one_is_requested(s
     assert consumer.budget.held == 0
 
 
-async def test_a_lane_that_keeps_its_batch_blocks_only_its_own_queue(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 2}
+async def test_a_lane_that_keeps_its_batch_blocks_only_its_own_queue(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
-        scene.groups.append(*[bytes(1000)] * 200, number=number)
-    consumer = await scene.join(max_bytes=100_000)
+        environment.groups.append(*[bytes(1000)] * 200, number=number)
+    consumer = await environment.join(max_bytes=100_000)
     kept, read = (consumer.held[Queue("T", "broker-a", number)] for number in range(2))
     batch = await RocketMQLane(Partition("c", "T", "broker-a:0", 0), kept).receive()
     taken = 0

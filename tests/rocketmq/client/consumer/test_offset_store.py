@@ -8,9 +8,9 @@ from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from tests.rocketmq.client.broker import hangs_up, refuses, until
-from tests.rocketmq.client.groups import Scene, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 QUEUE = Queue("T", "broker-a", 0)
 
@@ -36,10 +36,10 @@ class FailingOnce(MemoryOffsets):
             raise ClusterError("the disk is full")
 
 
-async def test_a_failed_load_or_save_of_an_offset_store_is_repeated(scene: Scene) -> None:
-    scene.groups.append(b"x")
+async def test_a_failed_load_or_save_of_an_offset_store_is_repeated(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
     store = FailingOnce()
-    consumer = await scene.join(model=MessageModel.BROADCASTING, store=store)
+    consumer = await environment.join(model=MessageModel.BROADCASTING, store=store)
     await until(lambda: consumer.held)
     assigned = consumer.held[QUEUE]
     assigned.commit((await assigned.receive()).next)
@@ -49,53 +49,53 @@ async def test_a_failed_load_or_save_of_an_offset_store_is_repeated(scene: Scene
     assert store.offsets == {QUEUE: 1}
 
 
-async def test_a_commit_that_could_not_be_sent_is_repeated(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    consumer = await scene.join()
+async def test_a_commit_that_could_not_be_sent_is_repeated(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    consumer = await environment.join()
     assigned = consumer.held[QUEUE]
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
-    scene.cluster.unreachable.add("a:10911")
-    scene.cluster.link_to("a:10911").drop()
-    await until(lambda: scene.clients[0].pool.ready("a:10911") is None)
+    await until(lambda: environment.groups.held)
+    environment.cluster.unreachable.add("a:10911")
+    environment.cluster.link_to("a:10911").drop()
+    await until(lambda: environment.clients[0].pool.ready("a:10911") is None)
     assigned.commit(pulled.next)
     assert await consumer.store.save_soon({QUEUE: 1}) == [QUEUE]
     await consumer.held.commit()
     await until(lambda: assigned.unreported() == 1)
-    scene.cluster.unreachable.clear()
-    await until(lambda: scene.groups.committed("G") == 1)  # the commit is sent with the next pull
+    environment.cluster.unreachable.clear()
+    await until(lambda: environment.groups.committed("G") == 1)  # the commit is sent with the next pull
 
 
-async def test_the_commit_of_a_lost_pull_counts_as_unreported(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    consumer = await scene.join()
+async def test_the_commit_of_a_lost_pull_counts_as_unreported(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    consumer = await environment.join()
     assigned = consumer.held[QUEUE]
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
+    await until(lambda: environment.groups.held)
     assigned.commit(pulled.next)
-    scene.cluster.on[Code.PULL_MESSAGE] = hangs_up
-    link, _ = scene.groups.held.pop()
+    environment.cluster.on[Code.PULL_MESSAGE] = hangs_up
+    link, _ = environment.groups.held.pop()
     link.drop()
     await until(lambda: assigned.unreported() == 1)
 
 
-async def test_a_queue_is_released_although_its_commit_is_refused(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    assigned = await scene.assigned()
+async def test_a_queue_is_released_although_its_commit_is_refused(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    assigned = await environment.assigned()
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
+    await until(lambda: environment.groups.held)
     assigned.commit(pulled.next)
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = refuses(Status.SUBSCRIPTION_GROUP_NOT_EXIST)
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = refuses(Status.SUBSCRIPTION_GROUP_NOT_EXIST)
     await assigned.release()
     assert assigned.revoked
-    assert scene.groups.committed("G") == 0
+    assert environment.groups.committed("G") == 0
 
 
-async def test_a_commit_is_sent_to_the_broker_of_its_queue(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
-    scene.groups.append(b"x", b"y", broker="broker-b")
-    consumer = await scene.join()
+async def test_a_commit_is_sent_to_the_broker_of_its_queue(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
+    environment.groups.append(b"x", b"y", broker="broker-b")
+    consumer = await environment.join()
     assigned = consumer.held[Queue("T", "broker-b", 0)]
     assigned.commit((await assigned.receive()).next)
     await consumer.close()
-    assert (scene.groups.committed("G"), scene.groups.committed("G", broker="broker-b")) == (0, 2)
+    assert (environment.groups.committed("G"), environment.groups.committed("G", broker="broker-b")) == (0, 2)

@@ -22,9 +22,9 @@ from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import NS, Link, hangs_up, in_turn, refuses, until
-from tests.rocketmq.client.groups import Scene, first_stream, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment, first_stream
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 RETRIES = Queue("%RETRY%G", "broker-a", 0)
 
@@ -40,88 +40,90 @@ def numbers(consumer: PullConsumer) -> list[int]:
 # --- dividing -------------------------------------------------------------------------------------------------------------
 
 
-async def test_members_come_and_go_and_each_queue_has_one_owner(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 5}
-    one = await scene.join("1#1")
+async def test_members_come_and_go_and_each_queue_has_one_owner(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 5}
+    one = await environment.join("1#1")
     assert numbers(one) == [0, 1, 2, 3, 4]
-    two = await scene.join("2#2")
+    two = await environment.join("2#2")
     await until(lambda: (numbers(one), numbers(two)) == ([0, 1, 2], [3, 4]))
-    three = await scene.join("0#0")
+    three = await environment.join("0#0")
     await until(lambda: (numbers(three), numbers(one), numbers(two)) == ([0, 1], [2, 3], [4]))
     await one.close()
     await until(lambda: (numbers(three), numbers(two)) == ([0, 1, 2], [3, 4]))
 
 
-async def test_members_divide_queues_by_the_configured_strategy(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 4}
-    one, two = await scene.join("1", strategy=circle), await scene.join("2", strategy=circle)
+async def test_members_divide_queues_by_the_configured_strategy(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 4}
+    one, two = await environment.join("1", strategy=circle), await environment.join("2", strategy=circle)
     await until(lambda: (numbers(one), numbers(two)) == ([0, 2], [1, 3]))
 
 
-async def test_acknowledged_offsets_are_committed_when_a_queue_moves_to_another_member(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 2}
+async def test_acknowledged_offsets_are_committed_when_a_queue_moves_to_another_member(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
-        scene.groups.append(*[b"x"] * 4, number=number)
-        scene.groups.log(number=number).limit = 2
-    one = await scene.join("1")
+        environment.groups.append(*[b"x"] * 4, number=number)
+        environment.groups.log(number=number).limit = 2
+    one = await environment.join("1")
     assigned = one.held[q(1)]
     first = await assigned.receive()
     await assigned.receive()
     assigned.commit(first.next)
-    two = await scene.join("2")
+    two = await environment.join("2")
     taken = await first_stream(two)
     assert (taken.queue, (await taken.receive()).first) == (q(1), 2)
     with pytest.raises(LaneRevoked, match="another consumer"):
         await assigned.receive()
     assigned.commit(4)
-    assert scene.groups.committed("G", number=1) == 2
+    assert environment.groups.committed("G", number=1) == 2
 
 
-async def test_a_member_missing_from_the_list_sends_a_heartbeat_then_releases_all_queues(scene: Scene) -> None:
-    consumer = await scene.join("1")
-    listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
-    beats = len(scene.cluster.requests[Code.HEART_BEAT])
+async def test_a_member_missing_from_the_list_sends_a_heartbeat_then_releases_all_queues(
+    environment: ScriptedEnvironment,
+) -> None:
+    consumer = await environment.join("1")
+    listing = environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
+    beats = len(environment.cluster.requests[Code.HEART_BEAT])
 
     def without_us(link: object, request: Command) -> None:
         link.answer(request, body=ConsumerList(("other",)).encode())  # type: ignore[attr-defined]
 
-    scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = without_us
+    environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = without_us
     consumer.request_rebalance()
     await until(lambda: consumer.held == {})
-    assert len(scene.cluster.requests[Code.HEART_BEAT]) > beats
-    scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = listing
+    assert len(environment.cluster.requests[Code.HEART_BEAT]) > beats
+    environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = listing
     consumer.request_rebalance()
     await until(lambda: numbers(consumer) == [0])
 
 
 @pytest.mark.parametrize("answer", [refuses(Status.SYSTEM_ERROR, "no consumer for this group"), refuses(16), hangs_up])
-async def test_queues_are_kept_if_the_member_list_cannot_be_queried(scene: Scene, answer: object) -> None:
-    consumer = await scene.join("1")
-    listing = scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
+async def test_queues_are_kept_if_the_member_list_cannot_be_queried(environment: ScriptedEnvironment, answer: object) -> None:
+    consumer = await environment.join("1")
+    listing = environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]
     (assigned,) = consumer.held.values()
-    count = len(scene.cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP])
-    scene.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = in_turn(answer, answer, listing)  # type: ignore[arg-type]
+    count = len(environment.cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP])
+    environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = in_turn(answer, answer, listing)  # type: ignore[arg-type]
     consumer.request_rebalance()
-    await until(lambda: len(scene.cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP]) >= count + 3)
+    await until(lambda: len(environment.cluster.requests[Code.GET_CONSUMER_LIST_BY_GROUP]) >= count + 3)
     assert list(consumer.held.values()) == [assigned]
     assert not assigned.revoked
 
 
-async def test_the_retry_queue_is_assigned_as_soon_as_its_topic_exists(scene: Scene) -> None:
-    scene.groups.make_retry_topics = False
-    consumer = await scene.join(retries=True)
+async def test_the_retry_queue_is_assigned_as_soon_as_its_topic_exists(environment: ScriptedEnvironment) -> None:
+    environment.groups.make_retry_topics = False
+    consumer = await environment.join(retries=True)
     assert list(consumer.held) == [q(0)]
-    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(environment.cluster.requests[Code.HEART_BEAT][-1].body)
     assert [subscription.topic for subscription in beat.consumers[0].subscriptions] == ["T", "%RETRY%G"]
-    scene.groups.append(b"again", topic="%RETRY%G")
-    scene.cluster.topics["%RETRY%G"] = {"broker-a": 1}
+    environment.groups.append(b"again", topic="%RETRY%G")
+    environment.cluster.topics["%RETRY%G"] = {"broker-a": 1}
     await until(lambda: RETRIES in consumer.held)
     assert (await consumer.held[RETRIES].receive()).first == 0
 
 
-async def test_a_released_queue_is_assigned_again_as_a_new_stream(scene: Scene) -> None:
-    scene.groups.append(b"1", b"2")
-    consumer = await scene.join()
+async def test_a_released_queue_is_assigned_again_as_a_new_stream(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1", b"2")
+    consumer = await environment.join()
     assigned = await first_stream(consumer)
     await assigned.receive()
     await assigned.release()
@@ -130,19 +132,19 @@ async def test_a_released_queue_is_assigned_again_as_a_new_stream(scene: Scene) 
     assert (await again.receive()).first == 0
 
 
-async def test_closing_a_consumer_ends_its_assignments_and_unregisters_it(scene: Scene) -> None:
-    consumer = await scene.join()
+async def test_closing_a_consumer_ends_its_assignments_and_unregisters_it(environment: ScriptedEnvironment) -> None:
+    consumer = await environment.join()
     await consumer.close()
     assert [assigned async for assigned in consumer.assigned_queues()] == []
-    (unregister,) = scene.cluster.requests[Code.UNREGISTER_CLIENT]
+    (unregister,) = environment.cluster.requests[Code.UNREGISTER_CLIENT]
     assert unregister.ext["consumerGroup"] == "G"
-    assert not scene.groups.members["G"]
+    assert not environment.groups.members["G"]
 
 
-async def test_a_queue_is_assigned_once_its_start_offset_can_be_queried(scene: Scene) -> None:
-    query = scene.cluster.on[Code.QUERY_CONSUMER_OFFSET]
-    scene.cluster.on[Code.QUERY_CONSUMER_OFFSET] = in_turn(refuses(Status.SYSTEM_ERROR), hangs_up, query)
-    consumer = await scene.join()
+async def test_a_queue_is_assigned_once_its_start_offset_can_be_queried(environment: ScriptedEnvironment) -> None:
+    query = environment.cluster.on[Code.QUERY_CONSUMER_OFFSET]
+    environment.cluster.on[Code.QUERY_CONSUMER_OFFSET] = in_turn(refuses(Status.SYSTEM_ERROR), hangs_up, query)
+    consumer = await environment.join()
     await until(lambda: numbers(consumer) == [0])
 
 
@@ -154,29 +156,29 @@ async def test_a_queue_is_assigned_once_its_start_offset_can_be_queried(scene: S
     [(StartOffset.EARLIEST, 0, 2), (StartOffset.LATEST, 0, 6), (StartOffset.TIMESTAMP, 300, 3), (StartOffset.TIMESTAMP, 999, 6)],
 )
 async def test_a_new_group_starts_at_the_configured_offset_and_commits_it(
-    scene: Scene, start: StartOffset, start_ms: int, offset: int
+    environment: ScriptedEnvironment, start: StartOffset, start_ms: int, offset: int
 ) -> None:
-    scene.groups.append(*[b"x"] * 6)
-    scene.groups.log().first = 2
-    scene.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
-    consumer = await scene.join(start=start, start_ms=start_ms)
+    environment.groups.append(*[b"x"] * 6)
+    environment.groups.log().first = 2
+    environment.groups.times[q(0)] = [100, 150, 200, 300, 400, 500]
+    consumer = await environment.join(start=start, start_ms=start_ms)
     (assigned,) = consumer.held.values()
     assert assigned.acknowledged == offset
-    await until(lambda: scene.groups.committed("G") == offset)
+    await until(lambda: environment.groups.committed("G") == offset)
 
 
-async def test_an_existing_group_continues_at_its_committed_offset(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 6)
-    scene.groups.offsets["G", q(0)] = 5
-    assigned = await scene.assigned(start=StartOffset.LATEST)
+async def test_an_existing_group_continues_at_its_committed_offset(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 6)
+    environment.groups.offsets["G", q(0)] = 5
+    assigned = await environment.assigned(start=StartOffset.LATEST)
     assert (await assigned.receive()).first == 5
 
 
-async def test_a_queue_added_to_the_topic_later_is_read_from_its_beginning(scene: Scene) -> None:
-    consumer = await scene.join(start=StartOffset.LATEST)
-    scene.groups.append(b"before the client knew the queue", number=1)
-    scene.cluster.topics["T"] = {"broker-a": 2}
-    scene.clients[0].routes.invalidate("T")
+async def test_a_queue_added_to_the_topic_later_is_read_from_its_beginning(environment: ScriptedEnvironment) -> None:
+    consumer = await environment.join(start=StartOffset.LATEST)
+    environment.groups.append(b"before the client knew the queue", number=1)
+    environment.cluster.topics["T"] = {"broker-a": 2}
+    environment.clients[0].routes.invalidate("T")
     await until(lambda: q(1) in consumer.held)
     assert (await consumer.held[q(1)].receive()).first == 0
 
@@ -184,67 +186,71 @@ async def test_a_queue_added_to_the_topic_later_is_read_from_its_beginning(scene
 # --- joining --------------------------------------------------------------------------------------------------------------
 
 
-async def test_subscribing_to_a_missing_topic_is_fatal(scene: Scene) -> None:
+async def test_subscribing_to_a_missing_topic_is_fatal(environment: ScriptedEnvironment) -> None:
     with pytest.raises(ClusterError, match="topic absent") as caught:
-        await scene.join(subscriptions=(everything("absent"),))
+        await environment.join(subscriptions=(everything("absent"),))
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_a_group_that_brokers_do_not_register_is_fatal(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_brokers_do_not_register_is_fatal(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(membership, "JOIN_PAUSE_S", 0)
-    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: link.answer(request)
+    environment.cluster.on[Code.HEART_BEAT] = lambda link, request: link.answer(request)
     with pytest.raises(ClusterError, match="autoCreateSubscriptionGroup") as caught:
-        await scene.join()
+        await environment.join()
     assert caught.value.failure is Failure.FATAL
 
 
-async def test_joining_while_the_topic_has_no_route_may_be_retried(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_joining_while_the_topic_has_no_route_may_be_retried(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(membership, "JOIN_PAUSE_S", 0)
 
     def lose_topic(link: Link, request: Command) -> None:
-        scene.cluster.topics.pop("T", None)
-        for client in scene.clients:
+        environment.cluster.topics.pop("T", None)
+        for client in environment.clients:
             client.routes.invalidate("T")
         link.answer(request)
 
-    scene.cluster.on[Code.HEART_BEAT] = lose_topic
+    environment.cluster.on[Code.HEART_BEAT] = lose_topic
     with pytest.raises(ClusterError, match="no name server knows topic T") as caught:
-        await scene.join()
+        await environment.join()
     assert caught.value.failure is Failure.RETRY
 
 
-async def test_an_sql_filter_is_checked_before_the_first_heartbeat(scene: Scene) -> None:
-    scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = refuses(Status.SYSTEM_ERROR, "does not support")
+async def test_an_sql_filter_is_checked_before_the_first_heartbeat(environment: ScriptedEnvironment) -> None:
+    environment.cluster.on[Code.CHECK_CLIENT_CONFIG] = refuses(Status.SYSTEM_ERROR, "does not support")
     with pytest.raises(ServerRefused, match="enablePropertyFilter") as caught:
-        await scene.join(subscriptions=(sql92("T", "a > 5"),))
+        await environment.join(subscriptions=(sql92("T", "a > 5"),))
     assert caught.value.failure is Failure.FATAL
-    assert scene.cluster.requests[Code.HEART_BEAT] == []
+    assert environment.cluster.requests[Code.HEART_BEAT] == []
 
 
-async def test_a_checked_sql_filter_is_sent_with_the_heartbeat(scene: Scene) -> None:
-    scene.cluster.on[Code.CHECK_CLIENT_CONFIG] = lambda link, request: link.answer(request)
-    await scene.join(subscriptions=(sql92("T", "a > 5"),))
-    found = CheckClient.decode(scene.cluster.requests[Code.CHECK_CLIENT_CONFIG][0].body)
+async def test_a_checked_sql_filter_is_sent_with_the_heartbeat(environment: ScriptedEnvironment) -> None:
+    environment.cluster.on[Code.CHECK_CLIENT_CONFIG] = lambda link, request: link.answer(request)
+    await environment.join(subscriptions=(sql92("T", "a > 5"),))
+    found = CheckClient.decode(environment.cluster.requests[Code.CHECK_CLIENT_CONFIG][0].body)
     group, checked = found.group, found.subscription
     assert (group, checked.expression_type, checked.expression) == ("G", "SQL92", "a > 5")
-    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(environment.cluster.requests[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].subscriptions == (checked,)
 
 
-async def test_a_client_cannot_join_a_group_twice(scene: Scene) -> None:
-    await scene.join()
+async def test_a_client_cannot_join_a_group_twice(environment: ScriptedEnvironment) -> None:
+    await environment.join()
     with pytest.raises(LocalProtocolError, match="needs its own client"):
-        await join(scene.clients[0], ConsumerSettings("G", (everything("T"),)))
-    assert scene.cluster.requests[Code.UNREGISTER_CLIENT] == []
+        await join(environment.clients[0], ConsumerSettings("G", (everything("T"),)))
+    assert environment.cluster.requests[Code.UNREGISTER_CLIENT] == []
 
 
-async def test_two_groups_share_a_client(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    one = await scene.join(group="G")
-    two = await join(scene.clients[0], ConsumerSettings("H", (everything("T"),), retries=False))
-    scene.consumers.append(two)
+async def test_two_groups_share_a_client(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    one = await environment.join(group="G")
+    two = await join(environment.clients[0], ConsumerSettings("H", (everything("T"),), retries=False))
+    environment.consumers.append(two)
     assert (await one.held[q(0)].receive()).next == (await two.held[q(0)].receive()).next == 1
-    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(environment.cluster.requests[Code.HEART_BEAT][-1].body)
     assert {consumer.group for consumer in beat.consumers} == {"G", "H"}
 
 
@@ -278,13 +284,14 @@ def test_tag_expressions_are_parsed_and_invalid_tags_refused() -> None:
 # --- broadcasting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 2}
+async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
-        scene.groups.append(*[b"x"] * 3, number=number)
+        environment.groups.append(*[b"x"] * 3, number=number)
     stores = [MemoryOffsets(), MemoryOffsets()]
     members = [
-        await scene.join(str(n), model=MessageModel.BROADCASTING, store=store, retries=True) for n, store in enumerate(stores)
+        await environment.join(str(n), model=MessageModel.BROADCASTING, store=store, retries=True)
+        for n, store in enumerate(stores)
     ]
     for member, store in zip(members, stores, strict=True):
         assert set(member.held) == {q(0), q(1)}
@@ -292,98 +299,106 @@ async def test_broadcasting_members_read_everything_and_keep_their_own_offsets(s
             assigned.commit((await assigned.receive()).next)
         await member.held.commit()
         assert store.offsets == {q(0): 3, q(1): 3}
-    assert scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET] == scene.cluster.requests[Code.QUERY_CONSUMER_OFFSET] == []
-    assert {pull.sys_flag & 1 for pull in scene.groups.pulls()} == {0}
-    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
+    assert (
+        environment.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
+        == environment.cluster.requests[Code.QUERY_CONSUMER_OFFSET]
+        == []
+    )
+    assert {pull.sys_flag & 1 for pull in environment.groups.pulls()} == {0}
+    beat = Heartbeat.decode(environment.cluster.requests[Code.HEART_BEAT][-1].body)
     assert beat.consumers[0].message_model == "BROADCASTING"
 
 
-async def test_a_broadcasting_member_continues_from_its_store_or_starts_at_the_end(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 3)
+async def test_a_broadcasting_member_continues_from_its_store_or_starts_at_the_end(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 3)
     store = MemoryOffsets()
     store.offsets[q(0)] = 1
-    known = await scene.assigned(instance="1", model=MessageModel.BROADCASTING, store=store, start=StartOffset.LATEST)
+    known = await environment.assigned(instance="1", model=MessageModel.BROADCASTING, store=store, start=StartOffset.LATEST)
     assert (await known.receive()).first == 1
-    new = await scene.assigned(instance="2", model=MessageModel.BROADCASTING, start=StartOffset.LATEST)
+    new = await environment.assigned(instance="2", model=MessageModel.BROADCASTING, start=StartOffset.LATEST)
     assert new.position == 3
 
 
 # --- requests of brokers --------------------------------------------------------------------------------------------------
 
 
-async def test_a_reset_requested_by_a_broker_is_followed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.groups.append(*[b"x"] * 6)
-    assigned = await scene.assigned()
+async def test_a_reset_requested_by_a_broker_is_followed(
+    environment: ScriptedEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.groups.append(*[b"x"] * 6)
+    assigned = await environment.assigned()
     await assigned.receive()
     header = ResetOffsetHeader("G", "T", -1).encode()
     body = ResetOffsets({q(0): 2, q(7): 1}).encode()
     with caplog.at_level(logging.WARNING):
-        scene.groups.send_request(scene.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY))
-        await until(lambda: scene.groups.committed("G") == 2)
+        environment.groups.send_request(
+            environment.clients[0], Command(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body, flag=ONEWAY)
+        )
+        await until(lambda: environment.groups.committed("G") == 2)
     assert (await assigned.receive()).first == 2
     assert "administrator" in caplog.text
 
 
-async def test_running_info_contains_the_held_queues_and_subscriptions(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 6)
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
-    ask = Command(Code.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader("G", scene.clients[0].client_id).encode(), opaque=9)
-    scene.groups.send_request(scene.clients[0], ask)
-    await until(lambda: [c for c in scene.cluster.requests[0] if c.is_response and c.opaque == 9])
-    (answer,) = (c for c in scene.cluster.requests[0] if c.is_response and c.opaque == 9)
+async def test_running_info_contains_the_held_queues_and_subscriptions(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 6)
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
+    ask = Command(Code.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader("G", environment.clients[0].client_id).encode(), opaque=9)
+    environment.groups.send_request(environment.clients[0], ask)
+    await until(lambda: [c for c in environment.cluster.requests[0] if c.is_response and c.opaque == 9])
+    (answer,) = (c for c in environment.cluster.requests[0] if c.is_response and c.opaque == 9)
     info = RunningInfo.decode(answer.body)
     assert info.queues[assigned.queue]["cachedMsgCount"] == 6
     assert [subscription.topic for subscription in info.subscriptions] == ["T"]
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
 
 
-async def test_a_request_to_consume_a_message_directly_is_declined(scene: Scene) -> None:
-    await scene.assigned()
-    ext = ConsumeDirectlyHeader("G", scene.clients[0].client_id).encode()
-    scene.groups.send_request(scene.clients[0], Command(Code.CONSUME_MESSAGE_DIRECTLY, ext, b"record", opaque=8))
-    await until(lambda: [c for c in scene.cluster.requests[0] if c.is_response])
-    (answer,) = (c for c in scene.cluster.requests[0] if c.is_response)
+async def test_a_request_to_consume_a_message_directly_is_declined(environment: ScriptedEnvironment) -> None:
+    await environment.assigned()
+    ext = ConsumeDirectlyHeader("G", environment.clients[0].client_id).encode()
+    environment.groups.send_request(environment.clients[0], Command(Code.CONSUME_MESSAGE_DIRECTLY, ext, b"record", opaque=8))
+    await until(lambda: [c for c in environment.cluster.requests[0] if c.is_response])
+    (answer,) = (c for c in environment.cluster.requests[0] if c.is_response)
     assert orjson.loads(answer.body)["consumeResult"] == "CR_LATER"
 
 
-async def test_a_running_info_request_for_another_group_is_refused(scene: Scene) -> None:
-    await scene.assigned()
-    ext = RunningInfoHeader("H", scene.clients[0].client_id).encode()
-    scene.groups.send_request(scene.clients[0], Command(Code.GET_CONSUMER_RUNNING_INFO, ext, opaque=8))
-    await until(lambda: [c for c in scene.cluster.requests[1] if c.is_response])
-    (answer,) = (c for c in scene.cluster.requests[1] if c.is_response)
+async def test_a_running_info_request_for_another_group_is_refused(environment: ScriptedEnvironment) -> None:
+    await environment.assigned()
+    ext = RunningInfoHeader("H", environment.clients[0].client_id).encode()
+    environment.groups.send_request(environment.clients[0], Command(Code.GET_CONSUMER_RUNNING_INFO, ext, opaque=8))
+    await until(lambda: [c for c in environment.cluster.requests[1] if c.is_response])
+    (answer,) = (c for c in environment.cluster.requests[1] if c.is_response)
     assert answer.remark is not None
     assert "G" in answer.remark
 
 
-async def test_a_member_change_of_a_group_that_was_left_is_ignored(scene: Scene) -> None:
-    consumer = await scene.join()
-    link = scene.groups.members_link(scene.clients[0])
+async def test_a_member_change_of_a_group_that_was_left_is_ignored(environment: ScriptedEnvironment) -> None:
+    consumer = await environment.join()
+    link = environment.groups.members_link(environment.clients[0])
     await consumer.close()
     link.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}, flag=ONEWAY))
     await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("how", ["unreachable", "without the topic"])
-async def test_consuming_continues_without_name_servers(scene: Scene, how: str) -> None:
+async def test_consuming_continues_without_name_servers(environment: ScriptedEnvironment, how: str) -> None:
     """Pulls, commits and lock requests go to the brokers of the last known route."""
-    scene.groups.append(b"1")
-    consumer = await scene.join(orderly=True)
+    environment.groups.append(b"1")
+    consumer = await environment.join(orderly=True)
     (assigned,) = consumer.held.values()
     await assigned.receive()
     if how == "unreachable":
-        scene.cluster.unreachable.add(NS)
-        scene.cluster.link_to(NS).drop()
+        environment.cluster.unreachable.add(NS)
+        environment.cluster.link_to(NS).drop()
     else:
-        scene.cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = refuses(Status.TOPIC_NOT_EXIST)
-    scene.clients[0].routes.invalidate("T")
+        environment.cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = refuses(Status.TOPIC_NOT_EXIST)
+    environment.clients[0].routes.invalidate("T")
     for number in range(2, 6):
-        await until(lambda: scene.groups.held)
-        scene.groups.append(b"%d" % number)
+        await until(lambda: environment.groups.held)
+        environment.groups.append(b"%d" % number)
         assigned.commit((await asyncio.wait_for(assigned.receive(), PATIENCE_S)).next)
     assert consumer.held.needs_locks
     await consumer.held.renew()
     assert not assigned.revoked
     await assigned.release()
-    assert scene.groups.committed("G") == 5
+    assert environment.groups.committed("G") == 5

@@ -22,9 +22,9 @@ from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, hangs_up, in_turn, refuses, until
-from tests.rocketmq.client.groups import Scene, offset_moved, pull_response, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment, offset_moved, pull_response
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 QUEUE = Queue("T", "broker-a", 0)
 
@@ -36,79 +36,79 @@ def bodies_of(pulled: PulledRecords) -> list[bytes]:
 # --- reading --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_queue_is_read_to_its_end_and_then_has_one_held_pull(scene: Scene) -> None:
-    log = scene.groups.log()
+async def test_a_queue_is_read_to_its_end_and_then_has_one_held_pull(environment: ScriptedEnvironment) -> None:
+    log = environment.groups.log()
     log.append(*[b"%d" % n for n in range(5)])
     log.limit = 3
-    assigned = await scene.assigned()
+    assigned = await environment.assigned()
     first = await assigned.receive()
     assert (first.first, first.next, first.count, bodies_of(first)) == (0, 3, 3, [b"0", b"1", b"2"])
     second = await assigned.receive()
     assert (second.first, second.next, bodies_of(second), assigned.caught_up) == (3, 5, [b"3", b"4"], True)
-    await until(lambda: scene.groups.held)
-    scene.groups.append(b"5")
+    await until(lambda: environment.groups.held)
+    environment.groups.append(b"5")
     third = await assigned.receive()
     assert bodies_of(third) == [b"5"]
-    await until(lambda: scene.groups.held)
-    assert [(p.queue_offset, bool(p.sys_flag & PullFlag.SUSPEND)) for p in scene.groups.pulls()] == [
+    await until(lambda: environment.groups.held)
+    assert [(p.queue_offset, bool(p.sys_flag & PullFlag.SUSPEND)) for p in environment.groups.pulls()] == [
         (0, False), (3, False), (5, True), (6, True),
     ]  # fmt: skip
-    assert scene.groups.max_held == 1
+    assert environment.groups.max_held == 1
 
 
-async def test_an_empty_queue_is_caught_up_at_once(scene: Scene) -> None:
-    assigned = await scene.assigned()
+async def test_an_empty_queue_is_caught_up_at_once(environment: ScriptedEnvironment) -> None:
+    assigned = await environment.assigned()
     await until(lambda: assigned.caught_up)
     assert assigned.take() is None
     assert (assigned.first_offset, assigned.end_offset) == (0, 0)
 
 
-async def test_a_failed_pull_ends_being_caught_up_until_the_next_response(scene: Scene) -> None:
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = lambda *_: None
-    for link in scene.cluster.links_to(A):
+async def test_a_failed_pull_ends_being_caught_up_until_the_next_response(environment: ScriptedEnvironment) -> None:
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = lambda *_: None
+    for link in environment.cluster.links_to(A):
         link.drop()
     await until(lambda: not assigned.caught_up)
-    scene.groups.append(b"x")
-    scene.cluster.on[Code.PULL_MESSAGE] = pull
-    for link in scene.cluster.links_to(A):
+    environment.groups.append(b"x")
+    environment.cluster.on[Code.PULL_MESSAGE] = pull
+    for link in environment.cluster.links_to(A):
         link.drop()
     assert bodies_of(await assigned.receive()) == [b"x"]
     await until(lambda: assigned.caught_up)
 
 
-async def test_the_end_of_a_queue_is_confirmed_by_its_broker(scene: Scene) -> None:
+async def test_the_end_of_a_queue_is_confirmed_by_its_broker(environment: ScriptedEnvironment) -> None:
     ends = iter((0, 1, 1))
-    scene.cluster.on[Code.GET_MAX_OFFSET] = lambda link, request: link.answer(request, ext={"offset": str(next(ends))})
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
+    environment.cluster.on[Code.GET_MAX_OFFSET] = lambda link, request: link.answer(request, ext={"offset": str(next(ends))})
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
     assert await assigned.confirm_caught_up()
     waiting = asyncio.ensure_future(assigned.confirm_caught_up())
-    await until(lambda: len(scene.cluster.requests[Code.GET_MAX_OFFSET]) == 2)
-    scene.groups.append(b"x")
+    await until(lambda: len(environment.cluster.requests[Code.GET_MAX_OFFSET]) == 2)
+    environment.groups.append(b"x")
     assert not await asyncio.wait_for(waiting, PATIENCE_S), "the message is pulled, but not taken"
     await assigned.receive()
     assert await assigned.confirm_caught_up()
-    scene.cluster.on[Code.GET_MAX_OFFSET] = refuses(Status.SYSTEM_ERROR)
+    environment.cluster.on[Code.GET_MAX_OFFSET] = refuses(Status.SYSTEM_ERROR)
     with pytest.raises(ServerRefused):
         await assigned.confirm_caught_up()
 
 
-async def test_a_held_pull_without_messages_is_repeated(scene: Scene) -> None:
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
-    scene.groups.release_held()
-    await until(lambda: scene.groups.held)
-    scene.groups.append(b"x")
+async def test_a_held_pull_without_messages_is_repeated(environment: ScriptedEnvironment) -> None:
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
+    environment.groups.release_held()
+    await until(lambda: environment.groups.held)
+    environment.groups.append(b"x")
     assert bodies_of(await assigned.receive()) == [b"x"]
 
 
 @pytest.mark.parametrize("iterations", range(1, 4))
-async def test_a_change_at_the_begin_of_a_wait_ends_the_wait(scene: Scene, iterations: int) -> None:
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
+async def test_a_change_at_the_begin_of_a_wait_ends_the_wait(environment: ScriptedEnvironment, iterations: int) -> None:
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
     waiting = asyncio.create_task(assigned.wait_for_change(PATIENCE_S))
     for _ in range(iterations):
         await asyncio.sleep(0)
@@ -117,72 +117,74 @@ async def test_a_change_at_the_begin_of_a_wait_ends_the_wait(scene: Scene, itera
     assert waiting.done()
 
 
-async def test_a_pull_contains_its_limit_hold_time_and_subscription_version(scene: Scene) -> None:
-    await scene.assigned(max_msgs=777)
-    await until(lambda: scene.groups.held)
-    header = scene.groups.pulls()[-1]
+async def test_a_pull_contains_its_limit_hold_time_and_subscription_version(environment: ScriptedEnvironment) -> None:
+    await environment.assigned(max_msgs=777)
+    await until(lambda: environment.groups.held)
+    header = environment.groups.pulls()[-1]
     assert (header.suspend_timeout_millis, header.consumer_group) == (pull_request.SUSPEND_MS, "G")
-    assert [one.max_msg_nums for one in scene.groups.pulls()] == [777, MAX_HELD_PULL_MESSAGES], (
+    assert [one.max_msg_nums for one in environment.groups.pulls()] == [777, MAX_HELD_PULL_MESSAGES], (
         "a held pull reserves memory for few messages only"
     )
-    beat = Heartbeat.decode(scene.cluster.requests[Code.HEART_BEAT][-1].body)
+    beat = Heartbeat.decode(environment.cluster.requests[Code.HEART_BEAT][-1].body)
     assert header.sub_version == beat.consumers[0].subscriptions[0].version
 
 
-async def test_the_first_pull_follows_the_heartbeat(scene: Scene) -> None:
-    await scene.assigned()
-    await until(lambda: scene.groups.held)
-    codes = [command.code for command in scene.cluster.requests_to["a:10911"]]
+async def test_the_first_pull_follows_the_heartbeat(environment: ScriptedEnvironment) -> None:
+    await environment.assigned()
+    await until(lambda: environment.groups.held)
+    codes = [command.code for command in environment.cluster.requests_to["a:10911"]]
     assert codes.index(Code.HEART_BEAT) < codes.index(Code.PULL_MESSAGE)
 
 
 # --- filters --------------------------------------------------------------------------------------------------------------
 
 
-async def test_other_tags_with_the_same_hash_are_left_out_by_the_client(scene: Scene) -> None:
+async def test_other_tags_with_the_same_hash_are_left_out_by_the_client(environment: ScriptedEnvironment) -> None:
     # "Aa" and "BB" have the same Java hash: the broker lets both through.
-    scene.groups.append(b"1", tag="Aa")
-    scene.groups.append(b"2", tag="BB")
-    scene.groups.append(b"3")
-    assigned = await scene.assigned(subscriptions=(tagged("T", ["Aa"]),))
+    environment.groups.append(b"1", tag="Aa")
+    environment.groups.append(b"2", tag="BB")
+    environment.groups.append(b"3")
+    assigned = await environment.assigned(subscriptions=(tagged("T", ["Aa"]),))
     pulled = await assigned.receive()
     assert (bodies_of(pulled), pulled.count, pulled.stored, pulled.next) == ([b"1"], 1, 3, 3)
 
 
-async def test_filtered_offsets_are_committed_when_no_message_is_unacknowledged(scene: Scene) -> None:
-    scene.groups.log().records = [b"?"] * 900
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(
+async def test_filtered_offsets_are_committed_when_no_message_is_unacknowledged(environment: ScriptedEnvironment) -> None:
+    environment.groups.log().records = [b"?"] * 900
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(
         pull_response(Status.PULL_RETRY_IMMEDIATELY, 800, 0, 900, "NO_MATCHED_MESSAGE"),
         pull_response(Status.PULL_RETRY_IMMEDIATELY, 900, 0, 900),
         pull,
     )
-    assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
-    await until(lambda: scene.groups.held)
+    assigned = await environment.assigned(subscriptions=(tagged("T", ["a"]),))
+    await until(lambda: environment.groups.held)
     assert assigned.caught_up
     assert assigned.acknowledged == 900
-    assert scene.groups.committed("G") == 900
+    assert environment.groups.committed("G") == 900
 
 
-async def test_filtered_offsets_are_not_committed_before_earlier_unacknowledged_messages(scene: Scene) -> None:
-    scene.groups.append(b"1", tag="a")
-    assigned = await scene.assigned(subscriptions=(tagged("T", ["a"]),))
+async def test_filtered_offsets_are_not_committed_before_earlier_unacknowledged_messages(
+    environment: ScriptedEnvironment,
+) -> None:
+    environment.groups.append(b"1", tag="a")
+    assigned = await environment.assigned(subscriptions=(tagged("T", ["a"]),))
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
-    scene.groups.log().append(b"2")
-    link, request = scene.groups.held.pop()
+    await until(lambda: environment.groups.held)
+    environment.groups.log().append(b"2")
+    link, request = environment.groups.held.pop()
     pull_response(Status.PULL_RETRY_IMMEDIATELY, 2, 0, 2)(link, request)
-    await until(lambda: scene.groups.held)
+    await until(lambda: environment.groups.held)
     assert assigned.acknowledged == 0
     assigned.commit(pulled.next)
     assert assigned.acknowledged == 2
 
 
-async def test_pulls_continue_after_responses_without_progress(scene: Scene) -> None:
-    scene.groups.append(b"1")
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[pull_response(Status.PULL_RETRY_IMMEDIATELY, 0, 0, 1)] * 3, pull)
-    assigned = await scene.assigned()
+async def test_pulls_continue_after_responses_without_progress(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1")
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(*[pull_response(Status.PULL_RETRY_IMMEDIATELY, 0, 0, 1)] * 3, pull)
+    assigned = await environment.assigned()
     assert bodies_of(await assigned.receive()) == [b"1"]
 
 
@@ -202,85 +204,87 @@ def test_messages_of_an_inner_batch_before_the_offset_are_left_out() -> None:
 # --- resets and gaps ------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_deleted_before_they_were_read_are_a_gap(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    scene.groups.offsets["G", QUEUE] = 3
-    scene.groups.log().first = 7
-    assigned = await scene.assigned()
+async def test_messages_deleted_before_they_were_read_are_a_gap(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    environment.groups.offsets["G", QUEUE] = 3
+    environment.groups.log().first = 7
+    assigned = await environment.assigned()
     with pytest.raises(GapError, match="offsets 3 to 6 are lost") as gap:
         await assigned.receive()
     assert not assigned.revoked
     assert gap.value.resume == (7,)
     await assigned.seek(7)
     assert (await assigned.receive()).first == 7
-    await until(lambda: scene.groups.committed("G") == 7)
+    await until(lambda: environment.groups.committed("G") == 7)
 
 
-async def test_messages_before_a_gap_are_delivered_first(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 2)
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
-    link, request = scene.groups.held.pop()
-    scene.groups.log().append(*[b"y"] * 8)
+async def test_messages_before_a_gap_are_delivered_first(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 2)
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
+    link, request = environment.groups.held.pop()
+    environment.groups.log().append(*[b"y"] * 8)
     offset_moved(9, 9, 10, "OFFSET_TOO_SMALL")(link, request)
-    await until(lambda: not scene.groups.held)
+    await until(lambda: not environment.groups.held)
     assert (await assigned.receive()).next == 2
     with pytest.raises(GapError):
         await assigned.receive()
     assigned.commit(2)
     await assigned.release()
-    assert scene.groups.committed("G") == 2
+    assert environment.groups.committed("G") == 2
 
 
-async def test_an_offset_beyond_the_end_is_a_gap(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    scene.groups.offsets["G", QUEUE] = 5
-    assigned = await scene.assigned()
+async def test_an_offset_beyond_the_end_is_a_gap(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    environment.groups.offsets["G", QUEUE] = 5
+    assigned = await environment.assigned()
     with pytest.raises(GapError, match="created again") as gap:
         await assigned.receive()
     assert gap.value.resume is None
 
 
-async def test_a_chosen_start_offset_that_is_deleted_meanwhile_is_no_gap(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(offset_moved(4, 4, 10, "OFFSET_TOO_SMALL"), pull)
-    assigned = await scene.assigned()
+async def test_a_chosen_start_offset_that_is_deleted_meanwhile_is_no_gap(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(offset_moved(4, 4, 10, "OFFSET_TOO_SMALL"), pull)
+    assigned = await environment.assigned()
     assert (await assigned.receive()).first == 4
 
 
-async def test_a_reset_at_the_broker_is_followed_and_committed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    assigned = await scene.assigned()
+async def test_a_reset_at_the_broker_is_followed_and_committed(
+    environment: ScriptedEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    assigned = await environment.assigned()
     pulled = await assigned.receive()
     assigned.commit(pulled.next)
-    await until(lambda: scene.groups.held)
-    scene.groups.resets["G", QUEUE] = 4
+    await until(lambda: environment.groups.held)
+    environment.groups.resets["G", QUEUE] = 4
     with caplog.at_level(logging.WARNING):
-        scene.groups.release_held()
+        environment.groups.release_held()
         again = await assigned.receive()
-    assert (again.first, again.next, scene.groups.committed("G")) == (4, 10, 4)
+    assert (again.first, again.next, environment.groups.committed("G")) == (4, 10, 4)
     assert "continuing at offset 4 instead of 10" in caplog.text
     assigned.commit(pulled.next)
     assert assigned.acknowledged == 10  # the messages were delivered again meanwhile
 
 
-async def test_a_hole_in_the_pulled_messages_is_a_gap(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    scene.groups.offsets["G", QUEUE] = 1
-    scene.groups.log().compacted = {1, 2}
-    assigned = await scene.assigned()
+async def test_a_hole_in_the_pulled_messages_is_a_gap(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    environment.groups.offsets["G", QUEUE] = 1
+    environment.groups.log().compacted = {1, 2}
+    assigned = await environment.assigned()
     with pytest.raises(GapError, match="offsets 1 to 2"):
         await assigned.receive()
 
 
-async def test_holes_in_a_compacted_topic_are_no_gaps(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    scene.groups.offsets["G", QUEUE] = 1
-    scene.groups.log().compacted = {1, 2}
+async def test_holes_in_a_compacted_topic_are_no_gaps(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    environment.groups.offsets["G", QUEUE] = 1
+    environment.groups.log().compacted = {1, 2}
     config = TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}).encode()
-    scene.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
-    assigned = await scene.assigned()
+    environment.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
+    assigned = await environment.assigned()
     pulled = await assigned.receive()
     assert (pulled.first, pulled.next, pulled.count) == (1, 4, 1)
 
@@ -289,63 +293,65 @@ async def test_holes_in_a_compacted_topic_are_no_gaps(scene: Scene) -> None:
     ("code", "remark"),
     [(Status.PULL_NOT_FOUND, pull_request.FOUND_NULL), (Status.PULL_RETRY_IMMEDIATELY, pull_request.REMOVING)],
 )
-async def test_unreadable_messages_are_a_gap_after_some_retries(scene: Scene, code: int, remark: str) -> None:
-    scene.groups.append(*[b"x"] * 9)
-    scene.groups.offsets["G", QUEUE] = 2
-    scene.cluster.on[Code.PULL_MESSAGE] = pull_response(code, 6, 0, 9, remark)
-    assigned = await scene.assigned()
+async def test_unreadable_messages_are_a_gap_after_some_retries(environment: ScriptedEnvironment, code: int, remark: str) -> None:
+    environment.groups.append(*[b"x"] * 9)
+    environment.groups.offsets["G", QUEUE] = 2
+    environment.cluster.on[Code.PULL_MESSAGE] = pull_response(code, 6, 0, 9, remark)
+    assigned = await environment.assigned()
     with pytest.raises(GapError, match=remark):
         await assigned.receive()
-    assert [pull.queue_offset for pull in scene.groups.pulls()] == [2] * (MAX_UNREADABLE_RESPONSES + 1)
+    assert [pull.queue_offset for pull in environment.groups.pulls()] == [2] * (MAX_UNREADABLE_RESPONSES + 1)
 
 
 # --- refusals and lost connections ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [Status.SYSTEM_BUSY, Status.FLOW_CONTROL, Status.SYSTEM_ERROR, Status.TOPIC_NOT_EXIST])
-async def test_a_pull_is_repeated_after_a_temporary_refusal(scene: Scene, code: int) -> None:
-    scene.groups.append(b"1")
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(*[refuses(code)] * 2, pull)
-    assigned = await scene.assigned()
+async def test_a_pull_is_repeated_after_a_temporary_refusal(environment: ScriptedEnvironment, code: int) -> None:
+    environment.groups.append(b"1")
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(*[refuses(code)] * 2, pull)
+    assigned = await environment.assigned()
     assert bodies_of(await assigned.receive()) == [b"1"]
 
 
 @pytest.mark.parametrize("code", [24, 25, 27, 28])
-async def test_a_heartbeat_follows_a_pull_refused_for_an_unknown_subscription(scene: Scene, code: int) -> None:
-    scene.groups.append(b"1")
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(refuses(code), pull)
-    assigned = await scene.assigned()
+async def test_a_heartbeat_follows_a_pull_refused_for_an_unknown_subscription(
+    environment: ScriptedEnvironment, code: int
+) -> None:
+    environment.groups.append(b"1")
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(refuses(code), pull)
+    assigned = await environment.assigned()
     await assigned.receive()
-    codes = [command.code for command in scene.cluster.requests_to["a:10911"]]
+    codes = [command.code for command in environment.cluster.requests_to["a:10911"]]
     refused_at = codes.index(Code.PULL_MESSAGE)
     assert Code.HEART_BEAT in codes[refused_at : codes.index(Code.PULL_MESSAGE, refused_at + 1)]
 
 
 @pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.SUBSCRIPTION_GROUP_NOT_EXIST, Status.SUBSCRIPTION_PARSE_FAILED])
-async def test_a_permanent_refusal_of_a_pull_is_fatal(scene: Scene, code: int) -> None:
-    scene.cluster.on[Code.PULL_MESSAGE] = refuses(code)
-    assigned = await scene.assigned()
+async def test_a_permanent_refusal_of_a_pull_is_fatal(environment: ScriptedEnvironment, code: int) -> None:
+    environment.cluster.on[Code.PULL_MESSAGE] = refuses(code)
+    assigned = await environment.assigned()
     with pytest.raises(ServerRefused) as caught:
         await assigned.receive()
     assert (caught.value.code, caught.value.failure) == (code, Failure.FATAL)
 
 
-async def test_pulls_continue_after_lost_connections(scene: Scene) -> None:
-    scene.groups.append(b"1")
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(hangs_up, hangs_up, pull)
-    assigned = await scene.assigned()
+async def test_pulls_continue_after_lost_connections(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"1")
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(hangs_up, hangs_up, pull)
+    assigned = await environment.assigned()
     assert bodies_of(await assigned.receive()) == [b"1"]
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x10" + bytes(12), bytes(200)])
-async def test_a_damaged_pull_response_is_requested_again(scene: Scene, body: bytes) -> None:
-    scene.groups.append(b"1")
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(pull_response(Status.SUCCESS, 1, 0, 1, body=body), pull)
-    assigned = await scene.assigned()
+async def test_a_damaged_pull_response_is_requested_again(environment: ScriptedEnvironment, body: bytes) -> None:
+    environment.groups.append(b"1")
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(pull_response(Status.SUCCESS, 1, 0, 1, body=body), pull)
+    assigned = await environment.assigned()
     assert bodies_of(await assigned.receive()) == [b"1"]
 
 
@@ -358,82 +364,82 @@ def test_the_error_of_a_torn_record_names_its_number() -> None:
 # --- committing -----------------------------------------------------------------------------------------------------------
 
 
-async def test_commits_are_sent_with_pulls_and_never_go_back(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    scene.groups.log().limit = 2
-    assigned = await scene.assigned()
+async def test_commits_are_sent_with_pulls_and_never_go_back(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    environment.groups.log().limit = 2
+    assigned = await environment.assigned()
     one, two = await assigned.receive(), await assigned.receive()
     assigned.commit(two.next)
     assigned.commit(one.next)
     assert assigned.acknowledged == 4
-    scene.groups.append(b"x")
+    environment.groups.append(b"x")
     await assigned.receive()
-    await until(lambda: scene.groups.committed("G") == 4)
+    await until(lambda: environment.groups.committed("G") == 4)
 
 
-async def test_undelivered_messages_cannot_be_committed(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
+async def test_undelivered_messages_cannot_be_committed(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
     assigned.commit(4)
     assert assigned.acknowledged == 0
 
 
-async def test_the_commit_timer_sends_each_offset_once(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    consumer = await scene.join()
+async def test_the_commit_timer_sends_each_offset_once(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    consumer = await environment.join()
     (assigned,) = consumer.held.values()
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
+    await until(lambda: environment.groups.held)
     assigned.commit(pulled.next)
     await consumer.held.commit()
     await consumer.held.commit()
-    await until(lambda: scene.groups.committed("G") == 4)
-    updates = scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
+    await until(lambda: environment.groups.committed("G") == 4)
+    updates = environment.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
     assert [(command.is_oneway, command.ext["commitOffset"]) for command in updates] == [(True, "4")]
 
 
-async def test_a_release_waits_for_the_response_to_its_commit(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    assigned = await scene.assigned()
+async def test_a_release_waits_for_the_response_to_its_commit(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    assigned = await environment.assigned()
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
+    await until(lambda: environment.groups.held)
     assigned.commit(pulled.next)
     await assigned.release()
-    (update,) = scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
+    (update,) = environment.cluster.requests[Code.UPDATE_CONSUMER_OFFSET]
     assert not update.is_oneway
-    assert (assigned.revoked, scene.groups.committed("G")) == (True, 4)
+    assert (assigned.revoked, environment.groups.committed("G")) == (True, 4)
     with pytest.raises(LaneRevoked):
         await assigned.receive()
     assigned.commit(4)
 
 
-async def test_a_release_without_progress_commits_nothing(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 4)
-    scene.groups.offsets["G", QUEUE] = 2
-    assigned = await scene.assigned()
+async def test_a_release_without_progress_commits_nothing(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 4)
+    environment.groups.offsets["G", QUEUE] = 2
+    assigned = await environment.assigned()
     await assigned.receive()
     await assigned.release()
-    assert scene.cluster.requests[Code.UPDATE_CONSUMER_OFFSET] == []
+    assert environment.cluster.requests[Code.UPDATE_CONSUMER_OFFSET] == []
 
 
 # --- seeking --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_seek_backwards_is_committed_and_redelivers(scene: Scene) -> None:
-    scene.groups.append(*[b"%d" % n for n in range(4)])
-    assigned = await scene.assigned()
+async def test_a_seek_backwards_is_committed_and_redelivers(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"%d" % n for n in range(4)])
+    assigned = await environment.assigned()
     pulled = await assigned.receive()
     assigned.commit(pulled.next)
     await assigned.seek(1)
-    assert (assigned.acknowledged, scene.groups.committed("G")) == (1, 1)
+    assert (assigned.acknowledged, environment.groups.committed("G")) == (1, 1)
     assert bodies_of(await assigned.receive()) == [b"1", b"2", b"3"]
 
 
-async def test_a_seek_to_an_unacknowledged_offset_keeps_the_committed_offset(scene: Scene) -> None:
-    scene.groups.append(*[b"%d" % n for n in range(4)])
-    scene.groups.log().limit = 2
-    assigned = await scene.assigned()
+async def test_a_seek_to_an_unacknowledged_offset_keeps_the_committed_offset(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"%d" % n for n in range(4)])
+    environment.groups.log().limit = 2
+    assigned = await environment.assigned()
     one, two = await assigned.receive(), await assigned.receive()
     assert (one.next, two.next) == (2, 4)
     await assigned.seek(2)
@@ -445,10 +451,10 @@ async def test_a_seek_to_an_unacknowledged_offset_keeps_the_committed_offset(sce
     assert assigned.acknowledged == 4
 
 
-async def test_a_seek_drops_waiting_messages_and_the_pull_in_flight(scene: Scene) -> None:
-    scene.groups.append(*[b"%d" % n for n in range(4)])
-    assigned = await scene.assigned()
-    await until(lambda: scene.groups.held)
+async def test_a_seek_drops_waiting_messages_and_the_pull_in_flight(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"%d" % n for n in range(4)])
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
     await assigned.seek(3)
     assert bodies_of(await assigned.receive()) == [b"3"]
     assert assigned.held_bytes == 0
@@ -463,13 +469,13 @@ async def _take_later(assigned: object) -> object:
 # --- memory ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_memory_is_bounded_over_all_queues_while_reading_continues(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 4}
+async def test_memory_is_bounded_over_all_queues_while_reading_continues(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 4}
     for number in range(4):
-        log = scene.groups.log(number=number)
+        log = environment.groups.log(number=number)
         log.append(*[bytes(1000)] * 200)
         log.limit = 10
-    consumer = await scene.join(max_bytes=100_000)
+    consumer = await environment.join(max_bytes=100_000)
     response_bytes = 10 * 1100
     await until(lambda: consumer.budget.held > 100_000 - 2 * response_bytes)  # no message has been taken yet
     max_held, read = 0, 0
@@ -485,13 +491,13 @@ async def test_memory_is_bounded_over_all_queues_while_reading_continues(scene: 
     assert consumer.budget.requested <= 100_000 // 4, "held pulls reserve only a small part of the limit"
 
 
-async def test_a_queue_without_a_reader_does_not_starve_the_others(scene: Scene) -> None:
-    scene.cluster.topics["T"] = {"broker-a": 2}
+async def test_a_queue_without_a_reader_does_not_starve_the_others(environment: ScriptedEnvironment) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 2}
     for number in range(2):
-        log = scene.groups.log(number=number)
+        log = environment.groups.log(number=number)
         log.append(*[bytes(1000)] * 100)
         log.limit = 5
-    consumer = await scene.join(max_bytes=40_000)
+    consumer = await environment.join(max_bytes=40_000)
     assigned = consumer.held[Queue("T", "broker-a", 1)]
     read = 0
     while read < 100:
@@ -501,65 +507,67 @@ async def test_a_queue_without_a_reader_does_not_starve_the_others(scene: Scene)
 # --- readers --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reader_leaves_no_trace_of_a_group(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 3, tag="a")
-    assigned = await scene.assigned(group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), subscriptions=(tagged("T", ["a"]),))
+async def test_a_reader_leaves_no_trace_of_a_group(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 3, tag="a")
+    assigned = await environment.assigned(
+        group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), subscriptions=(tagged("T", ["a"]),)
+    )
     pulled = await assigned.receive()
     assigned.commit(pulled.next)
-    await until(lambda: scene.groups.held)
-    header = scene.groups.pulls()[-1]
+    await until(lambda: environment.groups.held)
+    header = environment.groups.pulls()[-1]
     assert header.sys_flag == PullFlag.SUBSCRIPTION | PullFlag.LITE | PullFlag.SUSPEND
     assert (header.consumer_group, header.subscription, header.expression_type) == ("TOOLS_CONSUMER", "a", "TAG")
     await assigned.release()
-    codes = set(scene.cluster.requests)
+    codes = set(environment.cluster.requests)
     assert not codes & {Code.HEART_BEAT, Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET, Code.UNREGISTER_CLIENT}
 
 
-async def test_a_reader_with_a_group_continues_at_the_groups_offset(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 3)
-    scene.groups.offsets["G", QUEUE] = 2
-    assigned = await scene.assigned(model=MessageModel.ASSIGNED, queues=(QUEUE,))
+async def test_a_reader_with_a_group_continues_at_the_groups_offset(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 3)
+    environment.groups.offsets["G", QUEUE] = 2
+    assigned = await environment.assigned(model=MessageModel.ASSIGNED, queues=(QUEUE,))
     pulled = await assigned.receive()
     assert pulled.first == 2
     assigned.commit(3)
     await assigned.release()
-    assert scene.groups.committed("G") == 3
-    assert scene.cluster.requests[Code.HEART_BEAT] == []
+    assert environment.groups.committed("G") == 3
+    assert environment.cluster.requests[Code.HEART_BEAT] == []
 
 
-async def test_a_reader_starts_at_its_given_offset_and_a_deleted_one_is_a_gap(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 9)
-    scene.groups.log().first = 4
+async def test_a_reader_starts_at_its_given_offset_and_a_deleted_one_is_a_gap(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 9)
+    environment.groups.log().first = 4
     settings = {"group": "", "model": MessageModel.ASSIGNED, "queues": (QUEUE,)}
-    assigned = await scene.assigned(instance="1", offsets={QUEUE: 6}, **settings)
+    assigned = await environment.assigned(instance="1", offsets={QUEUE: 6}, **settings)
     assert (await assigned.receive()).first == 6
-    lost = await scene.assigned(instance="2", offsets={QUEUE: 1}, **settings)
+    lost = await environment.assigned(instance="2", offsets={QUEUE: 1}, **settings)
     with pytest.raises(GapError):
         await lost.receive()
 
 
-async def test_a_broker_without_lite_pulls_gets_ordinary_pulls(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    scene.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
-    assigned = await scene.assigned(group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
+async def test_a_broker_without_lite_pulls_gets_ordinary_pulls(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    environment.cluster.on[Code.LITE_PULL_MESSAGE] = refuses(Status.REQUEST_CODE_NOT_SUPPORTED)
+    assigned = await environment.assigned(group="", model=MessageModel.ASSIGNED, queues=(QUEUE,), start=StartOffset.EARLIEST)
     assert bodies_of(await assigned.receive()) == [b"x"]
-    await until(lambda: scene.groups.held)
-    assert len(scene.cluster.requests[Code.LITE_PULL_MESSAGE]) == 1
+    await until(lambda: environment.groups.held)
+    assert len(environment.cluster.requests[Code.LITE_PULL_MESSAGE]) == 1
 
 
-async def test_without_a_master_the_slave_is_read_but_gets_no_commits(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    scene.groups.offsets["G", QUEUE] = 0
-    assigned = await scene.assigned()
+async def test_without_a_master_the_slave_is_read_but_gets_no_commits(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    environment.groups.offsets["G", QUEUE] = 0
+    assigned = await environment.assigned()
     await assigned.receive()
-    await until(lambda: scene.groups.held)
-    scene.cluster.brokers["broker-a"] = {1: "a:10911"}
-    client = scene.clients[0]
+    await until(lambda: environment.groups.held)
+    environment.cluster.brokers["broker-a"] = {1: "a:10911"}
+    client = environment.clients[0]
     await client.routes.get("T", fresh=True)
-    scene.groups.append(b"y")
+    environment.groups.append(b"y")
     await assigned.receive()
-    await until(lambda: scene.groups.held)
-    assert not scene.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
+    await until(lambda: environment.groups.held)
+    assert not environment.groups.pulls()[-1].sys_flag & PullFlag.COMMIT_OFFSET
 
 
 def test_pulled_records_are_cut_at_an_offset_even_inside_an_inner_batch() -> None:

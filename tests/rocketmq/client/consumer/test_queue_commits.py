@@ -12,20 +12,20 @@ from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.pull import PullFlag, PullHeader
 from tests.rocketmq.client.broker import Link, until
-from tests.rocketmq.client.groups import Scene, first_stream, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment, first_stream
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 QUEUE = Queue("T", "broker-a", 0)
 
 
 @pytest.mark.parametrize("how", ["release", "revoke", "seek"])
-async def test_a_pull_in_flight_does_not_undo_the_last_commit(scene: Scene, how: str) -> None:
+async def test_a_pull_in_flight_does_not_undo_the_last_commit(environment: ScriptedEnvironment, how: str) -> None:
     """Brokers process the requests of a connection in parallel, so the commit of the pull may be stored last."""
-    groups = scene.groups
+    groups = environment.groups
     groups.append(*[b"x"] * 9)
     groups.log().limit = 3
-    pull, slow = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+    pull, slow = environment.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
 
     def delay_third_pull(link: Link, request: Command) -> None:
         header = PullHeader.decode(request.ext)
@@ -34,8 +34,8 @@ async def test_a_pull_in_flight_does_not_undo_the_last_commit(scene: Scene, how:
         else:
             pull(link, request)
 
-    scene.cluster.on[Code.PULL_MESSAGE] = delay_third_pull
-    assigned = await scene.assigned()
+    environment.cluster.on[Code.PULL_MESSAGE] = delay_third_pull
+    assigned = await environment.assigned()
     pulled = [await assigned.receive(), await assigned.receive()]
     await until(lambda: slow)
     assigned.commit(pulled[-1].next)
@@ -47,28 +47,32 @@ async def test_a_pull_in_flight_does_not_undo_the_last_commit(scene: Scene, how:
     assert groups.committed("G") == (8 if how == "seek" else 6)
 
 
-async def test_a_release_does_not_wait_for_an_unanswered_pull(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_release_does_not_wait_for_an_unanswered_pull(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue_commits, "MAX_WAIT_S", 0.01)
-    scene.groups.append(*[b"x"] * 4)
-    scene.groups.log().limit = 2
-    pull = scene.cluster.on[Code.PULL_MESSAGE]
-    scene.cluster.on[Code.PULL_MESSAGE] = lambda link, request: None if request.ext["queueOffset"] == "2" else pull(link, request)
-    assigned = await scene.assigned()
+    environment.groups.append(*[b"x"] * 4)
+    environment.groups.log().limit = 2
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = lambda link, request: (
+        None if request.ext["queueOffset"] == "2" else pull(link, request)
+    )
+    assigned = await environment.assigned()
     assigned.commit((await assigned.receive()).next)
     await assigned.release()
-    assert scene.groups.committed("G") == 2
+    assert environment.groups.committed("G") == 2
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "released"])
 @pytest.mark.parametrize("by", ["a commit", "a request"])
 async def test_a_gap_is_raised_once_until_the_group_gets_another_offset(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch, by: str, *, is_kept: bool
 ) -> None:
     monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
-    groups = scene.groups
+    groups = environment.groups
     groups.append(*[b"x"] * 9)
     groups.log().first, groups.offsets["G", QUEUE] = 7, 3
-    consumer = await scene.join()
+    consumer = await environment.join()
     assigned = await first_stream(consumer)
     with pytest.raises(GapError):
         await assigned.receive()
@@ -91,15 +95,15 @@ async def test_a_gap_is_raised_once_until_the_group_gets_another_offset(
 
 
 async def test_a_pending_commit_is_not_taken_for_a_reset_of_a_queue_at_a_gap(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker still has the old offset while our commit is in flight; this difference must not release the queue."""
     monkeypatch.setattr(pull_consumer, "REBALANCE_INTERVAL_S", 0.02)
-    groups = scene.groups
+    groups = environment.groups
     groups.append(*[b"x"] * 9)
     groups.log().limit, groups.offsets["G", QUEUE] = 3, 0
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda *_: None
-    consumer = await scene.join()
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda *_: None
+    consumer = await environment.join()
     assigned = await first_stream(consumer)
     pulled = await assigned.receive()
     groups.log().first = 9
@@ -112,16 +116,16 @@ async def test_a_pending_commit_is_not_taken_for_a_reset_of_a_queue_at_a_gap(
 
 
 @pytest.mark.parametrize("again", ["rewind", "twice"])
-async def test_a_reset_is_followed_although_a_message_is_rejected_meanwhile(scene: Scene, again: str) -> None:
+async def test_a_reset_is_followed_although_a_message_is_rejected_meanwhile(environment: ScriptedEnvironment, again: str) -> None:
     """A broker reports a reset once, in the response to the next pull, even if that was sent before the rejection."""
-    scene.groups.append(*[b"x"] * 10)
-    assigned = await scene.assigned()
+    environment.groups.append(*[b"x"] * 10)
+    assigned = await environment.assigned()
     pulled = await assigned.receive()
-    await until(lambda: scene.groups.held)
-    scene.groups.resets["G", QUEUE] = 2
-    scene.groups.release_held()
+    await until(lambda: environment.groups.held)
+    environment.groups.resets["G", QUEUE] = 2
+    environment.groups.release_held()
     for _ in range(1 + (again == "twice")):
         assert assigned.rewind(pulled.first)
     assert (await assigned.receive()).first in (0, 2)
     await until(lambda: assigned.state.acknowledged == 2)
-    assert scene.groups.committed("G") == 2
+    assert environment.groups.committed("G") == 2

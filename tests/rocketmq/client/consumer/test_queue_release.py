@@ -17,23 +17,23 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, Link, in_turn, silent, until
-from tests.rocketmq.client.groups import Scene, pull_response, scene
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment, pull_response
 
-__all__ = ["scene"]
+__all__ = ["environment"]
 
 QUEUE = Queue("T", "broker-a", 0)
 
 
 @pytest.mark.parametrize("begun_by", ["revoke", "release"])
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_close_waits_for_a_release_in_progress(scene: Scene, begun_by: str, orderly: bool) -> None:
+async def test_close_waits_for_a_release_in_progress(environment: ScriptedEnvironment, begun_by: str, orderly: bool) -> None:
     """In a rolling update, a queue on its way to a new member is committed and unlocked, even if this member leaves meanwhile."""
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join(orderly=orderly)
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join(orderly=orderly)
     assigned = consumer.held[QUEUE]
     assigned.commit((await assigned.receive()).next)
-    update, late = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET], list[tuple[Link, Command]]()
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
+    update, late = environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET], list[tuple[Link, Command]]()
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
     giving = asyncio.ensure_future(getattr(assigned, begun_by)())
     await until(lambda: late)
     giving.cancel()  # as the rebalance task is cancelled when its consumer closes
@@ -42,49 +42,49 @@ async def test_close_waits_for_a_release_in_progress(scene: Scene, begun_by: str
     assert not closing.done()
     update(*late[0])
     await closing
-    assert scene.groups.committed("G") == 10
-    assert scene.groups.locks == {}
+    assert environment.groups.committed("G") == 10
+    assert environment.groups.locks == {}
     assert len(late) == 1, "the offset is committed once"
 
 
-async def test_a_queue_is_assigned_again_after_its_release_was_cancelled(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join()
+async def test_a_queue_is_assigned_again_after_its_release_was_cancelled(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join()
     assigned = consumer.held[QUEUE]
     assigned.commit((await assigned.receive()).next)
-    update, late = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET], list[tuple[Link, Command]]()
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
+    update, late = environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET], list[tuple[Link, Command]]()
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = lambda link, request: late.append((link, request))
     releasing = asyncio.ensure_future(assigned.release())
     await until(lambda: late)
     releasing.cancel()
     update(*late[0])
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
     assert consumer.held[QUEUE].position == 10
 
 
-async def test_concurrent_calls_of_close_wait_for_the_same_task(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join()
+async def test_concurrent_calls_of_close_wait_for_the_same_task(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join()
     assigned = consumer.held[QUEUE]
     assigned.commit((await assigned.receive()).next)
     first = asyncio.ensure_future(consumer.close())
     await asyncio.sleep(0)
     first.cancel()
     await consumer.close()
-    assert scene.groups.committed("G") == 10
-    assert scene.groups.members["G"] == {}
+    assert environment.groups.committed("G") == 10
+    assert environment.groups.members["G"] == {}
 
 
-async def test_close_ends_at_its_deadline_if_no_broker_responds(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join(orderly=True)
+async def test_close_ends_at_its_deadline_if_no_broker_responds(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await assigned.receive()
     revoking = asyncio.ensure_future(assigned.revoke())  # waits for acknowledgements
     await until(lambda: assigned.revoked)
     for code in (Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ, Code.UNREGISTER_CLIENT):
-        scene.cluster.on[code] = silent
+        environment.cluster.on[code] = silent
     async with asyncio.timeout(4):  # close ends before the timeout of any single request
         await consumer.close(asyncio.get_running_loop().time() + 0.05)
     assert consumer.held == {}
@@ -92,16 +92,16 @@ async def test_close_ends_at_its_deadline_if_no_broker_responds(scene: Scene) ->
 
 
 @pytest.mark.parametrize("iterations", range(5))
-async def test_a_deadline_at_the_end_of_settling_is_obeyed(scene: Scene, iterations: int) -> None:
+async def test_a_deadline_at_the_end_of_settling_is_obeyed(environment: ScriptedEnvironment, iterations: int) -> None:
     """On a busy machine, the end of settling and the deadline are due in the same iteration of the event loop."""
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join(orderly=True)
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await assigned.receive()
     revoking = asyncio.ensure_future(assigned.revoke())
     await until(lambda: assigned.revoked)
     for code in (Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ):
-        scene.cluster.on[code] = silent
+        environment.cluster.on[code] = silent
     release = assigned._release
     release.stop_settling()
     for _ in range(iterations):
@@ -113,14 +113,14 @@ async def test_a_deadline_at_the_end_of_settling_is_obeyed(scene: Scene, iterati
     await asyncio.gather(revoking, return_exceptions=True)
 
 
-async def test_the_deadline_of_one_waiter_does_not_cancel_a_release_for_the_others(scene: Scene) -> None:
+async def test_the_deadline_of_one_waiter_does_not_cancel_a_release_for_the_others(environment: ScriptedEnvironment) -> None:
     """The rebalance task also waits for the release: it continues, and takes the queue again."""
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join()
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join()
     assigned = consumer.held[QUEUE]
     assigned.commit((await assigned.receive()).next)
-    update = scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET]
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = silent
+    update = environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET]
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = silent
     assignment = consumer._assignment
     own_queues = assignment.own_queues
     assignment.own_queues = AsyncMock(return_value=([], True))  # type: ignore[method-assign]
@@ -128,15 +128,15 @@ async def test_the_deadline_of_one_waiter_does_not_cancel_a_release_for_the_othe
     await until(lambda: assigned.revoked)
     assignment.own_queues = own_queues  # type: ignore[method-assign]
     await assigned.release(asyncio.get_running_loop().time() + 0.05)
-    scene.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
+    environment.cluster.on[Code.UPDATE_CONSUMER_OFFSET] = update
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
 
 
-async def test_undelivered_pulls_are_not_committed_when_a_locked_queue_is_revoked(scene: Scene) -> None:
+async def test_undelivered_pulls_are_not_committed_when_a_locked_queue_is_revoked(environment: ScriptedEnvironment) -> None:
     """Two pull responses have arrived and one was delivered: acknowledging it must not commit the other."""
-    scene.groups.append(*[b"x"] * 6)
-    scene.groups.log().limit = 3
-    consumer = await scene.join(orderly=True)
+    environment.groups.append(*[b"x"] * 6)
+    environment.groups.log().limit = 3
+    consumer = await environment.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await until(lambda: assigned.position == 6)
     pulled = await assigned.receive()
@@ -144,59 +144,63 @@ async def test_undelivered_pulls_are_not_committed_when_a_locked_queue_is_revoke
     await until(lambda: assigned.revoked)
     assigned.commit(pulled.next)
     await revoking
-    assert scene.groups.committed("G") == 3
+    assert environment.groups.committed("G") == 3
 
 
 @pytest.mark.parametrize("by", ["revoke", "release"])
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_reset_reported_during_a_release_is_committed_last(scene: Scene, by: str, orderly: bool) -> None:
+async def test_a_reset_reported_during_a_release_is_committed_last(
+    environment: ScriptedEnvironment, by: str, orderly: bool
+) -> None:
     """A broker reports a reset once: in the response to the last pull, which is awaited because the pull carries a commit."""
-    scene.groups.append(*[b"x"] * 10)
-    scene.groups.log().limit = 5
-    pull, last = scene.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
-    scene.cluster.on[Code.PULL_MESSAGE] = in_turn(pull, lambda link, request: last.append((link, request)))
-    consumer = await scene.join(orderly=orderly)
+    environment.groups.append(*[b"x"] * 10)
+    environment.groups.log().limit = 5
+    pull, last = environment.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(pull, lambda link, request: last.append((link, request)))
+    consumer = await environment.join(orderly=orderly)
     assigned = consumer.held[QUEUE]
     await assigned.receive()
     await until(lambda: last)
     assigned.commit(4)
     giving = asyncio.ensure_future(getattr(assigned, by)())
     await until(lambda: assigned.revoked)
-    scene.groups.offsets["G", QUEUE] = scene.groups.resets["G", QUEUE] = 2
-    scene.cluster.on[Code.PULL_MESSAGE] = pull
+    environment.groups.offsets["G", QUEUE] = environment.groups.resets["G", QUEUE] = 2
+    environment.cluster.on[Code.PULL_MESSAGE] = pull
     pull(*last[0])
     await giving
-    assert scene.groups.committed("G") == 2
+    assert environment.groups.committed("G") == 2
     await until(lambda: consumer.held.get(QUEUE) not in (None, assigned))
     assert (await consumer.held[QUEUE].receive()).first == 2
 
 
 @pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize("by", ["revoke", "release"])
-async def test_a_reset_reported_after_the_last_commit_is_committed_too(scene: Scene, by: str, code: int) -> None:
+async def test_a_reset_reported_after_the_last_commit_is_committed_too(
+    environment: ScriptedEnvironment, by: str, code: int
+) -> None:
     """A 4.x broker does not store a reset offset itself: the member commits it, even after a commit of another offset."""
-    scene.groups.append(*[b"x"] * 10)
-    consumer = await scene.join(orderly=True)
+    environment.groups.append(*[b"x"] * 10)
+    consumer = await environment.join(orderly=True)
     assigned = consumer.held[QUEUE]
     assigned.commit((await assigned.receive()).next)
-    answer, late = scene.cluster.on[code], list[tuple[Link, Command]]()
-    scene.cluster.on[code] = lambda link, request: late.append((link, request))
+    answer, late = environment.cluster.on[code], list[tuple[Link, Command]]()
+    environment.cluster.on[code] = lambda link, request: late.append((link, request))
     giving = asyncio.ensure_future(getattr(assigned, by)())
     await until(lambda: late)
     await assigned.reset(2, "an administrator has reset the group")
-    scene.cluster.on[code] = answer
+    environment.cluster.on[code] = answer
     answer(*late[0])
     await giving
-    assert scene.groups.committed("G") == 2
-    assert scene.groups.locks == {}
+    assert environment.groups.committed("G") == 2
+    assert environment.groups.locks == {}
 
 
 # --- waking up and pausing ------------------------------------------------------------------------------------------------
 
 
-async def test_a_renewed_lock_wakes_a_waiting_receiver(scene: Scene) -> None:
-    scene.groups.append(b"x")
-    consumer = await scene.join(orderly=True)
+async def test_a_renewed_lock_wakes_a_waiting_receiver(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(b"x")
+    consumer = await environment.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await until(lambda: assigned.held_bytes)
     assert assigned.state.locked_at is not None
@@ -210,9 +214,9 @@ async def test_a_renewed_lock_wakes_a_waiting_receiver(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("queue_state", ["a message waits", "its lock is expired", "it is released"])
-async def test_wait_for_change_always_yields_to_other_tasks(scene: Scene, queue_state: str) -> None:
-    scene.groups.append(b"x")
-    consumer = await scene.join(orderly=True)
+async def test_wait_for_change_always_yields_to_other_tasks(environment: ScriptedEnvironment, queue_state: str) -> None:
+    environment.groups.append(b"x")
+    consumer = await environment.join(orderly=True)
     assigned = consumer.held[QUEUE]
     await until(lambda: assigned.held_bytes)
     if queue_state == "its lock is expired":
@@ -226,22 +230,24 @@ async def test_wait_for_change_always_yields_to_other_tasks(scene: Scene, queue_
     assert ran
 
 
-async def test_wait_for_change_raises_the_gap_that_ended_the_queue(scene: Scene) -> None:
-    scene.groups.append(*[b"x"] * 10)
-    scene.groups.offsets["G", QUEUE] = 3
-    scene.groups.log().first = 7
-    assigned = await scene.assigned()
+async def test_wait_for_change_raises_the_gap_that_ended_the_queue(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"x"] * 10)
+    environment.groups.offsets["G", QUEUE] = 3
+    environment.groups.log().first = 7
+    assigned = await environment.assigned()
     await until(lambda: assigned.state.gap_at == 3)
     assert assigned.take() is None
     with pytest.raises(GapError):
         await assigned.wait_for_change(1.0)
 
 
-async def test_pauses_between_pulls_without_progress_grow(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_between_pulls_without_progress_grow(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slave that lags behind responds at once with PULL_RETRY_IMMEDIATELY and the same offset."""
-    scene.groups.append(*[b"x"] * 9)
-    scene.groups.offsets["G", QUEUE] = 9
-    scene.cluster.on[Code.PULL_MESSAGE] = pull_response(Status.PULL_RETRY_IMMEDIATELY, 9, 0, 5)
+    environment.groups.append(*[b"x"] * 9)
+    environment.groups.offsets["G", QUEUE] = 9
+    environment.cluster.on[Code.PULL_MESSAGE] = pull_response(Status.PULL_RETRY_IMMEDIATELY, 9, 0, 5)
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -250,71 +256,75 @@ async def test_pauses_between_pulls_without_progress_grow(scene: Scene, monkeypa
             pauses.append(seconds)
         await sleep(0.001)
 
-    assigned = await scene.assigned()
+    assigned = await environment.assigned()
     monkeypatch.setattr(pull_loop.asyncio, "sleep", paused)
-    count = len(scene.groups.pulls())
-    await until(lambda: len(scene.groups.pulls()) > count + 8)
+    count = len(environment.groups.pulls())
+    await until(lambda: len(environment.groups.pulls()) > count + 8)
     monkeypatch.undo()
     assert len(pauses) >= 7, "a pause after each response but the first, which told the end of the queue"
     assert max(pauses) > 10 * pull_loop.MIN_HOLD_S, "pauses grow"
     assert not assigned.revoked
 
 
-async def test_a_first_seek_to_deleted_messages_is_a_gap(scene: Scene) -> None:
+async def test_a_first_seek_to_deleted_messages_is_a_gap(environment: ScriptedEnvironment) -> None:
     """A route does this if it continues from its checkpoint with a new group."""
-    scene.groups.append(*[b"x"] * 10)
-    scene.groups.log().first = 7
-    assigned = await scene.assigned()
+    environment.groups.append(*[b"x"] * 10)
+    environment.groups.log().first = 7
+    assigned = await environment.assigned()
     await assigned.seek(3)
     with pytest.raises(GapError):
         await assigned.receive()
 
 
-async def test_a_group_left_during_the_first_heartbeat_of_a_connection_is_unregistered(scene: Scene) -> None:
+async def test_a_group_left_during_the_first_heartbeat_of_a_connection_is_unregistered(environment: ScriptedEnvironment) -> None:
     """The first heartbeat named the group, and it could not be unregistered before the connection was open."""
-    scene.groups.offsets["G", QUEUE] = 0
-    consumer = await scene.join()
-    link = scene.groups.members_link(scene.clients[0])
-    beat, late = scene.cluster.on[Code.HEART_BEAT], list[tuple[Link, Command]]()
-    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
-    scene.groups.members["G"].clear()
+    environment.groups.offsets["G", QUEUE] = 0
+    consumer = await environment.join()
+    link = environment.groups.members_link(environment.clients[0])
+    beat, late = environment.cluster.on[Code.HEART_BEAT], list[tuple[Link, Command]]()
+    environment.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    environment.groups.members["G"].clear()
     link.drop()
     await until(lambda: late)
     await consumer.close()
     for one in late:
         beat(*one)
-    await until(lambda: scene.cluster.requests[Code.UNREGISTER_CLIENT])
-    await until(lambda: not scene.groups.members["G"])
+    await until(lambda: environment.cluster.requests[Code.UNREGISTER_CLIENT])
+    await until(lambda: not environment.groups.members["G"])
 
 
-async def test_two_groups_left_during_the_first_heartbeat_of_a_connection_are_unregistered(scene: Scene) -> None:
+async def test_two_groups_left_during_the_first_heartbeat_of_a_connection_are_unregistered(
+    environment: ScriptedEnvironment,
+) -> None:
     """The second group is left before the broker has answered the UNREGISTER_CLIENT of the first."""
-    scene.groups.offsets["G", QUEUE] = scene.groups.offsets["OTHER", QUEUE] = 0
-    consumer = await scene.join()
-    client = scene.clients[0]
+    environment.groups.offsets["G", QUEUE] = environment.groups.offsets["OTHER", QUEUE] = 0
+    consumer = await environment.join()
+    client = environment.clients[0]
     other = await join(client, ConsumerSettings("OTHER", (everything("T"),), retries=False))
-    beat, farewell = scene.cluster.on[Code.HEART_BEAT], scene.cluster.on[Code.UNREGISTER_CLIENT]
+    beat, farewell = environment.cluster.on[Code.HEART_BEAT], environment.cluster.on[Code.UNREGISTER_CLIENT]
     late, leaving = list[tuple[Link, Command]](), list[tuple[Link, Command]]()
-    scene.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
-    scene.cluster.on[Code.UNREGISTER_CLIENT] = lambda link, request: leaving.append((link, request))
-    scene.groups.members_link(client).drop()
-    scene.groups.members.clear()
+    environment.cluster.on[Code.HEART_BEAT] = lambda link, request: late.append((link, request))
+    environment.cluster.on[Code.UNREGISTER_CLIENT] = lambda link, request: leaving.append((link, request))
+    environment.groups.members_link(client).drop()
+    environment.groups.members.clear()
     await until(lambda: late)
     await consumer.close()
     for one in late:
         beat(*one)
     await until(lambda: leaving)
     await other.close()
-    scene.cluster.on[Code.UNREGISTER_CLIENT] = farewell
+    environment.cluster.on[Code.UNREGISTER_CLIENT] = farewell
     farewell(*leaving[0])
     await until(lambda: client.pool.ready(A))
-    assert not any(scene.groups.members.values())
+    assert not any(environment.groups.members.values())
 
 
-async def test_a_group_left_right_after_the_first_heartbeat_of_a_connection_is_unregistered(scene: Scene) -> None:
+async def test_a_group_left_right_after_the_first_heartbeat_of_a_connection_is_unregistered(
+    environment: ScriptedEnvironment,
+) -> None:
     """The group is left in the iteration of the event loop in which the first heartbeat has just read the list of groups."""
-    consumer = await scene.join()
-    client, greeted = scene.clients[0], asyncio.Event()
+    consumer = await environment.join()
+    client, greeted = environment.clients[0], asyncio.Event()
     greet = client.pool._greet
 
     async def observed(connection: Connection) -> None:
@@ -327,8 +337,8 @@ async def test_a_group_left_right_after_the_first_heartbeat_of_a_connection_is_u
 
     client.pool._greet = observed
     leaving = asyncio.ensure_future(leave())
-    link = scene.groups.members_link(client)
-    scene.groups.members.clear()
+    link = environment.groups.members_link(client)
+    environment.groups.members.clear()
     link.drop()
     await asyncio.wait_for(leaving, PATIENCE_S)
-    assert not scene.groups.members["G"]
+    assert not environment.groups.members["G"]

@@ -96,56 +96,56 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_silent_broker_takes_only_its_own_share_of_the_read_budget() -> None:
-    scene = TwoBrokers(ReadBudget(8 * GET_BYTES))
-    (one,), others = await scene.take(HEALTHY, 1), await scene.take(FAILING, 20)
-    scene.failing.is_silent = True
+    environment = TwoBrokers(ReadBudget(8 * GET_BYTES))
+    (one,), others = await environment.take(HEALTHY, 1), await environment.take(FAILING, 20)
+    environment.failing.is_silent = True
     for partition in (*others, one):
-        scene.read(partition)
-    await until(lambda: scene.failing.counts.get(rpc.GET, 0) == 4)
-    before = scene.healthy.counts.get(rpc.GET, 0)
-    await until(lambda: scene.healthy.counts.get(rpc.GET, 0) >= before + 50)
-    assert scene.failing.counts[rpc.GET] == 4, "the Broker's half of the read budget"
-    await scene.stop()
+        environment.read(partition)
+    await until(lambda: environment.failing.counts.get(rpc.GET, 0) == 4)
+    before = environment.healthy.counts.get(rpc.GET, 0)
+    await until(lambda: environment.healthy.counts.get(rpc.GET, 0) >= before + 50)
+    assert environment.failing.counts[rpc.GET] == 4, "the Broker's half of the read budget"
+    await environment.stop()
 
 
 async def test_a_silent_broker_does_not_delay_heartbeats_and_commits_of_another() -> None:
-    scene = TwoBrokers(ReadBudget(8 * GET_BYTES))
-    held = [*await scene.take(HEALTHY, 1), *await scene.take(FAILING, 1)]
+    environment = TwoBrokers(ReadBudget(8 * GET_BYTES))
+    held = [*await environment.take(HEALTHY, 1), *await environment.take(FAILING, 1)]
     for partition in held:
         await partition.fetch()
         partition.confirm()
-    scene.failing.is_silent = True
-    scene.held.start_tasks()
+    environment.failing.is_silent = True
+    environment.held.start_tasks()
     for _ in range(3):
-        beats, commits = scene.healthy.counts.get(rpc.PARTITION_HEARTBEAT, 0), scene.healthy.counts.get(rpc.COMMIT, 0)
-        await until(lambda beats=beats: scene.healthy.counts.get(rpc.PARTITION_HEARTBEAT, 0) > beats)
-        await until(lambda commits=commits: scene.healthy.counts.get(rpc.COMMIT, 0) > commits)
+        beats, commits = environment.healthy.counts.get(rpc.PARTITION_HEARTBEAT, 0), environment.healthy.counts.get(rpc.COMMIT, 0)
+        await until(lambda beats=beats: environment.healthy.counts.get(rpc.PARTITION_HEARTBEAT, 0) > beats)
+        await until(lambda commits=commits: environment.healthy.counts.get(rpc.COMMIT, 0) > commits)
         await held[0].fetch()
         held[0].confirm()
-    assert scene.failing.counts[rpc.COMMIT] == 1
-    await scene.stop()
+    assert environment.failing.counts[rpc.COMMIT] == 1
+    await environment.stop()
 
 
 async def test_a_pack_counts_against_the_read_budget_until_its_bytes_are_released() -> None:
     """Packs that wait for their reader and gets in flight share the budget, whatever the number of partitions."""
     budget = ReadBudget(GET_BYTES, counts_packs=True)
-    scene = TwoBrokers(budget)
-    held = await scene.take(HEALTHY, 300)
+    environment = TwoBrokers(budget)
+    held = await environment.take(HEALTHY, 300)
     for partition in held:
-        scene.read(partition, confirms=False)
+        environment.read(partition, confirms=False)
     for number in range(1, 301):
-        await until(lambda number=number: scene.healthy.counts.get(rpc.GET, 0) == number and budget.used < GET_BYTES)
+        await until(lambda number=number: environment.healthy.counts.get(rpc.GET, 0) == number and budget.used < GET_BYTES)
         (with_pack,) = [partition for partition in held if partition._held_bytes]
         assert budget.used == with_pack._held_bytes == with_pack.pack.held_bytes
         with_pack.release_pack_bytes()
     await until(lambda: not budget.used)
-    await scene.stop()
+    await environment.stop()
 
 
 async def test_a_lost_or_released_partition_returns_its_read_budget() -> None:
     budget = ReadBudget(GET_BYTES, counts_packs=True)
-    scene = TwoBrokers(budget)
-    first, second = await scene.take(HEALTHY, 2)
+    environment = TwoBrokers(budget)
+    first, second = await environment.take(HEALTHY, 2)
     await first.fetch()
     assert budget.used
     await first.release()
@@ -154,16 +154,16 @@ async def test_a_lost_or_released_partition_returns_its_read_budget() -> None:
     assert budget.used
     second.on_heartbeat_failure(412, second.state.generation)
     assert not budget.used
-    await scene.stop()
+    await environment.stop()
 
 
 async def test_a_cancelled_or_failed_get_returns_its_read_budget() -> None:
     budget = ReadBudget(GET_BYTES, counts_packs=True)
-    scene = TwoBrokers(budget)
-    first, second = await scene.take(FAILING, 2)
-    scene.failing.is_silent = True
+    environment = TwoBrokers(budget)
+    first, second = await environment.take(FAILING, 2)
+    environment.failing.is_silent = True
     asking = asyncio.ensure_future(first.poll_once())
-    await until(lambda: scene.failing.counts.get(rpc.GET) == 1)
+    await until(lambda: environment.failing.counts.get(rpc.GET) == 1)
     waiting = [asyncio.ensure_future(second.poll_once()) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
@@ -171,26 +171,26 @@ async def test_a_cancelled_or_failed_get_returns_its_read_budget() -> None:
     waiting[1].cancel()  # in the same loop iteration in which the budget is granted to it
     await asyncio.gather(asking, *waiting, return_exceptions=True)
     assert not budget.used
-    scene.failing.is_silent, scene.failing.is_empty = False, True
+    environment.failing.is_silent, environment.failing.is_empty = False, True
     assert await second.poll_once() is None
     assert not budget.used
-    await scene.stop()
+    await environment.stop()
 
 
-async def _lose(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _lose(environment: TwoBrokers, partition: HeldPartition) -> None:
     partition.on_heartbeat_failure(412, partition.state.generation)
 
 
-async def _revoke(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _revoke(environment: TwoBrokers, partition: HeldPartition) -> None:
     await partition.revoke()
 
 
-async def _release(scene: TwoBrokers, partition: HeldPartition) -> None:
+async def _release(environment: TwoBrokers, partition: HeldPartition) -> None:
     await partition.release()
 
 
-async def _close(scene: TwoBrokers, partition: HeldPartition) -> None:
-    await scene.held.close()
+async def _close(environment: TwoBrokers, partition: HeldPartition) -> None:
+    await environment.held.close()
 
 
 @pytest.mark.parametrize("end", [_lose, _revoke, _release, _close])
@@ -200,12 +200,12 @@ async def test_a_get_that_waits_for_read_budget_ends_with_its_partition(
     """Another partition may occupy the budget for any time; an ended partition leaves the queue for it."""
     shorten_pauses(monkeypatch)
     budget = ReadBudget(GET_BYTES)
-    scene = TwoBrokers(budget)
-    first, second = await scene.take(HEALTHY, 2)
+    environment = TwoBrokers(budget)
+    first, second = await environment.take(HEALTHY, 2)
     await budget.reserve(HEALTHY)
     waiting = [asyncio.ensure_future(partition.fetch()) for partition in (first, first, second)]
     await until(lambda: len(budget._shares[HEALTHY].waiting) == 3)
-    await end(scene, first)
+    await end(environment, first)
     for ended in waiting[:2]:
         with pytest.raises(LaneRevoked):
             await asyncio.wait_for(ended, PATIENCE_S)
@@ -217,13 +217,13 @@ async def test_a_get_that_waits_for_read_budget_ends_with_its_partition(
         assert len(budget._shares[HEALTHY].waiting) == 1
         budget.release(HEALTHY, GET_BYTES)
         assert (await asyncio.wait_for(waiting[2], PATIENCE_S)).offset == 0
-    await scene.stop()
+    await environment.stop()
 
 
 async def test_read_budget_granted_while_the_partition_lose_is_returned() -> None:
     budget = ReadBudget(GET_BYTES)
-    scene = TwoBrokers(budget)
-    (partition,) = await scene.take(HEALTHY, 1)
+    environment = TwoBrokers(budget)
+    (partition,) = await environment.take(HEALTHY, 1)
     await budget.reserve(HEALTHY)
     waiting = asyncio.ensure_future(partition.fetch())
     await until(lambda: bool(budget._shares[HEALTHY].waiting))
@@ -232,14 +232,14 @@ async def test_read_budget_granted_while_the_partition_lose_is_returned() -> Non
     with pytest.raises(LaneRevoked):
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert not budget.used
-    await scene.stop()
+    await environment.stop()
 
 
 async def test_a_fetch_cancelled_while_it_waits_for_read_budget_stays_cancelled() -> None:
     """Even if its partition is lost in the same loop iteration: the canceller waits for CancelledError."""
     budget = ReadBudget(GET_BYTES)
-    scene = TwoBrokers(budget)
-    (partition,) = await scene.take(HEALTHY, 1)
+    environment = TwoBrokers(budget)
+    (partition,) = await environment.take(HEALTHY, 1)
     await budget.reserve(HEALTHY)
     waiting = asyncio.ensure_future(partition.fetch())
     await until(lambda: bool(budget._shares[HEALTHY].waiting))
@@ -248,7 +248,7 @@ async def test_a_fetch_cancelled_while_it_waits_for_read_budget_stays_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, PATIENCE_S)
     assert not budget._shares[HEALTHY].waiting
-    await scene.stop()
+    await environment.stop()
 
 
 async def test_read_budget_granted_to_a_cancelled_get_goes_to_the_next_one() -> None:
@@ -264,21 +264,21 @@ async def test_read_budget_granted_to_a_cancelled_get_goes_to_the_next_one() -> 
 
 
 async def test_a_partition_keeps_no_messages_of_a_settled_pack() -> None:
-    scene = TwoBrokers(ReadBudget(GET_BYTES))
-    (partition,) = await scene.take(HEALTHY, 1)
+    environment = TwoBrokers(ReadBudget(GET_BYTES))
+    (partition,) = await environment.take(HEALTHY, 1)
     await partition.fetch()
     partition.confirm()
     assert partition._reader.last_pack is None
     await partition.fetch()
     partition.reject()
     assert partition._reader.last_pack is None
-    await scene.stop()
+    await environment.stop()
 
 
 async def test_a_heartbeat_response_about_an_earlier_registration_is_ignored() -> None:
     """Between a heartbeat and its response the partition was fenced, so the response concerns the earlier client id."""
-    scene = TwoBrokers(ReadBudget(GET_BYTES))
-    (partition,) = await scene.take(HEALTHY, 1)
+    environment = TwoBrokers(ReadBudget(GET_BYTES))
+    (partition,) = await environment.take(HEALTHY, 1)
     answered = asyncio.Event()
 
     async def lost(*_: Any) -> bytes:
@@ -287,15 +287,15 @@ async def test_a_heartbeat_response_about_an_earlier_registration_is_ignored() -
         answer = HeartBeatResponseB2C(success=True, errCode=200, errMsg="", hasPartFailure=True, failureInfo=[text])
         return bytes(answer.SerializeToString())
 
-    scene.healthy.request = lost  # type: ignore[method-assign]
-    scene.held.heartbeats.send()
+    environment.healthy.request = lost  # type: ignore[method-assign]
+    environment.held.heartbeats.send()
     partition.state.on_registration_forgotten(partition.state.generation)
     partition.state.on_registered(0, 100, None)  # before the task of the heartbeat has started
     answered.set()
-    await until(lambda: not scene.held.heartbeats._pending)
-    assert partition.ref.key in scene.held.held
+    await until(lambda: not environment.held.heartbeats._pending)
+    assert partition.ref.key in environment.held.held
     assert not partition.revoked.is_set()
-    await scene.stop()
+    await environment.stop()
 
 
 # --- acquiring ----------------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ async def test_a_cancelled_acquisition_does_not_cancel_a_concurrent_one() -> Non
 
 async def test_closing_ends_a_registration_in_flight() -> None:
     """Otherwise its response would arrive when no one is left to keep or release the partition."""
-    scene = TwoBrokers(ReadBudget(GET_BYTES))
+    environment = TwoBrokers(ReadBudget(GET_BYTES))
     operations: list[int] = []
     answers = asyncio.Event()
 
@@ -343,15 +343,15 @@ async def test_closing_ends_a_registration_in_flight() -> None:
             await answers.wait()
         return bytes(registered().SerializeToString())
 
-    scene.healthy.request = request  # type: ignore[method-assign]
-    taking = asyncio.ensure_future(scene.take(HEALTHY, 1))
+    environment.healthy.request = request  # type: ignore[method-assign]
+    taking = asyncio.ensure_future(environment.take(HEALTHY, 1))
     await until(lambda: operations == [rpc.OP_REGISTER])
-    await scene.held.close()
+    await environment.held.close()
     answers.set()
     with pytest.raises(ClusterError, match="closed"):
         await taking
     assert operations == [rpc.OP_REGISTER, rpc.OP_UNREGISTER]
-    assert not scene.held.held
+    assert not environment.held.held
 
 
 @pytest.mark.parametrize("iterations", range(8))

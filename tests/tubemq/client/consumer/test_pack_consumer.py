@@ -35,7 +35,7 @@ def event(kind: int, *partitions: int, number: int = 9) -> EventProto:
     return EventProto(rebalanceId=number, opType=kind, subscribeInfo=[f"c@g1{HELD}{p}" for p in partitions])
 
 
-class Scene:
+class Environment:
     """A consumer between a scripted Master and a scripted Broker.
 
     Heartbeats to the Broker are rare by default, because they would take responses that are meant for other requests.
@@ -60,56 +60,56 @@ class Scene:
 
 
 @pytest_asyncio.fixture
-async def new_scene() -> AsyncIterator[Any]:
-    scenes: list[Scene] = []
+async def new_environment() -> AsyncIterator[Any]:
+    environments: list[Environment] = []
 
-    def make(**settings: Any) -> Scene:
-        scenes.append(Scene(**settings))
-        return scenes[-1]
+    def make(**settings: Any) -> Environment:
+        environments.append(Environment(**settings))
+        return environments[-1]
 
     yield make
-    for scene in scenes:
-        scene.master.silent.clear()
-        scene.master.respond_with(*[beat()] * 3)
-        scene.broker.respond_with(*[unregistered()] * 8)
-        await cancel(*scene.consumer._tasks, *scene.consumer.held_partitions._tasks)
+    for environment in environments:
+        environment.master.silent.clear()
+        environment.master.respond_with(*[beat()] * 3)
+        environment.broker.respond_with(*[unregistered()] * 8)
+        await cancel(*environment.consumer._tasks, *environment.consumer.held_partitions._tasks)
 
 
 @pytest.mark.parametrize("kind", [1, 10])
-async def test_a_connect_event_registers_reports_and_assigns_partitions(new_scene: Any, kind: int) -> None:
-    scene = new_scene(start=StartOffset.LATEST, filters={"demo": {"t2", "t1"}})
-    scene.broker.respond_with(registered(), registered())
-    await scene.run_script(joined(), beat(event(kind, 0, 3)), beat())
-    assert list(scene.master.requests[0].topicCondition) == ["demo#t1,t2"]
-    assert [(r.partitionId, r.readStatus, list(r.filterCondStr)) for r in scene.broker.requests[:2]] == [
+async def test_a_connect_event_registers_reports_and_assigns_partitions(new_environment: Any, kind: int) -> None:
+    environment = new_environment(start=StartOffset.LATEST, filters={"demo": {"t2", "t1"}})
+    environment.broker.respond_with(registered(), registered())
+    await environment.run_script(joined(), beat(event(kind, 0, 3)), beat())
+    assert list(environment.master.requests[0].topicCondition) == ["demo#t1,t2"]
+    assert [(r.partitionId, r.readStatus, list(r.filterCondStr)) for r in environment.broker.requests[:2]] == [
         (0, 1, ["t1", "t2"]),
         (3, 1, ["t1", "t2"]),
     ]
-    echo = next(request for request in scene.master.requests[1:] if request.HasField("event"))
+    echo = next(request for request in environment.master.requests[1:] if request.HasField("event"))
     assert (echo.event.status, echo.event.rebalanceId, echo.event.opType) == (EVENT_DONE, 9, kind)
-    assert sorted(scene.reports()[0]) == ["0", "3"]
-    assignments = scene.consumer.assignments()
+    assert sorted(environment.reports()[0]) == ["0", "3"]
+    assignments = environment.consumer.assignments()
     assert {(await anext(assignments)).ref.partition for _ in range(2)} == {0, 3}
 
 
-async def test_an_occupied_partition_is_not_reported_as_held(new_scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_occupied_partition_is_not_reported_as_held(new_environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.tubemq.client.consumer.partition_registration.OCCUPIED_RETRY_S", 0.0)
-    scene = new_scene()
+    environment = new_environment()
     occupied = unregistered()
     occupied.success, occupied.errCode = False, 410
-    scene.broker.respond_with(occupied, occupied)
-    await scene.run_script(joined(), beat(event(1, 0)), beat())
-    assert scene.reports()[0] == []
-    assert not scene.consumer.held_partitions.held
+    environment.broker.respond_with(occupied, occupied)
+    await environment.run_script(joined(), beat(event(1, 0)), beat())
+    assert environment.reports()[0] == []
+    assert not environment.consumer.held_partitions.held
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["given back", "lost"])
-async def test_a_partition_gets_a_new_client_id_while_an_old_get_may_still_arrive(new_scene: Any, is_lost: bool) -> None:
+async def test_a_partition_gets_a_new_client_id_while_an_old_get_may_still_arrive(new_environment: Any, is_lost: bool) -> None:
     """An unanswered get may still arrive, and would confirm a later pack of the same client id."""
-    scene = new_scene()
-    scene.broker.respond_with(registered())
-    await scene.run_script(joined(), beat(event(1, 0)), beat())
-    held = await anext(scene.consumer.assignments())
+    environment = new_environment()
+    environment.broker.respond_with(registered())
+    await environment.run_script(joined(), beat(event(1, 0)), beat())
+    held = await anext(environment.consumer.assignments())
     asked, lost = asyncio.Event(), asyncio.Event()
 
     async def late() -> Exception:
@@ -117,24 +117,24 @@ async def test_a_partition_gets_a_new_client_id_while_an_old_get_may_still_arriv
         await lost.wait()
         return ConnectionLost("a get")
 
-    scene.broker.respond_with(late)
+    environment.broker.respond_with(late)
     fetching = asyncio.ensure_future(held.fetch())
     await asked.wait()
     if is_lost:
         held.on_heartbeat_failure(412, held.state.generation)
     else:
-        scene.broker.respond_with(unregistered())
+        environment.broker.respond_with(unregistered())
         await held.release()
-    scene.broker.respond_with(registered())
-    again = await scene.consumer.held_partitions.acquire(held.ref)
-    assert again.client_id != scene.consumer.membership.client_id
+    environment.broker.respond_with(registered())
+    again = await environment.consumer.held_partitions.acquire(held.ref)
+    assert again.client_id != environment.consumer.membership.client_id
     lost.set()
     with pytest.raises(LaneRevoked):
         await fetching
 
 
-async def test_closing_ends_at_its_deadline_while_a_registration_has_no_response(new_scene: Any) -> None:
-    scene = new_scene()
+async def test_closing_ends_at_its_deadline_while_a_registration_has_no_response(new_environment: Any) -> None:
+    environment = new_environment()
     asked = asyncio.Event()
 
     async def silent() -> Exception:
@@ -142,29 +142,29 @@ async def test_closing_ends_at_its_deadline_while_a_registration_has_no_response
         await asyncio.Event().wait()
         raise AssertionError
 
-    scene.broker.respond_with(silent, silent)
-    scene.master.respond_with(joined(), beat(event(1, 0)))
-    await scene.consumer.start()
+    environment.broker.respond_with(silent, silent)
+    environment.master.respond_with(joined(), beat(event(1, 0)))
+    await environment.consumer.start()
     async with asyncio.timeout(PATIENCE_S):
         await asked.wait()
-        await scene.consumer.close(0.05)
-    assert not scene.consumer.held_partitions.held
+        await environment.consumer.close(0.05)
+    assert not environment.consumer.held_partitions.held
 
 
-async def test_a_fenced_partition_is_acquired_again_under_a_new_client_id(new_scene: Any) -> None:
+async def test_a_fenced_partition_is_acquired_again_under_a_new_client_id(new_environment: Any) -> None:
     """Abandoned requests with the member's own id may still arrive."""
-    scene = new_scene()
-    scene.broker.respond_with(registered())
-    await scene.run_script(joined(), beat(event(1, 0)), beat())
-    held = await anext(scene.consumer.assignments())
-    scene.broker.respond_with(ConnectionLost("a get"), unregistered(), registered(), pack(0))
+    environment = new_environment()
+    environment.broker.respond_with(registered())
+    await environment.run_script(joined(), beat(event(1, 0)), beat())
+    held = await anext(environment.consumer.assignments())
+    environment.broker.respond_with(ConnectionLost("a get"), unregistered(), registered(), pack(0))
     await held.fetch()
     held.confirm()
-    scene.broker.respond_with(unregistered(), registered())
+    environment.broker.respond_with(unregistered(), registered())
     await held.release()
-    again = await scene.consumer.held_partitions.acquire(held.ref)
-    own = scene.consumer.membership.client_id
-    assert [request.clientId for request in scene.broker.requests if getattr(request, "opType", None) == OP_REGISTER] == [
+    again = await environment.consumer.held_partitions.acquire(held.ref)
+    own = environment.consumer.membership.client_id
+    assert [request.clientId for request in environment.broker.requests if getattr(request, "opType", None) == OP_REGISTER] == [
         own,
         f"{own}-run1",
         again.client_id,
@@ -172,100 +172,100 @@ async def test_a_fenced_partition_is_acquired_again_under_a_new_client_id(new_sc
     assert again.client_id not in (own, f"{own}-run1")
 
 
-async def test_an_event_is_handled_although_the_flow_control_rules_beside_it_are_invalid(new_scene: Any) -> None:
+async def test_an_event_is_handled_although_the_flow_control_rules_beside_it_are_invalid(new_environment: Any) -> None:
     """The Master sends an event once, and repeats rules only until the client reports their id."""
-    scene = new_scene()
-    scene.broker.respond_with(registered())
+    environment = new_environment()
+    environment.broker.respond_with(registered())
     answer = beat(event(10, 0))
     answer.defFlowCheckId, answer.defFlowControlInfo = 5, '[{"type":0,"rule":[{"start":"08:00","freqInMs":"soon"}]}]'
-    await scene.run_script(joined(), answer, beat())
-    assert scene.reports()[0] == ["0"]
-    assert scene.master.requests[-1].defFlowCheckId == 5
-    assert len(scene.consumer.held_partitions.held) == 1
+    await environment.run_script(joined(), answer, beat())
+    assert environment.reports()[0] == ["0"]
+    assert environment.master.requests[-1].defFlowCheckId == 5
+    assert len(environment.consumer.held_partitions.held) == 1
 
 
 @pytest.mark.parametrize("kind", [2, 20])
-async def test_a_disconnect_event_releases_partitions_and_reports_the_others(new_scene: Any, kind: int) -> None:
-    scene = new_scene()
-    scene.broker.respond_with(registered(), registered(), unregistered())
-    await scene.run_script(joined(), beat(event(1, 0, 1)), beat(event(kind, 1, 5, number=10)), beat())
-    assert scene.broker.requests[2].partitionId == 1
-    assert sorted(scene.reports()[0]) == ["0", "1"]
-    assert scene.reports()[1] == ["0"]
+async def test_a_disconnect_event_releases_partitions_and_reports_the_others(new_environment: Any, kind: int) -> None:
+    environment = new_environment()
+    environment.broker.respond_with(registered(), registered(), unregistered())
+    await environment.run_script(joined(), beat(event(1, 0, 1)), beat(event(kind, 1, 5, number=10)), beat())
+    assert environment.broker.requests[2].partitionId == 1
+    assert sorted(environment.reports()[0]) == ["0", "1"]
+    assert environment.reports()[1] == ["0"]
 
 
-async def test_an_event_in_the_response_to_an_echo_is_handled(new_scene: Any) -> None:
-    scene = new_scene()
-    scene.broker.respond_with(registered(), registered())
-    await scene.run_script(joined(), beat(event(1, 0)), beat(event(1, 1, number=11)), beat())
-    echoes = [request.event.rebalanceId for request in scene.master.requests[1:] if request.HasField("event")]
+async def test_an_event_in_the_response_to_an_echo_is_handled(new_environment: Any) -> None:
+    environment = new_environment()
+    environment.broker.respond_with(registered(), registered())
+    await environment.run_script(joined(), beat(event(1, 0)), beat(event(1, 1, number=11)), beat())
+    echoes = [request.event.rebalanceId for request in environment.master.requests[1:] if request.HasField("event")]
     assert echoes == [9, 11]
 
 
-async def test_start_offset_latest_applies_only_to_the_first_assignment_of_a_partition(new_scene: Any) -> None:
+async def test_start_offset_latest_applies_only_to_the_first_assignment_of_a_partition(new_environment: Any) -> None:
     """Otherwise messages that arrive between two assignments would be skipped."""
-    scene = new_scene(start=StartOffset.LATEST)
-    scene.broker.respond_with(registered(), unregistered(), registered())
+    environment = new_environment(start=StartOffset.LATEST)
+    environment.broker.respond_with(registered(), unregistered(), registered())
     steps = [event(1, 0), event(2, 0, number=10), event(1, 0, number=11)]
-    await scene.run_script(joined(), *(beat(step) for step in steps), beat())
-    operations = [(request.opType, request.readStatus) for request in scene.broker.requests if hasattr(request, "opType")]
+    await environment.run_script(joined(), *(beat(step) for step in steps), beat())
+    operations = [(request.opType, request.readStatus) for request in environment.broker.requests if hasattr(request, "opType")]
     assert operations == [(OP_REGISTER, 1), (OP_UNREGISTER, 1), (OP_REGISTER, 0)]
 
 
-async def test_rejoining_at_a_master_that_forgot_the_member_reports_its_partitions(new_scene: Any) -> None:
-    scene = new_scene()
-    scene.broker.respond_with(registered())
-    await scene.run_script(joined(), beat(event(1, 2)), beat(), beat(code=411), joined(), beat())
-    again = [request for request in scene.master.requests if hasattr(request, "topicList")][1]
+async def test_rejoining_at_a_master_that_forgot_the_member_reports_its_partitions(new_environment: Any) -> None:
+    environment = new_environment()
+    environment.broker.respond_with(registered())
+    await environment.run_script(joined(), beat(event(1, 2)), beat(), beat(code=411), joined(), beat())
+    again = [request for request in environment.master.requests if hasattr(request, "topicList")][1]
     assert [info.split(HELD)[1] for info in again.subscribeInfo] == ["2"]
-    assert len(scene.consumer.held_partitions.held) == 1
+    assert len(environment.consumer.held_partitions.held) == 1
 
 
-async def test_rejoining_waits_for_a_master_to_know_the_topic(new_scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejoining_waits_for_a_master_to_know_the_topic(new_environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Master that has just started knows no topic until the Brokers report theirs."""
     monkeypatch.setattr(module, "RETRY_S", 0.0)
-    scene = new_scene()
-    await scene.run_script(joined(), beat(code=411), joined(431), beat(code=411), joined(), beat())
-    assert scene.consumer._permanent_error is None
+    environment = new_environment()
+    await environment.run_script(joined(), beat(code=411), joined(431), beat(code=411), joined(), beat())
+    assert environment.consumer._permanent_error is None
 
 
-async def test_a_fatal_refusal_to_rejoin_ends_the_assignments(new_scene: Any) -> None:
-    scene = new_scene()
-    scene.master.respond_with(joined(), beat(code=411), joined(425))
-    await scene.consumer.start()
+async def test_a_fatal_refusal_to_rejoin_ends_the_assignments(new_environment: Any) -> None:
+    environment = new_environment()
+    environment.master.respond_with(joined(), beat(code=411), joined(425))
+    await environment.consumer.start()
     with pytest.raises(ServerRefused, match="have other topics"):
-        await asyncio.wait_for(anext(scene.consumer.assignments()), PATIENCE_S)
+        await asyncio.wait_for(anext(environment.consumer.assignments()), PATIENCE_S)
 
 
 @pytest.mark.parametrize("code", [431, 450])
-async def test_a_fatal_refusal_to_join_is_raised_at_once(new_scene: Any, code: int) -> None:
-    scene = new_scene()
-    scene.master.respond_with(joined(code))
+async def test_a_fatal_refusal_to_join_is_raised_at_once(new_environment: Any, code: int) -> None:
+    environment = new_environment()
+    environment.master.respond_with(joined(code))
     with pytest.raises(ServerRefused, match="demo") as caught:
-        await scene.consumer.start()
+        await environment.consumer.start()
     assert caught.value.code == code
 
 
-async def test_every_sixth_heartbeat_reports_the_held_partitions(new_scene: Any) -> None:
-    scene = new_scene()
-    await scene.run_script(joined(), *[beat()] * 12)
-    flags = [request.reportSubscribeInfo for request in scene.master.requests[1:]]
+async def test_every_sixth_heartbeat_reports_the_held_partitions(new_environment: Any) -> None:
+    environment = new_environment()
+    await environment.run_script(joined(), *[beat()] * 12)
+    flags = [request.reportSubscribeInfo for request in environment.master.requests[1:]]
     assert flags[:12] == [False] * 5 + [True] + [False] * 5 + [True]
 
 
-async def test_a_broker_heartbeat_reports_lost_and_unregistered_partitions(new_scene: Any) -> None:
-    scene = new_scene(broker_heartbeat_s=0.01)
-    scene.broker.respond_with(registered(), registered())
-    scene.broker.respond_with(
+async def test_a_broker_heartbeat_reports_lost_and_unregistered_partitions(new_environment: Any) -> None:
+    environment = new_environment(broker_heartbeat_s=0.01)
+    environment.broker.respond_with(registered(), registered())
+    environment.broker.respond_with(
         HeartBeatResponseB2C(
             success=True, errCode=200, errMsg="", hasPartFailure=True, failureInfo=[f"412:{HELD[1:]}0", f"411:{HELD[1:]}1"]
         )
     )
-    await scene.run_script(joined(), beat(event(1, 0, 1)), beat())
+    await environment.run_script(joined(), beat(event(1, 0, 1)), beat())
     async with asyncio.timeout(PATIENCE_S):
-        while len(scene.consumer.held_partitions.held) > 1:
+        while len(environment.consumer.held_partitions.held) > 1:
             await asyncio.sleep(0.01)
-    ((key, left),) = scene.consumer.held_partitions.held.items()
+    ((key, left),) = environment.consumer.held_partitions.held.items()
     assert key == (1, "demo", 1)
     assert not left.state.is_registered
-    assert scene.broker.requests[2].authInfo.visitAuthorizedToken == 5
+    assert environment.broker.requests[2].authInfo.visitAuthorizedToken == 5

@@ -29,7 +29,7 @@ IDLE_S = 0.5
 """A gateway ends after this time (s) without a message."""
 
 
-class Scene:
+class Environment:
     """A topic in a namespace of its own, and a gateway with a state file that copies it into a memory broker."""
 
     def __init__(self, server: Server, admin: Admin, folder: Path) -> None:
