@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER_TESTS := cluster or sdk or spark
-# Tests mostly wait, so JOBS processes run them concurrently. All tests of a file, and all that share a kind of real server, run in one of them.
-JOBS ?= 2
+# Tests mostly wait, so JOBS processes run them concurrently on two cores. All tests of a file, and all that share a kind of real server, run in one of them.
+JOBS ?= 3
 SIDE_BY_SIDE := -n $(JOBS) --ignore tests/quality
 
 .PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak bench docs wheel \
@@ -84,7 +84,7 @@ check: $(VENV)/.dev ## run ruff, mypy, the rules of imports and of the test tree
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python sh native/check.sh
 	@echo "==> all checks passed"
 
-test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and RocketMQ servers (23 minutes on two cores, longer the first time)
+test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and RocketMQ servers (a quarter of an hour on two cores, longer the first time)
 	@sh tests/prerequisites.sh
 	@echo "==> downloading the real servers (only once; they are cached)"
 	@$(BIN)/python -m tests.kit.clusters fetch
@@ -96,7 +96,7 @@ test: $(VENV)/.dev ## run the checks and the tests, with real TubeMQ, Pulsar and
 test-fast: $(VENV)/.dev ## run the tests that need no Java (three or four minutes)
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not ($(CLUSTER_TESTS) or long or thorough)"
 
-test-thorough: $(VENV)/.dev ## run the slower tests that `make test` skips: faults, second brokers, locked clusters, groups shared with Java, large state (an hour or more)
+test-thorough: $(VENV)/.dev ## run the slower tests that `make test` skips: faults, second brokers, locked clusters, groups shared with Java, large state (50 minutes)
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "thorough and not long" --hypothesis-profile drawn
 	@echo "==> property tests with ten times as many examples, newly drawn (make test always uses the same ones)"

@@ -23,11 +23,19 @@ WORDS = {"real", "partly real", "thorough", "partly thorough", "long", "partly l
 """Words of remarks that are checked against the markers of the test; other words are free text."""
 
 
-def _markers(nodes: list[ast.expr], named: dict[str, set[str]]) -> set[str]:
-    """Return the names of `pytest.mark.NAME` in these expressions. `named` are variables of the file that contain markers."""
-    inside = [node for each in nodes for node in ast.walk(each)]
-    found = {node.attr for node in inside if isinstance(node, ast.Attribute)}
-    return found.union(*(named[node.id] for node in inside if isinstance(node, ast.Name) and node.id in named))
+def _markers(node: ast.AST, named: dict[str, set[str]]) -> set[str]:
+    """Return the names of `pytest.mark.NAME` in an expression; those of single parameters of a test begin with "partly ".
+
+    `named` are variables of the file that contain markers.
+    """
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.Name):
+        return named.get(node.id, set())
+    found = set[str]().union(*(_markers(child, named) for child in ast.iter_child_nodes(node)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parametrize":
+        return {marker if marker.startswith("partly ") else f"partly {marker}" for marker in found}
+    return found
 
 
 def tests_of(path: Path) -> dict[str, set[str]]:
@@ -36,9 +44,9 @@ def tests_of(path: Path) -> dict[str, set[str]]:
     named: dict[str, set[str]] = {}
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            named[node.targets[0].id] = _markers([node.value], named)
+            named[node.targets[0].id] = _markers(node.value, named)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
-            found[node.name] = _markers(node.decorator_list, named)
+            found[node.name] = set[str]().union(*(_markers(each, named) for each in node.decorator_list))
     everywhere = named.get("pytestmark", set())
     if path.parent.name == "conformance":  # the parameters of these tests have the markers
         everywhere = everywhere | {"cluster"}
@@ -49,9 +57,11 @@ def _words(tests: list[set[str]]) -> frozenset[str]:
     """Return the words that describe these tests together."""
     words = set()
     for word, marked in (("real", REAL), ("thorough", {"thorough"}), ("long", {"long"})):
-        count = sum(bool(markers & marked) for markers in tests)
-        if count:
-            words.add(word if count == len(tests) else f"partly {word}")
+        partly = {f"partly {marker}" for marker in marked}
+        if tests and all(markers & marked for markers in tests):
+            words.add(word)
+        elif any(markers & (marked | partly) for markers in tests):
+            words.add(f"partly {word}")
     return frozenset(words)
 
 

@@ -10,8 +10,9 @@ import pytest_asyncio
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
+from mqbridge.rocketmq.adapter import operations
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
-from mqbridge.rocketmq.adapter.registration import ADAPTER, operations
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from tests.kit.rocketmq import RocketMQ as Server
 from tests.patience import SERVER_PATIENCE_S
 
