@@ -123,6 +123,6 @@ def level_for(counts: Iterable[int], total: int) -> int:
     The sum of `counts` is lower than `total`.
     """
     lower, missing = sorted(counts), total
-    while (level := -(-missing // len(lower))) < lower[-1]:  # rounded up; the largest count stays as it is
+    while (level := -(-missing // len(lower))) <= lower[-1]:  # rounded up; the largest count stays as it is
         missing -= lower.pop()
     return level

@@ -1,7 +1,7 @@
 """Growth of a topic at scripted brokers: changes of other clients in between, fixed queue lists, and levels."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, Failure
@@ -77,6 +77,7 @@ async def test_a_topic_whose_broker_has_only_slaves_is_not_changed(cluster: Clus
 
 
 @given(counts=st.lists(st.integers(0, 50), min_size=1, max_size=6), missing=st.integers(1, 200))
+@example(counts=[0, 0, 0, 39], missing=114)
 def test_the_level_is_the_smallest_that_reaches_the_sum(counts: list[int], missing: int) -> None:
     level = level_for(counts, sum(counts) + missing)
     assert sum(max(count, level) for count in counts) >= sum(counts) + missing
