@@ -1,4 +1,4 @@
-"""How `pytest -n 2` distributes tests over processes, so that each kind of shared cluster starts in as few of them as possible.
+"""How `pytest -n` distributes tests over processes, so that each kind of shared cluster starts in as few of them as possible.
 
 A unit is all tests of one file and one group (see `shared_clusters.py`), because they share fixtures. Each group belongs to the
 process that got its first unit. A process that has nothing left of its groups gets tests that need no shared cluster, first those

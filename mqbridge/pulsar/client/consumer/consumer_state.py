@@ -188,7 +188,10 @@ class ConsumerState:
         self._floor: EntryId = ids.EARLIEST
         """The cursor that replaced LATEST, for a reader; EARLIEST without one. The entry at this cursor is never delivered."""
         self._before_first: EntryId = ids.EARLIEST
-        """The entry before the first one of this generation, or a later cursor. A cursor before it is older than expected."""
+        """The entry before the first one that was delivered, or a later cursor; EARLIEST if nothing was since the last `forget`.
+
+        A broker's cursor before it is older than expected.
+        """
         self._start_known = start != ids.LATEST
         """True if `reader_start` is a definite entry, not LATEST."""
         self._closed_by_broker = False
@@ -211,7 +214,7 @@ class ConsumerState:
         """True if `on_subscribed` needs the broker's cursor: to replace a reader's LATEST, or to notice a reset or lost acks."""
         if self._is_reader:
             return not self._start_known
-        has_delivered = self._before_first != ids.EARLIEST  # since the last `forget`: a rewind keeps acknowledgements to send
+        has_delivered = self._before_first != ids.EARLIEST  # not `progress`: after a rewind acknowledgements may still wait
         return self.last_sent_ack is not None or (self._closed_by_broker and self._in_order and has_delivered)
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
