@@ -13,6 +13,7 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter import operations
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.registration import ADAPTER
+from tests.kit import rocketmq_remoting as remoting
 from tests.kit.rocketmq import RocketMQ as Server
 from tests.patience import SERVER_PATIENCE_S
 
@@ -70,3 +71,16 @@ async def retention_hours(cluster: RocketMQ) -> int:
 async def set_retention_hours(cluster: RocketMQ, hours: int) -> None:
     admin = cluster._client.admin
     await admin.at_masters(lambda address: admin.update_broker_config(address, {"fileReservedTime": hours}))
+
+
+async def test_a_target_with_queues_that_nobody_can_read_is_warned_about(rocketmq, cluster):
+    topic = rocketmq.take_topic(4)
+    assert await cluster.operations.warnings(topic) == []
+    remoting.create_topic(rocketmq.broker_address, topic, 4, "", readQueueNums=2)
+    async with asyncio.timeout(SERVER_PATIENCE_S):
+        while not (warnings := await cluster.operations.warnings(topic)):
+            await asyncio.sleep(0.1)
+    (warning,) = warnings
+    assert f"no consumer can read 2 queues of {topic}" in warning
+    assert "broker-a:2, broker-a:3" in warning
+    assert await cluster.operations.warnings(topic, "any-group") == [], "a source is only read"

@@ -37,6 +37,7 @@ from mqbridge.rocketmq.client.consumer.pull_consumer import join
 from mqbridge.rocketmq.client.consumer.sendback import SendBack
 from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.client.permission_checks import check_may_consume, check_may_produce
+from mqbridge.rocketmq.client.producer.topic_rules import requires_keys
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.headers.pull import READER_GROUP
 
@@ -216,6 +217,7 @@ class RocketMQ:
         if not route.write_queues():
             raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue", Failure.FATAL)
         levels = await self._delay_levels(route)
+        is_compacted = await requires_keys(client, options.producer_group, route)
         producer = client.producer(
             options.producer_group,
             spec.topic,
@@ -225,7 +227,15 @@ class RocketMQ:
             fail_behind=spec.ordered,  # messages after a failed one must not be stored before its retry
         )
         queues = route.write_queues()
-        outbound = RocketMQOutbound(self, producer, spec, queues, max_message_bytes=max_message_bytes, delay_levels=levels)
+        outbound = RocketMQOutbound(
+            self,
+            producer,
+            spec,
+            queues,
+            max_message_bytes=max_message_bytes,
+            delay_levels=levels,
+            requires_keys=is_compacted,
+        )
         stop_watching = client.routes.watch(spec.topic, outbound.on_route)
         outbound.on_close(stop_watching)
         return outbound

@@ -19,6 +19,8 @@ from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import RunningInfoHeader
 
+MAX_NAMED_QUEUES = 5
+"""How many queues a warning names."""
 _PERMISSION_NAMES = {Perm.READ: "read", Perm.WRITE: "write", Perm.READ_WRITE: "read and write"}
 
 
@@ -123,24 +125,35 @@ class RocketMQOperations:
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not.
 
-        With None as `group`, `topic` is a target; otherwise it is a source that the group consumes.
+        With None as `group`, `topic` is a target; otherwise it is a source that the group consumes. A target also gets a warning
+        about queues that can be written but not read.
 
         `planned` (groups that are created with the topic) is not used, because retention does not depend on groups.
         """
+        unreadable = [] if group is not None else await self._unreadable_queues(topic)
         configs = await self._admin.at_masters(self._admin.broker_config)
         retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
         if not retention_hours:
-            return []
+            return unreadable
         hours = min(retention_hours)  # of the Broker that deletes messages first
         setting = f"fileReservedTime={hours}"
         if group is None:
-            return target_warnings(topic, setting, hours * 3600.0)
+            return unreadable + target_warnings(topic, setting, hours * 3600.0)
         # A group is late if it has not read messages that are older than LATE_FRACTION of the retention, so deleted soon.
         late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
         committed, bounds, late_offsets = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)
         )
         return group_warnings(topic, group, setting, committed, bounds, late_offsets)
+
+    async def _unreadable_queues(self, topic: str) -> list[str]:
+        """Return a warning if Brokers accept messages in queues from which no consumer can read."""
+        route = await self._admin.route(topic, fresh=True)
+        if route is None or not (hidden := {*route.write_queues()} - {*route.read_queues()}):
+            return []
+        names = ", ".join(partition_name(queue) for queue in sorted(hidden)[:MAX_NAMED_QUEUES])
+        problem = f"no consumer can read {len(hidden)} queues of {topic} in which Brokers store messages ({names})"
+        return [f"{problem}: raise readQueueNums to writeQueueNums, and permit reading (perm 6)"]
 
 
 def _topic_settings(config: TopicConfig) -> dict[str, str]:

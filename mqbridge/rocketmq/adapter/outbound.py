@@ -38,6 +38,7 @@ class RocketMQOutbound:
     """Produces the messages of a route to one topic. The partition with index i is the i-th writable queue of the topic.
 
     `delay_levels` are the delays (ms), from level 1 on, of Brokers before 5.0; empty for later ones, which deliver at any time.
+    `requires_keys` is True for a compacted topic, whose messages need KEYS.
     """
 
     formats = ()
@@ -52,6 +53,7 @@ class RocketMQOutbound:
         *,
         max_message_bytes: int,
         delay_levels: Sequence[int] = (),
+        requires_keys: bool = False,
     ) -> None:
         assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or RocketMQOutboundOptions()
@@ -62,6 +64,7 @@ class RocketMQOutbound:
             max_messages=options.batch_messages,
             max_message_bytes=max_message_bytes,
             levels=delay_levels,
+            requires_keys=requires_keys,
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
         """The last send of each partition, by index: its queue and its receipt."""

@@ -135,7 +135,12 @@ class RocketMQClient:
             )
             try:
                 await queue_producer.queues()
-                producer = Producer(queue_producer, compression=compression, max_pending_bytes=max_pending_bytes)
+                producer = Producer(
+                    queue_producer,
+                    compression=compression,
+                    max_pending_bytes=max_pending_bytes,
+                    requires_keys=await queue_producer.requires_keys(),
+                )
             except BaseException:
                 await queue_producer.close()
                 raise

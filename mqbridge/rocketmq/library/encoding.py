@@ -14,6 +14,7 @@ from mqbridge.errors import Failure, MappingError
 from mqbridge.message import Pair
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.mapping.batch_builder import born_at
+from mqbridge.rocketmq.mapping.compacted import NO_KEY, with_index_key
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.request import EncodedRequest, ReserveIds, encode
@@ -38,17 +39,24 @@ class MessageEncoder:
     """Encodes the messages of one producer, in order, to batches and single sends.
 
     `reserve_ids` makes the ids (UNIQ_KEY) of messages in batches, `unique_id` makes the id of a single message.
-    `max_message_bytes` is the `maxMessageSize` of the brokers.
+    `max_message_bytes` is the `maxMessageSize` of the brokers. `requires_keys` is True for a compacted topic, whose messages need
+    KEYS.
     """
 
     def __init__(
-        self, reserve_ids: ReserveIds, unique_id: Callable[[], str], compression_name: Compression, max_message_bytes: int
+        self,
+        reserve_ids: ReserveIds,
+        unique_id: Callable[[], str],
+        compression_name: Compression,
+        max_message_bytes: int,
+        *,
+        requires_keys: bool = False,
     ) -> None:
         codec = compression.NAMES.get(compression_name)
         if codec is None and compression_name != "none":
             raise MappingError(f"unknown compression {compression_name!r}; allowed are: none, {', '.join(compression.NAMES)}")
         self._reserve_ids, self._unique_id, self._codec = reserve_ids, unique_id, codec
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes, self._requires_keys = max_message_bytes, requires_keys
         self.delay_levels: Sequence[int] | None = None
         """The delays in ms of brokers before 5.0, from level 1 on; () for later brokers, which deliver at any time.
 
@@ -64,6 +72,7 @@ class MessageEncoder:
             MAX_BATCH_MESSAGES,
             self._max_message_bytes,
             levels=self.delay_levels or (),
+            requires_keys=self._requires_keys,
         )
         requests: list[EncodedRequest] = []
         failures: list[MessageFailure] = []
@@ -112,9 +121,12 @@ class MessageEncoder:
         if message.delay_level and not 0 < message.delay_level <= MAX_LEVEL:
             raise MappingError(f"delay_level is {message.delay_level}; allowed are 0 (no delay) and the levels 1 to {MAX_LEVEL}")
         delay = (Name.DELAY, str(message.delay_level)) if message.delay_level else None
+        with_key = with_index_key(message.as_message()) if self._requires_keys else message.as_message()
+        if with_key is None:
+            raise MappingError(NO_KEY)
         try:
             # stamp=None: no origin is written, because messages of an application come from no source partition
-            block, flag = write_block(message.as_message(), stamp=None, alone=True, delay=delay)
+            block, flag = write_block(with_key, stamp=None, alone=True, delay=delay)
         except UnicodeEncodeError as error:
             raise MappingError(f"a text of the message cannot be encoded as UTF-8: {error}") from error
         if len(block) > MAX_PROPERTIES_BYTES:

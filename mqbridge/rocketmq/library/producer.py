@@ -35,10 +35,13 @@ class Producer:
         *,
         compression: Compression = "none",
         max_pending_bytes: int = MAX_PENDING_BYTES,
+        requires_keys: bool = False,
     ) -> None:
         client = queue_producer.client
         self._queue_producer = queue_producer
-        self._encoder = MessageEncoder(client.reserve_ids, client.unique_id, compression, queue_producer.max_message_bytes)
+        self._encoder = MessageEncoder(
+            client.reserve_ids, client.unique_id, compression, queue_producer.max_message_bytes, requires_keys=requires_keys
+        )
         self._window = SendWindow(max_pending_bytes)
         self._batchers: dict[Queue, QueueBatcher] = {}
         self._closed = False

@@ -19,10 +19,11 @@ class Limits:
     `max_bytes` limits the encoded messages of a request, `max_message_bytes` is the broker's maxMessageSize.
 
     `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels. It is empty for a broker that can
-    deliver a message at any time; only then, `max_delay_ms` limits the delay, otherwise the longest level does.
+    deliver a message at any time; only then, `max_delay_ms` limits the delay, otherwise the longest level does. `requires_keys`
+    is True for a compacted topic, whose messages need KEYS.
     """
 
-    __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages")
+    __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages", "requires_keys")
 
     def __init__(
         self,
@@ -31,7 +32,10 @@ class Limits:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_delay_ms: int = 3 * 24 * 3600 * 1000,
         levels: Sequence[int] = (),
+        *,
+        requires_keys: bool = False,
     ) -> None:
+        self.requires_keys = requires_keys
         self.max_bytes, self.max_messages = max_bytes, max_messages
         self.max_message_bytes, self.max_delay_ms = max_message_bytes, max(levels, default=max_delay_ms)
         self._levels = sorted((delay, level) for level, delay in enumerate(levels, 1))

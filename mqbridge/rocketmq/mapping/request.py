@@ -13,6 +13,7 @@ from mqbridge.errors import Failure
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.native import compiled, is_native
 from mqbridge.rocketmq.mapping.batch_builder import BatchBuilder, born_at
+from mqbridge.rocketmq.mapping.compacted import NO_KEY, with_index_key
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.write_block import write_block
@@ -79,7 +80,7 @@ def encode(
     (None: no ids are made) makes a UNIQ_KEY for messages without one: without it, Java consumers may see another message id on
     each delivery. The new id comes after the gateway's own pairs: this tells `read_block` that no producer set it.
     """
-    if compiled is not None:
+    if compiled is not None and not limits.requires_keys:  # only the plain encoder writes keys as KEYS for compacted topics
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
         encoded = (
             None
@@ -135,9 +136,14 @@ class _RequestBuilder:
         """Add messages in order; record a failure for each that cannot be sent."""
         origin, now, with_id = self._origin, self._now, self._with_id
         add_to_batch, max_bytes_in_batch = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
-        for index, message in enumerate(messages):
-            if message.defect is not None:
-                self._refuse(index, f"it could not be read: {message.defect}")
+        requires_keys = self._limits.requires_keys
+        for index, original in enumerate(messages):
+            if original.defect is not None:
+                self._refuse(index, f"it could not be read: {original.defect}")
+                continue
+            message = with_index_key(original) if requires_keys else original
+            if message is None:
+                self._refuse(index, NO_KEY)
                 continue
             stamp = None if origin is None else origin + format_position(message.position)
             try:

@@ -55,7 +55,13 @@ RECORD_FIELDS = (
 """The rules of the fields of a record, in their order."""
 
 SYSTEM_PROPERTIES = (
-    FieldRule(Name.KEYS, "keys", NATIVE, "index keys joined by a blank; the first one is the key if there is no __SHARDINGKEY"),
+    FieldRule(
+        Name.KEYS,
+        "keys",
+        NATIVE,
+        "index keys joined by a blank; the first one is the key if there is no __SHARDINGKEY. In a compacted topic, the key of a"
+        " message without index keys",
+    ),
     FieldRule(Name.TAGS, "msg_type", NATIVE, "the tag of the message, by which brokers filter"),
     FieldRule(Name.SHARDING_KEY, "key", NATIVE, "written if the key differs from the first index key"),
     FieldRule(

@@ -13,6 +13,7 @@ from mqbridge.net.endpoint import Endpoint
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.connection import connection as connections
 from mqbridge.rocketmq.wire import batch
+from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command, decode, encode, measure
@@ -70,6 +71,7 @@ class Cluster:
             Code.GET_BROKER_CLUSTER_INFO: cluster_info,
             Code.HEART_BEAT: success,
             Code.UNREGISTER_CLIENT: success,
+            Code.GET_TOPIC_CONFIG: topic_config,
             Code.SEND_MESSAGE_V2: store,
             Code.SEND_BATCH_MESSAGE: store,
         }
@@ -142,6 +144,16 @@ def route(link: Link, request: Command) -> None:
         responds_with(route_body(link.cluster, topic))(link, request)
     else:
         link.answer(request, Status.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}")
+
+
+def topic_config(link: Link, request: Command) -> None:
+    """Answer with the configuration of a topic without attributes."""
+    counts = link.cluster.topics.get(request.ext["topic"])
+    if counts is None:
+        link.answer(request, Status.TOPIC_NOT_EXIST)
+    else:
+        queues = max(counts.values(), default=0)
+        link.answer(request, body=TopicConfig(request.ext["topic"], queues, queues).encode())
 
 
 def cluster_info(link: Link, request: Command) -> None:

@@ -29,6 +29,6 @@ class CleanupPolicies:
             except ServerRefused:
                 compacted = False
             else:
-                compacted = TopicConfig.decode(response.body).attributes.get("cleanup.policy") == "COMPACTION"
+                compacted = TopicConfig.decode(response.body).is_compacted
             self._compacted[queue.topic] = compacted
         return compacted

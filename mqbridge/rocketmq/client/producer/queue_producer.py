@@ -18,6 +18,7 @@ from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.route import TopicRoute
 from mqbridge.rocketmq.client.producer.send_queue import PartitionSendQueue
 from mqbridge.rocketmq.client.producer.send_request import SendRequest, SendResult
+from mqbridge.rocketmq.client.producer.topic_rules import requires_keys
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -228,6 +229,10 @@ class QueueProducer:
             if send_queue is None or send_queue.healthy:
                 return queue
         return queue
+
+    async def requires_keys(self) -> bool:
+        """Return True if the topic is compacted: its brokers drop messages of a batch that have no KEYS. Raises ClusterError."""
+        return await requires_keys(self.client, self.group, self._route if self._route is not None else await self.route())
 
     # --- for the send queues -------------------------------------------------------------------------------------------
 

@@ -40,6 +40,11 @@ class TopicConfig(Body):
     sys_flag: int = member("topicSysFlag", 0)
     attributes: Mapping[str, str] = member("attributes", dict)
 
+    @property
+    def is_compacted(self) -> bool:
+        """True if brokers keep only the newest message of each key (KEYS), and none without a key."""
+        return self.attributes.get("cleanup.policy") == "COMPACTION"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs(Body):
