@@ -1,9 +1,12 @@
 """A model of a broker with one topic and one subscription. It checks that every entry is delivered before it is acknowledged."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from tests.pulsar.client.broker import Broker, Link, found, success
@@ -28,18 +31,32 @@ class Registration:
 
 
 class OneTopic(Broker):
-    """Entries are numbered from 0 in one ledger; `cursor` is the last one that is acknowledged with all before it.
+    """Entries are numbered from 0; `cursor` is the last one that is acknowledged with all before it. Each has `batch` messages.
+
+    `ledgers` has the id of each ledger and the number of its first entry. `parts` has the masks of the unacknowledged messages of
+    partly acknowledged entries. The entries in `chunks` are together one chunked message.
 
     `owed` are those that the application must see before they are acknowledged, and sooner or later. Deliveries are made when the
     test says so, and only against credit.
     """
 
-    def __init__(self, *, reads: bool, failover: bool, persistent: bool) -> None:
+    def __init__(self, *, reads: bool, failover: bool, persistent: bool, batch: int = 1) -> None:
         super().__init__()
+        self.batch, self.parts = batch, dict[int, int]()
+        self.ledgers = [(99, 0)]
+        self.chunks: list[int] = []
+        self.receipt = "sent"
+        """The next receipt of an acknowledgement: "sent", "lost", "refused", or "cut" with the connection."""
+        self.refusals = 0
+        """Number of SUBSCRIBE commands that fail."""
+        self.holds_close = False
+        self.held_close: list[tuple[Link, Frame]] = []
         self.reads, self.failover, self.persistent = reads, failover, persistent
-        self.ledger, self.sizes, self.cursor = 99, [1] * 8, -1
+        self.sizes, self.cursor = [1] * 8, -1
+        self.stored_cursor = -1
+        """The cursor of the last seek or reset: a killed broker keeps it, and may forget later acknowledgements."""
         self.acked: set[int] = set()
-        self.owed: set[int] = set()
+        self.owed: set[tuple[int, int]] = set()
         self.seen_latest = False
         self.active = False
         self.registration: Registration | None = None
@@ -66,6 +83,27 @@ class OneTopic(Broker):
     def length(self) -> int:
         return len(self.sizes)
 
+    def messages(self, entries: Iterable[int], mask: int = -1) -> set[tuple[int, int]]:
+        """Return the messages of these entries whose bits are 1 in the mask."""
+        return {(entry, index) for entry in entries for index in range(self.batch) if mask >> index & 1}
+
+    def position(self, entry: int) -> EntryId:
+        """Return the id of an entry; for -1, the position before the first one."""
+        ledger, first = max((each for each in self.ledgers if each[1] <= entry), default=self.ledgers[0])
+        return ledger, entry - first
+
+    def number(self, position: EntryId) -> int:
+        """Return the number of the entry at this position; 0 for an earlier one, the length for a later one."""
+        for ledger, first in self.ledgers:
+            if ledger == position[0]:
+                return first + position[1]
+        return self.length if position > self.ledgers[-1] else 0
+
+    def begin_ledger(self) -> None:
+        """Begin a new ledger, unless the last one is empty."""
+        if self.ledgers[-1][1] < self.length:
+            self.ledgers.append((self.ledgers[-1][0] + 1, self.length))
+
     def live(self, link: Link | None = None) -> Registration | None:
         """Return the registration if its connection is open, and if it is `link` when `link` is given."""
         known = self.registration
@@ -76,11 +114,15 @@ class OneTopic(Broker):
     def _subscribe(self, link: Link, frame: Frame) -> None:
         asked = frame.command.subscribe
         assert not self.deleted, "this would create the subscription again"
+        if self.refusals:
+            self.refusals -= 1
+            link.error(asked.request_id, pb.ServiceNotReady)
+            return
         if self.live(link) is None:  # else it continues with the consumer that has this id
             begin = self.cursor + 1
             if self.reads:
                 start = ids.entry_id(asked.start_message_id)
-                begin = max(0, start[1]) if start[0] == self.ledger else self.length if start[0] > self.ledger else 0
+                begin = max(0, self.number(start))
                 if start == ids.LATEST:
                     assert not self.seen_latest, "LATEST counts once"
                     self.seen_latest, begin = True, self.length
@@ -100,6 +142,9 @@ class OneTopic(Broker):
 
     def answer_held(self) -> None:
         """Send the responses that were held back."""
+        held_close, self.held_close = self.held_close, []
+        for link, frame in held_close:
+            success(link, frame)
         held, self.held = self.held, []
         for link, frame in held:
             self._subscribed(link, frame)
@@ -116,7 +161,11 @@ class OneTopic(Broker):
     def _close(self, link: Link, frame: Frame) -> None:
         if self.live(link) is not None:
             self.forget_registration()
-        success(link, frame)
+        if self.holds_close:
+            self.holds_close = False
+            self.held_close.append((link, frame))
+        else:
+            success(link, frame)
 
     def close_consumer(self) -> None:
         """Close the consumer, as a broker does when the topic is unloaded."""
@@ -150,11 +199,12 @@ class OneTopic(Broker):
             known.next, known.again = self.cursor + 1, []
             known.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=known.id, is_active=active))
 
-    def migrate(self, *, closes: bool) -> None:
-        """Migrate the topic to another cluster with smaller ids. The old one closes the consumer, or else its connection."""
+    def migrate(self, *, closes: bool, by: int = -10) -> None:
+        """Migrate the topic to another cluster with other ids. The old one closes the consumer, or else its connection."""
         known = self.live()
-        self.ledger, self.cursor, self.acked = self.ledger - 1, -1, set()
-        self.owed = set(range(self.length))
+        self.cursor = self.stored_cursor = -1
+        self.ledgers, self.acked, self.parts = [(self.ledgers[0][0] + by, 0)], set(), {}
+        self.owed = self.messages(range(self.length))
         self.url = "pulsar://green:6650"
         if known is not None:
             migrated = pb.CommandTopicMigrated(
@@ -187,10 +237,10 @@ class OneTopic(Broker):
                 break
             if not self.reads and (entry <= self.cursor or entry in self.acked):
                 continue
-            known.permits -= 1
+            known.permits -= self.parts.get(entry, (1 << self.batch) - 1).bit_count()
             sent += 1
             if not self.persistent:
-                self.owed.add(entry)
+                self.owed |= self.messages([entry])
             self.send_entry(known.link, known.id, known.epoch, entry)
         return sent
 
@@ -203,9 +253,27 @@ class OneTopic(Broker):
 
     def send_entry(self, link: Link, consumer: int, epoch: int | None, entry: int) -> None:
         payload = b"%d" % entry + bytes(self.sizes[entry])
-        position = (self.ledger, entry) if self.persistent else (0, 0)
-        more = {} if epoch is None else {"consumer_epoch": epoch}
+        position = self.position(entry) if self.persistent else (0, 0)
+        more: dict[str, Any] = {} if epoch is None else {"consumer_epoch": epoch}
+        if self.batch > 1:
+            more["metadata"] = {"num_messages_in_batch": self.batch}
+        if entry in self.chunks:
+            more["metadata"], payload = self._chunk(entry)
+        if entry in self.parts:
+            more["ack_set"] = ids.to_words(self.parts[entry])
         link.message(consumer, *position, payload, **more)
+
+    def _chunk(self, entry: int) -> tuple[dict[str, Any], bytes]:
+        """Return metadata and payload of a chunk; the payload of the whole message is the number of its last entry."""
+        whole = b"%d" % self.chunks[-1] + bytes(len(self.chunks) - 1)
+        index, first_bytes = self.chunks.index(entry), len(whole) - len(self.chunks) + 1
+        metadata = {
+            "uuid": "chunked",
+            "chunk_id": index,
+            "num_chunks_from_msg": len(self.chunks),
+            "total_chunk_msg_size": len(whole),
+        }
+        return metadata, whole[:first_bytes] if index == 0 else b"\0"
 
     def _redeliver(self, link: Link, frame: Frame) -> None:
         """Redeliver. Entries that are already being read come first and with the new epoch, before the unacknowledged ones."""
@@ -218,13 +286,25 @@ class OneTopic(Broker):
     # --- positions --------------------------------------------------------------------------------------------------
 
     def set_cursor(self, to: int) -> None:
-        """Move the cursor, as an operator does: all entries after it must be delivered, even if they were delivered before."""
+        """Move the cursor, as an operator does: all entries after it must be delivered, even if they were delivered before.
+
+        All single acknowledgements are forgotten.
+        """
+        again = self.messages(entry for entry in self.acked if entry > to)
+        for entry, mask in self.parts.items():
+            again |= self.messages([entry], ~mask) if entry > to else set()
         if to < self.cursor:
-            self.owed |= set(range(to + 1, self.length))
-            self.acked = {entry for entry in self.acked if entry <= to}
-        self.owed -= set(range(to + 1))
-        self.cursor = to
-        self._advance()
+            again = self.messages(range(to + 1, self.length))
+        self.owed = {each for each in self.owed | again if each[0] > to}
+        self.cursor = self.stored_cursor = to
+        self.acked, self.parts = set(), {}
+
+    def forget_acks(self, count: int) -> None:
+        """Forget the last acknowledgements, as a killed broker does; the cursor moves back by up to `count` entries."""
+        if count:
+            self.cursor = max(self.stored_cursor, self.cursor - count)
+            self.acked = {entry for entry in self.acked if entry <= self.cursor}
+            self.parts.clear()
 
     def _advance(self) -> None:
         while self.cursor + 1 in self.acked:
@@ -234,22 +314,50 @@ class OneTopic(Broker):
         asked = frame.command.ack
         if self.live(link) is None or not self.persistent:
             return
+        if asked.HasField("request_id") and not self._receipt(link, asked):
+            return
         for each in asked.message_id:
-            ledger, entry = ids.entry_id(each)
-            assert ledger == self.ledger, "of another cluster"
-            covered = set(range(entry + 1)) if asked.ack_type == asked.Cumulative else {entry}
-            assert not covered & self.owed, f"acknowledged up to {entry}, and never handed out: {covered & self.owed}"
-            self.acked |= {each for each in covered if each > self.cursor}
+            position = ids.entry_id(each)
+            assert position[0] in dict(self.ledgers), "of another cluster"
+            self._ack_entry(self.number(position), ids.from_words(each.ack_set), cumulative=asked.ack_type == asked.Cumulative)
         self._advance()
+        self.parts = {entry: mask for entry, mask in self.parts.items() if entry > self.cursor and entry not in self.acked}
+
+    def _receipt(self, link: Link, asked: pb.CommandAck) -> bool:
+        """Send the receipt of an acknowledgement, or not, as `receipt` says; return True if the acknowledgement counts."""
+        receipt, self.receipt = self.receipt, "sent"
+        response = pb.CommandAckResponse(consumer_id=asked.consumer_id, request_id=asked.request_id)
+        if receipt == "cut":
+            link.drop()
+            self.forget_registration()
+            return False
+        if receipt == "refused":
+            response.error, response.message = pb.PersistenceError, "no"
+        if receipt != "lost":
+            link.send(ackResponse=response)
+        return receipt != "refused"
+
+    def _ack_entry(self, entry: int, unacknowledged: int, *, cumulative: bool) -> None:
+        """Acknowledge the messages of an entry that are not in the mask; if `cumulative`, also all earlier entries."""
+        earlier = set(range(entry)) if cumulative else set()
+        covered = self.messages(earlier) | self.messages([entry] if entry >= 0 else [], ~unacknowledged)
+        assert not covered & self.owed, f"acknowledged {entry}, {cumulative=}, never handed out: {covered & self.owed}"
+        self.acked |= {each for each in earlier if each > self.cursor}
+        if entry <= self.cursor or entry in self.acked:
+            return
+        self.parts[entry] = unacknowledged & self.parts.get(entry, unacknowledged)
+        if not self.parts[entry]:
+            self.acked.add(entry)
 
     def _seek(self, link: Link, frame: Frame) -> None:
         fails, self.seek_fails = self.seek_fails, ""
         if fails == "before":
             link.drop()
             return
-        to = ids.entry_id(frame.command.seek.message_id)[1]
-        self.cursor, self.acked = to - 1, set()
-        self.owed = set(range(to, self.length))
+        to = self.number(ids.entry_id(frame.command.seek.message_id))
+        self.cursor = self.stored_cursor = to - 1
+        self.acked, self.parts = set(), {}
+        self.owed = self.messages(range(to, self.length))
         if fails == "after":
             link.drop()
         elif fails == "silent":  # the broker does not close the consumer, and continues at the new position
@@ -265,10 +373,10 @@ class OneTopic(Broker):
         asked = frame.command.getLastMessageId
         known = self.live(link)
         cursor = known.begin - 1 if self.reads and known is not None else self.cursor
-        position = (self.ledger, self.length - 1) if self.persistent else (-1, -1)
+        position = self.position(self.length - 1) if self.persistent else (-1, -1)
         body = pb.CommandGetLastMessageIdResponse(
             request_id=asked.request_id,
             last_message_id=ids.message_id(*position),
-            consumer_mark_delete_position=ids.message_id(self.ledger, cursor),
+            consumer_mark_delete_position=ids.message_id(*self.position(cursor)),
         )
         link.send(getLastMessageIdResponse=body)

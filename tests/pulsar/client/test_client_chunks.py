@@ -19,7 +19,7 @@ from mqbridge.pulsar.wire.entry import decode_entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.patience import PATIENCE_S
-from tests.pulsar.client.broker import Broker, in_turn, silent, until
+from tests.pulsar.client.broker import Broker, ends_at, in_turn, silent, until
 
 TOPIC = "persistent://public/default/t"
 LIMIT = 1 << 20
@@ -197,6 +197,7 @@ async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_s
 
 
 async def test_chunks_whose_acknowledgement_was_lost_are_acknowledged_when_redelivered(broker: Broker, client):
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 6, cursor=(1, -1))
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     order = [("b", 0), ("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1), ("c", 2)]
@@ -500,6 +501,7 @@ async def test_later_acknowledgements_do_not_include_chunks_to_be_redelivered(br
 
 async def test_after_a_redelivery_an_earlier_expired_message_acknowledges_no_chunks(broker: Broker, client):
     """Acknowledging an expired message repeats the last cumulative acknowledgement, which is after chunks to be redelivered."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 3, cursor=(1, -1))
     consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
     sender.chunk("a", 0)
@@ -557,6 +559,7 @@ async def test_a_reader_disconnected_twice_resumes_at_the_first_chunk_again(brok
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "redelivered"])
 async def test_acknowledgements_withheld_because_of_chunks_are_sent_on_redelivery(broker: Broker, client, is_lost: bool):
     """No other entry arrives for a long time. Otherwise the entry would count as backlog and be redelivered after a restart."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 4, cursor=(1, 0))
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
     sender.plain(b"first")

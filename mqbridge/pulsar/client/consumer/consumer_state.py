@@ -31,12 +31,20 @@ active (failover), by an operator's reset, or by the migration of the topic to a
 
 The cursor is the broker's position of the subscription: the last entry that is acknowledged there. It is requested after a
 SUBSCRIBE has succeeded, if `needs_cursor`. It may be older than expected: before `last_sent_ack` or before the first entry of the
-generation. There are two cases:
+generation. The cause depends on how the last registration ended:
 
-- The broker has closed the consumer: the subscription was reset, so all positions are discarded. An acknowledgement that was in
+- The broker has closed the consumer, or this client has left it over a live connection to subscribe again: the broker had all
+  acknowledgements, so an operator has reset the subscription, and all positions are discarded. An acknowledgement that was in
   flight when the broker closed the consumer looks like a reset; then some entries are delivered twice.
 - The connection was lost: acknowledgements were lost with it (a killed broker forgets those of the last seconds). The positions
   stay, and `last_sent_ack` is sent again.
+
+Where a reset cannot be excluded, all positions are discarded too, and entries are delivered twice rather than never:
+
+- The broker does not report the cursor: it is too old, or it refuses the request for good.
+- Entries were acknowledged one by one, and the broker closed the consumer: a reset to a position between them leaves no trace.
+- The broker closed the consumer, and the first entry of the generation was the first one of its ledger: without a reset, too, the
+  cursor is in an earlier ledger.
 """
 
 from enum import Enum, auto
@@ -196,6 +204,9 @@ class ConsumerState:
         """True if `reader_start` is a definite entry, not LATEST."""
         self._closed_by_broker = False
         """True if the broker has closed the consumer since the last SUBSCRIBE."""
+        self._left = False
+        """True if this client has left the consumer over a live connection since the last SUBSCRIBE. The broker has received the
+        acknowledgements that were sent before; but it reports a reset of the subscription to nobody until the next SUBSCRIBE."""
         self._acks_individually = False
         """True after the application's first individual acknowledgement; more of them are expected."""
 
@@ -215,23 +226,29 @@ class ConsumerState:
         if self._is_reader:
             return not self._start_known
         has_delivered = self._before_first != ids.EARLIEST  # not `progress`: after a rewind acknowledgements may still wait
-        return self.last_sent_ack is not None or (self._closed_by_broker and self._in_order and has_delivered)
+        was_closed = self._closed_by_broker or self._left
+        return self.last_sent_ack is not None or (was_closed and self._in_order and has_delivered)
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
         """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker.
 
-        It is None if it was not needed, or the broker cannot report it.
+        It is None if it was not needed, or the broker does not report it.
 
-        Return True if the subscription was reset by an operator or another client; then this call has discarded all positions.
+        Return True if the subscription was reset by an operator or another client, or if that cannot be excluded; then this call
+        has discarded all positions.
         """
+        needed_cursor = self.needs_cursor
         self.link = _next(LINK, self.link, E.SUCCESS)
         closed, self._closed_by_broker = self._closed_by_broker, False
+        left, self._left = self._left, False
         self.ack_may_be_lost = False
         if self._is_reader:
             if not self._start_known and cursor is not None:
                 self.reader_start, self._start_known = cursor, True
                 self._floor = cursor
                 self.delivered = max(self.delivered, cursor)
+            return False
+        if not needed_cursor:
             return False
         expected = self._before_first
         if self.last_sent_ack is not None:
@@ -240,15 +257,18 @@ class ConsumerState:
             self._before_first = max(self._before_first, cursor)
             return False
         # An entry id of -1 means the position before a ledger's first entry. The cursor is then in an earlier ledger even without
-        # a reset, so it proves nothing.
-        if closed and cursor is not None and expected[1] >= 0:
+        # a reset. After a close by the broker this doubt counts as a reset. After leaving, which takes a moment, it does not:
+        # every overflow of the receiver queue would deliver entries twice.
+        if cursor is None or closed or (left and expected[1] >= 0):
             self.forget()
             return True
         self.ack_may_be_lost = self.last_sent_ack is not None
         return False
 
-    def on_detached(self, earliest_open_chunk: EntryId, *, closed: bool = False) -> bool:
-        """Record that the subscription, or an attempt to subscribe, has ended. `closed`: the broker closed the consumer.
+    def on_detached(self, earliest_open_chunk: EntryId, *, closed: bool = False, left: bool = False) -> bool:
+        """Record that the subscription, or an attempt to subscribe, has ended.
+
+        `closed`: the broker closed the consumer. `left`: this client leaves it over a live connection, to subscribe again.
 
         `earliest_open_chunk` is the first chunk of the earliest chunked message that is still needed, LATEST if there is none.
         Return True if delivered entries are skipped when the broker repeats them after the next SUBSCRIBE.
@@ -256,12 +276,17 @@ class ConsumerState:
         was_subscribed = self.link is S.SUBSCRIBED
         self.link = _next(LINK, self.link, E.DETACH)
         self._closed_by_broker |= closed
+        self._left |= left
         if not self._in_order:  # the broker redelivers unacknowledged entries in any order
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
             # Individual acknowledgements may be lost: a killed broker forgets even those that came over earlier connections. A
-            # later acknowledgement does not include them, so the entries must be delivered again.
-            self.rewind()
+            # later acknowledgement does not include them, so the entries must be delivered again. After a close by the broker the
+            # subscription may have been reset to a position between them, which the cursor would not show.
+            if closed:
+                self.forget()
+            else:
+                self.rewind()
         if was_subscribed:  # a failed attempt to subscribe received nothing, so the earlier value remains right
             self._resume_at = min(self.delivered, earliest_open_chunk)
         return self._in_order and not self._acks_individually
@@ -380,7 +405,7 @@ class ConsumerState:
         self.delivered = self.acked_up_to = self.last_skipped = ids.EARLIEST
         self._resume_at = self._floor = self._before_first = ids.EARLIEST
         self.last_sent_ack, self.ack_may_be_lost = None, False
-        self._closed_by_broker = False
+        self._closed_by_broker = self._left = False
 
     def on_migrated(self) -> None:
         """Record the migration to another cluster, whose entries have other ids; a reader starts at the earliest entry there."""
@@ -391,8 +416,10 @@ class ConsumerState:
     def begin_seek(self) -> None:
         """Begin a SEEK. Entries that arrive from now on are rejected: the broker may have read them before or after the SEEK.
 
-        `last_sent_ack` is discarded, because sending it again would undo the SEEK.
+        `last_sent_ack` is discarded, because sending it again would undo the SEEK. A new generation begins, so that
+        acknowledgements of entries from before the SEEK have no effect while its response is awaited.
         """
+        self.generation += 1
         self.progress = _next(PROGRESS, self.progress, E.SEEK)
         self.last_sent_ack, self.ack_may_be_lost = None, False
 

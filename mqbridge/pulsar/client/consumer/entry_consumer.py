@@ -455,20 +455,26 @@ class EntryConsumer:
 
         Before the new SUBSCRIBE the consumer is closed at the broker, so that no entry of the old SUBSCRIBE arrives later.
         """
+        left = self.is_subscribed
         self._registration.close_before_next()
-        self._detach()
+        self._detach(left=left)
         if set_positions is not None:
             set_positions()
-        self._reopen()
+        if self._state.intent is not State.UNSUBSCRIBING:  # a SUBSCRIBE would create the deleted subscription again
+            self._reopen()
 
-    def _detach(self, *, closed: bool = False) -> None:
-        """Leave the connection and drop the queued entries; `closed` is True if the broker closed the consumer."""
+    def _detach(self, *, closed: bool = False, left: bool = False) -> None:
+        """Leave the connection and drop the queued entries; see `ConsumerState.on_detached` for `closed` and `left`."""
         self._registration.detach()
         generation = self._state.generation
         # `skips_delivered`: entries that the application already has are dropped when the broker delivers them again.
-        skips_delivered = self._state.on_detached(self._receiver_queue.earliest_open_chunk(self._state.delivered), closed=closed)
+        skips_delivered = self._state.on_detached(
+            self._receiver_queue.earliest_open_chunk(self._state.delivered), closed=closed, left=left
+        )
         if generation == self._state.generation:
             self._receiver_queue.drop()
+        elif closed:  # all positions were discarded
+            self._forget()
         else:  # the state was set back: delivered entries are redelivered too
             self._receiver_queue.rewind()
         self._acks.on_disconnected(skips_delivered=skips_delivered)
@@ -514,9 +520,12 @@ class EntryConsumer:
         """
         self.registrations += 1
         if self._state.on_subscribed(self._cursor):
-            log.warning(
-                "topic %s: subscription %s was reset, continuing after entry %s", self.topic, self.subscription.name, self._cursor
-            )
+            if self._cursor is None:
+                text = "topic %s: the broker does not report the cursor of subscription %s, unacknowledged entries are repeated"
+                log.warning(text, self.topic, self.subscription.name)
+            else:
+                text = "topic %s: subscription %s was reset, continuing after entry %s"
+                log.warning(text, self.topic, self.subscription.name, self._cursor)
             self._forget()
         self._acks.flush()
         self._grant_permits()

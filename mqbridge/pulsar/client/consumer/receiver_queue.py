@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun
-from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState
+from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
 from mqbridge.pulsar.client.consumer.flow_permits import FlowPermits, ReceiveBudget, entry_memory
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, JoinedMessage
@@ -143,7 +143,10 @@ class ReceiverQueue:
 
     def _deliver(self, entry: Entry) -> None:
         """Record the delivery of an entry. Readers drop its chunk ids now; other consumers when it is acknowledged."""
-        self._state.record_delivery(entry.id, entry.first_chunk)
+        first = entry.first_chunk
+        if self._state.progress is State.AT_START:  # the broker's cursor stays before an open chunk
+            first = min(first or entry.id, self.earliest_open_chunk(entry.id))
+        self._state.record_delivery(entry.id, first)
         self._check_overflow()
         if self._chunks_of:
             if not self._acknowledges:

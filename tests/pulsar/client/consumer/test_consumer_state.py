@@ -73,17 +73,17 @@ class ConsumerLife(RuleBasedStateMachine):
     def _deliver_from(self, begin: int) -> None:
         self.wire = [(self.state.epoch, (self.ledger, entry)) for entry in range(begin, self.length)]
 
-    def _leave(self, *, closed: bool) -> None:
+    def _leave(self, *, closed: bool = False, left: bool = False) -> None:
         self.late += self.wire
         self.wire, self.queue = [], []
-        self.state.on_detached(LATEST, closed=closed)
+        self.state.on_detached(LATEST, closed=closed, left=left)
 
     @precondition(lambda self: self.subscribed)
     @rule(forgets=st.integers(0, 3))
     def lose_connection(self, forgets: int) -> None:
         """Lose acknowledgements: a killed broker forgets the last ones, and a lost connection loses those in flight."""
         self.cursor = max(-1, self.cursor - forgets)
-        self._leave(closed=False)
+        self._leave()
 
     @precondition(lambda self: self.subscribed)
     @rule()
@@ -194,12 +194,16 @@ class ConsumerLife(RuleBasedStateMachine):
         self.cursor = max(self.cursor, entry)
 
     @precondition(lambda self: self.state.link is not State.ENDED)
-    @rule()
-    def redeliver(self) -> None:
-        if not self.reads and self.subscribed:
+    @rule(back=st.integers(-3, LENGTH))
+    def redeliver(self, back: int) -> None:
+        """Leave and set the positions back; an operator moves the cursor before the next SUBSCRIBE, unless `back` is 0."""
+        was_subscribed = self.subscribed
+        if not self.reads and was_subscribed:
             self._send_acks()
-        self._leave(closed=False)
+        self._leave(left=was_subscribed)
         self.state.rewind()
+        if back and not self.reads and was_subscribed:
+            self._set_cursor(max(-1, min(self.cursor - back, self.length - 1)))
 
     @precondition(lambda self: self.subscribed)
     @rule(to=st.integers(0, LENGTH), closed=st.booleans(), late=st.booleans())
@@ -215,7 +219,7 @@ class ConsumerLife(RuleBasedStateMachine):
             assert not self.state.subscribes_after_close, "the response to the SEEK comes first"
         self.state.end_seek((self.ledger, to))
         if not closed:
-            self._leave(closed=False)
+            self._leave()
 
     @precondition(lambda self: self.kind == "failover" and self.state.link is not State.ENDED)
     @rule(back=st.integers(-3, 3))
@@ -270,7 +274,7 @@ class ConsumerLife(RuleBasedStateMachine):
                 self._end("closed")
 
     def _end(self, text: str) -> None:
-        self._leave(closed=False)
+        self._leave()
         self.error = ClusterError(text)
         self.state.on_ended(self.error)
         assert not self.state.accepts_entries

@@ -18,7 +18,7 @@ from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
 from tests.patience import PATIENCE_S
-from tests.pulsar.client.broker import Broker, in_turn, success, until
+from tests.pulsar.client.broker import Broker, ends_at, in_turn, success, until
 
 TOPIC = "persistent://public/default/t-partition-3"
 HELLO = join_batch([(SingleMessageMetadata(), text) for text in (b"he", b"l", b"lo")])
@@ -263,18 +263,9 @@ async def test_entries_and_idle_receivers_do_not_wake_a_task_that_waits_for_a_ch
     assert counted.resumed == 1
 
 
-def topic_ends_at(*position: int):
-    def answer(link, frame):
-        asked = frame.command.getLastMessageId
-        last = pb.CommandGetLastMessageIdResponse(request_id=asked.request_id, last_message_id=ids.message_id(*position))
-        link.send(getLastMessageIdResponse=last)
-
-    return answer
-
-
 async def test_a_stalled_subscription_is_subscribed_again(broker: Broker, client):
     """It subscribes again only once. If the last entry still does not arrive, it is not for consumers (for example, a marker)."""
-    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9, cursor=(1, 6))
     consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover, silence_s=0.02))
     broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=True))
     broker.link.message(0, 1, 7, b"x")
@@ -282,7 +273,7 @@ async def test_a_stalled_subscription_is_subscribed_again(broker: Broker, client
     await until(lambda: consumer.registrations == 2)
     await until(lambda: len(broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]) > 4)
     assert (consumer.registrations, consumer.stalls) == (2, 1)
-    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 10)
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 10, cursor=(1, 6))
     await until(lambda: consumer.registrations == 3)
     for entry in (7, 8, 9, 10):
         broker.link.message(0, 1, entry, b"x")
@@ -318,7 +309,7 @@ async def test_a_consumer_that_ends_during_a_stall_check_makes_no_further_checks
 
 @pytest.mark.parametrize("why", ["shared", "passive", "full"])
 async def test_expected_silence_is_no_stall(broker: Broker, client, why: str):
-    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = topic_ends_at(1, 9)
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9)
     kind = {"shared": Types.Shared, "passive": Types.Failover, "full": Types.Exclusive}[why]
     consumer = await client.consumer(TOPIC, Subscription("s", kind, silence_s=0.01, max_bytes=1))
     if why == "full":

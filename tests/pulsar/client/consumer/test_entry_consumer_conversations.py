@@ -1,12 +1,23 @@
 """Fixed conversations of `test_entry_consumer_model.py`: each showed a fault that random ones find only sometimes."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from tests.pulsar.client.consumer.test_entry_consumer_model import STEP_S
 from tests.pulsar.client.consumer.test_entry_consumer_model import ConsumerConversation as Conversation
 
 Steps = Callable[[Conversation], None]
+
+
+def one_by_one(conversation: Conversation, count: int) -> None:
+    """Deliver and take this many entries, each by itself: `take` then knows the position of each."""
+    for _ in range(count):
+        conversation.deliver(1)
+        conversation.take(1)
 
 
 def redelivery_comes_behind_what_was_being_read(conversation: Conversation) -> None:
@@ -100,7 +111,198 @@ def single_acknowledgements_of_an_earlier_run_are_lost(conversation: Conversatio
     conversation.lose_connection(acks=False, forgets=2, slow=False)
 
 
+def a_reset_before_the_close_for_a_redelivery_is_confirmed(conversation: Conversation) -> None:
+    conversation.broker.holds_close = True
+    conversation.redeliver()
+    conversation.broker.set_cursor(0)
+    conversation.do(conversation.broker.answer_held)
+    conversation.pass_time(1.0)
+
+
+def a_reset_before_the_consumer_subscribes_again(conversation: Conversation) -> None:
+    conversation.broker.refusals = 1
+    conversation.redeliver()
+    conversation.broker.set_cursor(0)
+    conversation.pass_time(1.0)
+
+
+def a_reset_after_the_consumer_has_left_a_stalled_registration(conversation: Conversation) -> None:
+    conversation.broker.refusals = 1
+    while conversation.broker.refusals:
+        conversation.pass_time(STEP_S)
+    conversation.broker.set_cursor(0)
+    conversation.pass_time(10.0)
+
+
+def a_reset_while_single_acknowledgements_wait(conversation: Conversation) -> None:
+    one_by_one(conversation, 4)
+    for _ in range(3):
+        conversation.acknowledge(0)
+    conversation.flush()
+    conversation.acknowledge(0)
+    conversation.reset_from_outside(back=2, slow=False, waits=False)
+
+
+def a_reset_while_a_batch_is_partly_acknowledged(conversation: Conversation) -> None:
+    one_by_one(conversation, 3)
+    for _ in range(2):
+        conversation.acknowledge(0)
+    conversation.acknowledge_part(0, 0)
+    conversation.flush()
+    conversation.reset_from_outside(back=1, slow=False)
+
+
+def a_reset_into_an_earlier_ledger(conversation: Conversation) -> None:
+    """The consumer's first entry is the first one of its ledger, and an acknowledgement of it waits."""
+    one_by_one(conversation, 8)
+    conversation.acknowledge(8)
+    conversation.flush()
+    conversation.broker.begin_ledger()
+    conversation.publish(4, False)
+    conversation.restart()
+    one_by_one(conversation, 3)
+    conversation.acknowledge(1)
+    conversation.reset_from_outside(back=5, slow=False, waits=False, index=1)
+
+
+def a_reset_into_an_earlier_ledger_after_a_partial_acknowledgement(conversation: Conversation) -> None:
+    one_by_one(conversation, 8)
+    conversation.acknowledge(8)
+    conversation.flush()
+    conversation.broker.begin_ledger()
+    conversation.publish(4, False)
+    one_by_one(conversation, 1)
+    conversation.acknowledge_part(12, 0)
+    conversation.reset_from_outside(back=5, slow=False)
+
+
+def a_negative_acknowledgement_while_the_subscription_is_deleted(conversation: Conversation) -> None:
+    one_by_one(conversation, 1)
+    conversation.negative_acknowledge(0, 0.0)
+    conversation.unsubscribe("", 9)
+
+
+def acknowledgements_while_a_seek_is_repeated(conversation: Conversation) -> None:
+    consumer, broker = conversation.consumer, conversation.broker
+    one_by_one(conversation, 4)
+    conversation.acknowledge(0)
+    conversation.flush()
+    broker.seek_fails, broker.holds_answers = "after", True
+
+    async def seek_and_acknowledge() -> None:
+        seek = asyncio.ensure_future(consumer.seek(broker.position(2)))
+        await asyncio.sleep(0)
+        for entry in conversation.taken if conversation.run_of_last == consumer.generation else ():
+            consumer.acknowledge(entry)
+        await asyncio.sleep(STEP_S)
+        broker.answer_held()
+        await seek
+
+    conversation.run(seek_and_acknowledge())
+    conversation.pass_time(STEP_S)
+
+
+def single_acknowledgements_precede_a_cumulative_one(conversation: Conversation) -> None:
+    one_by_one(conversation, 7)
+    for entry in conversation.taken[:5]:
+        conversation.do(conversation.consumer.acknowledge, entry)
+    conversation.flush()
+    conversation.acknowledge(12)
+    conversation.reset_from_outside(back=3, slow=False, waits=False, index=12)
+
+
+def another_consumer_acknowledges_after_a_reset(conversation: Conversation) -> None:
+    broker = conversation.broker
+    one_by_one(conversation, 8)
+    conversation.acknowledge(2)
+    conversation.flush()
+    conversation.acknowledge(5)
+    broker.set_cursor(0)
+    broker.cursor, broker.active, broker.owed = 3, False, broker.messages(range(4, 8))
+    conversation.unload(False)
+    conversation.pass_time(1.0)
+
+
+def the_broker_does_not_report_the_cursor(conversation: Conversation) -> None:
+    one_by_one(conversation, 4)
+    conversation.acknowledge(2)
+    conversation.flush()
+    conversation.broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = lambda link, frame: link.error(
+        frame.command.getLastMessageId.request_id, pb.AuthorizationError
+    )
+    conversation.reset_from_outside(back=2, slow=False)
+
+
+def two_resets_and_failed_attempts_to_subscribe(conversation: Conversation) -> None:
+    one_by_one(conversation, 6)
+    conversation.acknowledge(3)
+    conversation.flush()
+    conversation.acknowledge(5)
+    conversation.reset_from_outside(back=2, slow=True, waits=False, index=5)
+    conversation.broker.set_cursor(0)
+    conversation.broker.refusals = 2
+    conversation.unload(True)
+    conversation.pass_time(1.0)
+    conversation.answer_late()
+    conversation.pass_time(5.0)
+
+
+def the_topic_moves_to_a_cluster_with_larger_ids(conversation: Conversation) -> None:
+    one_by_one(conversation, 6)
+    conversation.acknowledge(3)
+    conversation.flush()
+    conversation.acknowledge(5)
+    conversation.migrate(closes=True, by=10)
+
+
+def a_reset_before_receipts_time_out(conversation: Conversation) -> None:
+    one_by_one(conversation, 4)
+    for _ in range(3):
+        conversation.acknowledge(0)
+    conversation.confirm("lost")
+    conversation.broker.set_cursor(0)
+    conversation.unload(False)
+    conversation.pass_time(5.0)
+
+
+def an_incomplete_message_begins_before_the_first_delivered_entry(conversation: Conversation) -> None:
+    """Its first chunk keeps the cursor back, which is no reset."""
+    conversation.broker.chunks = [0, 5]
+    one_by_one(conversation, 3)
+    generation = conversation.consumer.generation
+    conversation.acknowledge(12)
+    conversation.flush()
+    conversation.unload(False)
+    conversation.pass_time(1.0)
+    assert conversation.consumer.generation == generation
+    one_by_one(conversation, 8)
+    assert [entry for _, entry in conversation.taken] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def an_incomplete_message_begins_before_a_redelivery(conversation: Conversation) -> None:
+    conversation.broker.chunks = [0, 5]
+    one_by_one(conversation, 3)
+    generation = conversation.consumer.generation
+    conversation.acknowledge(12)
+    conversation.flush()
+    conversation.redeliver()
+    conversation.pass_time(1.0)
+    assert conversation.consumer.generation == generation + 1
+    one_by_one(conversation, 8)
+    assert [entry for _, entry in conversation.taken] == [3, 4, 5, 6, 7]
+
+
+def a_reset_while_an_acknowledgement_stops_before_a_chunk(conversation: Conversation) -> None:
+    one_by_one(conversation, 2)
+    conversation.acknowledge(12)
+    conversation.flush()
+    conversation.broker.chunks = [3, 5]
+    one_by_one(conversation, 5)
+    conversation.reset_from_outside(back=1, slow=False, waits=False, index=12)
+
+
 KEPT = ("exclusive", "failover")
+BATCHES = ("batches", "batches by index")
 CONVERSATIONS: list[tuple[str, int, Steps]] = [
     *((kind, 0, redelivery_comes_behind_what_was_being_read) for kind in KEPT),
     ("failover", 0, another_consumer_is_active_while_all_credit_is_used),
@@ -118,6 +320,27 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
     ("non-persistent", 0, entries_without_ids_of_their_own),
     ("single acks", 0, single_acknowledgements_behind_an_open_entry),
     ("single acks", 0, single_acknowledgements_of_an_earlier_run_are_lost),
+    *(
+        (kind, 2, steps)
+        for kind in (*KEPT, "batches", "single acks")
+        for steps in (a_reset_before_the_close_for_a_redelivery_is_confirmed, a_reset_before_the_consumer_subscribes_again)
+    ),
+    ("exclusive", 2, a_reset_after_the_consumer_has_left_a_stalled_registration),
+    ("single acks", 0, a_reset_while_single_acknowledgements_wait),
+    *((f"single acks of {kind}", 0, a_reset_while_a_batch_is_partly_acknowledged) for kind in BATCHES),
+    *((kind, 4, a_reset_into_an_earlier_ledger) for kind in KEPT),
+    *((kind, 4, a_reset_into_an_earlier_ledger_after_a_partial_acknowledgement) for kind in BATCHES),
+    ("exclusive", 0, a_negative_acknowledgement_while_the_subscription_is_deleted),
+    ("single acks", 0, acknowledgements_while_a_seek_is_repeated),
+    ("exclusive", 0, single_acknowledgements_precede_a_cumulative_one),
+    ("failover", 0, another_consumer_acknowledges_after_a_reset),
+    *((kind, 0, the_broker_does_not_report_the_cursor) for kind in KEPT),
+    *((kind, 0, two_resets_and_failed_attempts_to_subscribe) for kind in KEPT),
+    *((kind, 0, the_topic_moves_to_a_cluster_with_larger_ids) for kind in KEPT),
+    *((kind, 0, a_reset_before_receipts_time_out) for kind in ("single acks", "single acks of batches")),
+    *((kind, 0, an_incomplete_message_begins_before_the_first_delivered_entry) for kind in KEPT),
+    *((kind, 0, an_incomplete_message_begins_before_a_redelivery) for kind in KEPT),
+    *((kind, 0, a_reset_while_an_acknowledgement_stops_before_a_chunk) for kind in KEPT),
 ]
 
 

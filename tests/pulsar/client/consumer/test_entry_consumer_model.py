@@ -1,9 +1,10 @@
 """The whole consumer against a model of its broker (`one_topic.py`), in virtual time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -16,13 +17,46 @@ from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES
-from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.ids import EntryId, full_mask
 from tests.example_counts import examples
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.pulsar.client.broker import scripted_client
 from tests.pulsar.client.one_topic import OneTopic
 
-KINDS = ["exclusive", "failover", "failover", "single acks", "single acks", "earliest reader", "latest reader", "non-persistent"]
+
+class Kind(NamedTuple):
+    """How a consumer subscribes and acknowledges; `batch` is the number of messages in every entry."""
+
+    type: int = Types.Exclusive
+    reader_from: EntryId | None = None
+    persistent: bool = True
+    acks_individually: bool = False
+    batch: int = 1
+    batch_index_ack: bool = False
+
+    @property
+    def durable(self) -> bool:
+        """True if the broker keeps a cursor."""
+        return self.persistent and self.reader_from is None
+
+    @property
+    def failover(self) -> bool:
+        return self.type == Types.Failover
+
+
+KINDS = {
+    "exclusive": Kind(),
+    "failover": Kind(Types.Failover),
+    "single acks": Kind(acks_individually=True),
+    "batches": Kind(batch=3),
+    "batches by index": Kind(batch=3, batch_index_ack=True),
+    "single acks of batches": Kind(acks_individually=True, batch=3),
+    "single acks of batches by index": Kind(acks_individually=True, batch=3, batch_index_ack=True),
+    "earliest reader": Kind(reader_from=ids.EARLIEST),
+    "latest reader": Kind(reader_from=ids.LATEST),
+    "non-persistent": Kind(persistent=False),
+}
+DRAWN = [*KINDS, "failover", "single acks"]
 MAX_BYTES, BIG = 8_000, 6_000
 """Room for four small entries or one big entry: permits granted for small entries are too many for big ones."""
 STEP_S, ACKS_S, LONG_S = 0.01, 0.3, 100.0
@@ -34,13 +68,19 @@ MAX_STEPS = 200
 class ConsumerConversation(RuleBasedStateMachine):
     """One consumer from its first SUBSCRIBE to its end. The broker model, `take` and `teardown` make the assertions."""
 
-    @initialize(kind=st.sampled_from(KINDS), consumed=st.integers(0, 4))
-    def make(self, kind: str, consumed: int) -> None:
+    @initialize(name=st.sampled_from(DRAWN), consumed=st.integers(0, 4))
+    def make(self, name: str, consumed: int) -> None:
         self.loop = VirtualTimeLoop()
         self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
         self.errors: list[dict[str, Any]] = []
-        self.kind = kind
-        self.broker = OneTopic(reads="reader" in kind, failover=kind == "failover", persistent=kind != "non-persistent")
+        self.kind = kind = KINDS[name]
+        self.broker = OneTopic(
+            reads=kind.reader_from is not None, failover=kind.failover, persistent=kind.persistent, batch=kind.batch
+        )
+        self.acknowledged: dict[EntryId, int] = {}
+        """Entry -> mask of the messages that were acknowledged when it was delivered."""
+        self.asked_for_redelivery = False
+        self.confirmations: list[asyncio.Task[None]] = []
         self.patch = patch.object(handshake, "dial", self.broker.dial)
         self.patch.start()
         self.last: EntryId = ids.EARLIEST
@@ -49,22 +89,32 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.closed = False
         self.run(self._open())
         self.pass_time(STEP_S)
-        if kind not in ("latest reader", "non-persistent"):
-            self.broker.owed = set(range(self.broker.length))
-        if kind == "failover":
+        if kind.persistent and kind.reader_from != ids.LATEST:
+            self.broker.owed = self.broker.messages(range(self.broker.length))
+        if kind.failover:
             self.become_active()
         if consumed:
             self.consume(consumed, True)
 
     async def _open(self) -> None:
-        domain = "non-persistent" if self.kind == "non-persistent" else "persistent"
-        start = {"earliest reader": ids.EARLIEST, "latest reader": ids.LATEST}.get(self.kind)
-        kind = Types.Failover if self.kind == "failover" else Types.Exclusive
+        kind = self.kind
+        domain = "persistent" if kind.persistent else "non-persistent"
         self.client = scripted_client()
-        subscription = Subscription("s", kind, reader_from=start, max_bytes=MAX_BYTES)
+        subscription = Subscription(
+            "s", kind.type, reader_from=kind.reader_from, max_bytes=MAX_BYTES, batch_index_ack=kind.batch_index_ack
+        )
         self.consumer = await self.client.consumer(f"{domain}://public/default/t", subscription)
 
-    def run(self, what: Coroutine[Any, Any, Any]) -> None:
+    def restart(self) -> None:
+        """Close the consumer and open another one, as a new process does."""
+        self.run(self.consumer.close())
+        self.run(self.client.close())
+        self.run(self._open())
+        self.last, self.taken, self.run_of_last = ids.EARLIEST, [], -1
+        if self.kind.failover:
+            self.become_active()
+
+    def run(self, what: Awaitable[Any]) -> None:
         self.loop.run_until_complete(what)
 
     def do(self, what: Callable[..., Any], *args: Any) -> Any:
@@ -94,8 +144,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         """Lose the connection. A killed broker also forgets its last acknowledgements; with `acks` some are not sent yet."""
         if acks and self.taken and not self.broker.reads:
             self.acknowledge(forgets)
-        self.broker.cursor = max(-1, self.broker.cursor - forgets)
-        self.broker.acked = {entry for entry in self.broker.acked if entry <= self.broker.cursor}
+        self.broker.forget_acks(forgets)
         self.broker.holds_answers = slow
         self.do(self.broker.link.drop)
         self.do(self.broker.forget_registration)
@@ -124,17 +173,77 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.pass_time(1.0)
         self.broker.unreachable = set()
 
-    @precondition(lambda self: self.settled and self.kind in ("exclusive", "failover", "single acks"))
-    @rule(back=st.integers(-3, 8), slow=st.booleans())
-    def reset_from_outside(self, back: int, slow: bool) -> None:
-        self.pass_time(ACKS_S)
+    def reset(self, back: int) -> None:
+        """Move the cursor, as an operator does."""
         self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
+
+    @precondition(lambda self: self.settled and self.kind.durable)
+    @rule(back=st.integers(-3, 8), slow=st.booleans(), waits=st.booleans(), index=st.integers(0, 12))
+    def reset_from_outside(self, back: int, slow: bool, waits: bool = True, index: int = 0) -> None:
+        """An operator moves the cursor; unless the consumer `waits`, an acknowledgement is not sent yet."""
+        if waits:
+            self.pass_time(ACKS_S)
+        elif self.taken:
+            self.acknowledge(index)
+        self.reset(back)
         self.unload(slow)
 
-    @precondition(lambda self: self.settled and self.kind != "non-persistent")
-    @rule(closes=st.booleans())
-    def migrate(self, closes: bool) -> None:
-        self.do(partial(self.broker.migrate, closes=closes))
+    @precondition(lambda self: self.settled and self.kind.durable)
+    @rule(back=st.integers(-3, 8), index=st.integers(0, 12), refuses=st.booleans())
+    def reset_during_a_redelivery(self, back: int, index: int, refuses: bool) -> None:
+        """An operator moves the cursor after the consumer has left and before it subscribes again."""
+        if self.taken:
+            self.acknowledge(index)
+        self.broker.holds_close, self.broker.refusals = not refuses, int(refuses)
+        self.do(self.consumer.redeliver)
+        self.pass_time(STEP_S)
+        self.reset(back)
+        self.do(self.broker.close_consumer)
+        self.pass_time(STEP_S)
+        self.do(self.broker.answer_held)
+        self.pass_time(1.0)
+
+    @precondition(lambda self: not self.closed)
+    @rule()
+    def begin_ledger(self) -> None:
+        self.broker.begin_ledger()
+
+    @precondition(lambda self: not self.closed and self.broker.batch > 1 and self.taken)
+    @rule(index=st.integers(0, 12), message=st.integers(0, 2))
+    def acknowledge_part(self, index: int, message: int) -> None:
+        """Acknowledge a message of an entry that was taken, or its messages up to this one."""
+        if self.run_of_last != self.consumer.generation:
+            return
+        entry_id, batch = self.taken[min(index, len(self.taken) - 1)], self.broker.batch
+        if not self.kind.acks_individually:
+            self.do(self.consumer.acknowledge_up_to, entry_id, message, batch)
+        elif self.do(self.consumer.acknowledge_messages, entry_id, self.acknowledged[entry_id] | 1 << message, batch):
+            self.taken.remove(entry_id)
+
+    @precondition(lambda self: self.settled and not self.broker.reads)
+    @rule(receipt=st.sampled_from(["sent", "lost", "refused", "cut"]))
+    def confirm(self, receipt: str) -> None:
+        """Send the acknowledgements with requests for receipts; later steps do not wait for those."""
+
+        async def confirm() -> None:
+            with contextlib.suppress(ClusterError):
+                await self.consumer.confirm_acks()
+
+        self.broker.receipt = receipt
+        self.confirmations.append(self.do(self.loop.create_task, confirm()))
+        self.pass_time(STEP_S)
+        self.broker.receipt = "sent"
+
+    @precondition(lambda self: not self.closed and self.taken and self.broker.persistent)
+    @rule(index=st.integers(0, 12), delay=st.sampled_from([0.0, 1.0]))
+    def negative_acknowledge(self, index: int, delay: float) -> None:
+        self.asked_for_redelivery = True
+        self.do(self.consumer.negative_acknowledge, self.taken[min(index, len(self.taken) - 1)], delay)
+
+    @precondition(lambda self: self.settled and self.kind.persistent)
+    @rule(closes=st.booleans(), by=st.sampled_from([-10, 10]))
+    def migrate(self, closes: bool, by: int = -10) -> None:
+        self.do(partial(self.broker.migrate, closes=closes, by=by))
         self.pass_time(STEP_S)
 
     # --- entries ----------------------------------------------------------------------------------------------------
@@ -144,7 +253,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         new = range(self.broker.length, self.broker.length + count)
         self.broker.sizes += [BIG if big else 1] * count
         if self.broker.persistent:
-            self.broker.owed |= set(new)
+            self.broker.owed |= self.broker.messages(new)
 
     @precondition(lambda self: not self.closed)
     @rule(count=st.integers(1, 12))
@@ -169,12 +278,15 @@ class ConsumerConversation(RuleBasedStateMachine):
                 self.run_of_last, self.last, self.taken = self.consumer.generation, ids.EARLIEST, []
                 self.last_number = -1
             if self.broker.persistent:
-                assert entry.id == (self.broker.ledger, number), "of another cluster"
+                assert entry.id == self.broker.position(number), "of another cluster"
                 assert entry.id > self.last, "twice in a run, or out of order"
             assert number > self.last_number, "out of order"
             self.last, self.last_number = entry.id, number
             self.taken.append(entry.id)
-            self.broker.owed.discard(number)
+            mask = ids.from_words(entry.ack_set) if entry.ack_set else -1
+            self.acknowledged[entry.id] = ~mask & full_mask(self.broker.batch)
+            entries = self.broker.chunks if number in self.broker.chunks else [number]
+            self.broker.owed -= self.broker.messages(entries, mask)
         self.pass_time(STEP_S)
 
     @precondition(lambda self: self.settled)
@@ -197,7 +309,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         if not self.taken:
             return
         entry_id = self.taken[min(index, len(self.taken) - 1)]
-        if self.kind == "single acks":
+        if self.kind.acks_individually:
             if self.run_of_last == self.consumer.generation:
                 self.do(self.consumer.acknowledge, entry_id)
                 self.taken.remove(entry_id)  # an application acknowledges once per delivery
@@ -216,16 +328,16 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.do(self.consumer.redeliver)
         self.pass_time(STEP_S)
 
-    @precondition(lambda self: self.settled and self.kind != "non-persistent")
+    @precondition(lambda self: self.settled and self.kind.persistent)
     @rule(acks=st.booleans(), to=st.integers(0, 6), fails=st.sampled_from(["", "before", "after", "silent"]))
     def seek(self, acks: bool, to: int, fails: str) -> None:
         """Seek to an entry after or before the last acknowledged one."""
         self.consume(8, acks)
         self.broker.seek_fails = fails
-        self.run(self.consumer.seek((self.broker.ledger, min(to, self.broker.length))))
+        self.run(self.consumer.seek(self.broker.position(min(to, self.broker.length))))
         self.pass_time(STEP_S)
 
-    @precondition(lambda self: self.kind == "failover" and self.settled and self.broker.active)
+    @precondition(lambda self: self.kind.failover and self.settled and self.broker.active)
     @rule(
         acks=st.booleans(), unread=st.sampled_from([0, 12]), back=st.integers(-3, 3), then=st.sampled_from(["", "lost", "active"])
     )
@@ -235,14 +347,14 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.deliver(unread)
         self.do(self.broker.say_active, False)
         self.pass_time(STEP_S)
-        self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
-        self.broker.owed = set(range(self.broker.cursor + 1, self.broker.length))
+        self.reset(back)
+        self.broker.owed = self.broker.messages(range(self.broker.cursor + 1, self.broker.length))
         if then == "lost":
             self.lose_connection(False, 0, False)
         elif then == "active":
             self.become_active()
 
-    @precondition(lambda self: self.kind == "failover" and not self.closed and not self.broker.active)
+    @precondition(lambda self: self.kind.failover and not self.closed and not self.broker.active)
     @rule()
     def become_active(self) -> None:
         self.do(self.broker.say_active, True)
@@ -258,7 +370,9 @@ class ConsumerConversation(RuleBasedStateMachine):
                 break
             self.take(100)
         self.pass_time(LONG_S)
-        if self.kind != "single acks":  # of the last entry, for instance: the watch asks for it once more
+        if (
+            not self.kind.acks_individually and not self.asked_for_redelivery
+        ):  # of the last entry, for instance: the watch asks for it once more
             assert self.consumer.stalls == before
 
     @precondition(lambda self: self.settled)
@@ -267,7 +381,7 @@ class ConsumerConversation(RuleBasedStateMachine):
         """The broker delivers nothing although it has entries, so the stall detector acts."""
         self.pass_time(LONG_S)
 
-    @precondition(lambda self: self.settled and self.kind in ("exclusive", "failover", "single acks"))
+    @precondition(lambda self: self.settled and self.kind.durable)
     @rule(fails=st.sampled_from(["refused", "closed", "lost"]), really=st.integers(0, 9))
     def unsubscribe(self, fails: str, really: int) -> None:
         """Try to delete the subscription, and in one of ten cases succeed: then the consumer must never subscribe again."""
@@ -327,20 +441,20 @@ class ConsumerConversation(RuleBasedStateMachine):
         broker, consumer = self.broker, self.consumer
         self.do(broker.answer_held)
         self.pass_time(LONG_S)
-        if self.kind == "failover" and not broker.active:
+        if self.kind.failover and not broker.active:
             self.become_active()
         self.pass_time(ACKS_S)
         for _ in range(MAX_STEPS):
             if not self.do(broker.deliver, 100) and not consumer.queued:
                 break
             self.take(100)
-        owed = {entry for entry in broker.owed if broker.reads or not broker.persistent or entry > broker.cursor}
+        owed = {entry for entry in broker.owed if broker.reads or not broker.persistent or entry[0] > broker.cursor}
         assert not owed, f"never came: {owed}"
         if broker.reads or not broker.persistent:
             return
-        for entry_id in self.taken if self.kind == "single acks" and self.run_of_last == consumer.generation else ():
+        for entry_id in self.taken if self.kind.acks_individually and self.run_of_last == consumer.generation else ():
             self.do(consumer.acknowledge, entry_id)
-        if self.kind != "single acks" and self.taken:
+        if not self.kind.acks_individually and self.taken:
             self.do(consumer.acknowledge_up_to, self.taken[-1])
         self.pass_time(ACKS_S)
         assert broker.cursor == broker.length - 1, "a backlog is left for ever"
