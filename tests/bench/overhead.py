@@ -520,7 +520,11 @@ class QuickTubeMQ(asyncio.Transport):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__()
-        self._endpoint, self._cutter, self._loop = endpoint, FrameCutter(tube_frame.measure), asyncio.get_running_loop()
+        self._endpoint, self._cutter, self._loop = (
+            endpoint,
+            FrameCutter(tube_frame.FrameMeter().measure),
+            asyncio.get_running_loop(),
+        )
         self._answers: list[bytes] = []
         stored = SendMessageResponseB2P(success=True, errCode=200, errMsg="OK", messageId=1, appendTime=1, appendOffset=5)
         self._stored = rpc.encode_response(rpc.SEND, stored.SerializeToString())

@@ -8,7 +8,7 @@ from mqbridge.errors import ProtocolError
 from mqbridge.tubemq.client.consumer.flow_control import parse_rules
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire import rpc, string_formats, tdmsg
-from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.frame import FrameMeter, encode_frame, split_frame
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
 from mqbridge.tubemq.wire.pb import broker_pb2, master_pb2, rpc_pb2
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
@@ -19,7 +19,7 @@ from tests.tubemq.wire import vectors
 
 def read_frames(data: bytes) -> None:
     """Cut anywhere; the payload as a request and as an answer."""
-    cutter = FrameCutter(measure)
+    cutter = FrameCutter(FrameMeter().measure)
     frames = [one for piece in halves(data) for one in cutter.feed(piece)]
     must_equal(b"".join(frames), data[: len(data) - cutter.buffered])
     for one in frames:

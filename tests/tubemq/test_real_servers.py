@@ -19,7 +19,7 @@ from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.library.load_balancing_sender import open_load_balancing_sender
 from mqbridge.tubemq.wire import codes, rpc
-from mqbridge.tubemq.wire.frame import measure, split_frame
+from mqbridge.tubemq.wire.frame import FrameMeter, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, RegisterResponseB2C
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_more import SecondBroker, StandbyMasters
@@ -175,7 +175,9 @@ class Cutter:
         target, frame = self.late.pop(0)
         loop = asyncio.get_running_loop()
         answers: asyncio.Future[list[bytes]] = loop.create_future()
-        _, end = await loop.create_connection(lambda: Endpoint(measure, answers.set_result, lambda _: None), "127.0.0.1", target)
+        _, end = await loop.create_connection(
+            lambda: Endpoint(FrameMeter().measure, answers.set_result, lambda _: None), "127.0.0.1", target
+        )
         end.send(frame)
         (answer,) = await answers
         await end.close()
@@ -194,7 +196,7 @@ class _Side:
 
     def __init__(self, cutter: Cutter, target: int) -> None:
         self._cutter, self._target = cutter, target
-        self.client = Endpoint(measure, self._asked, self._lost)
+        self.client = Endpoint(FrameMeter().measure, self._asked, self._lost)
         self._server: Endpoint | None = None
         self._queued: list[bytes] = []
         self._cut_at: set[int] = set()
@@ -204,7 +206,7 @@ class _Side:
         loop = asyncio.get_running_loop()
         try:
             _, server = await loop.create_connection(
-                lambda: Endpoint(measure, self._answered, self._lost), "127.0.0.1", self._target
+                lambda: Endpoint(FrameMeter().measure, self._answered, self._lost), "127.0.0.1", self._target
             )
         except OSError as error:
             self._lost(error)

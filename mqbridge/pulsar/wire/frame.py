@@ -39,7 +39,7 @@ class FrameMeter:
         """Accept frames with payloads up to this size in bytes."""
         self._limit = max_message_size + FRAME_PADDING
 
-    def measure(self, data: bytes, at: int) -> int:
+    def measure(self, data: bytes | bytearray, at: int) -> int:
         """Return the size of the frame at offset `at` in bytes; 4, the size of its size field, while that field is incomplete.
 
         Raises RemoteProtocolError beyond the limit.

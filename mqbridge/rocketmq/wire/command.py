@@ -109,7 +109,7 @@ class Command:
         return f"Command({command_type} {self.code}, opaque={self.opaque}, ext={self.ext}, {len(self.body)} bytes{remark})"
 
 
-def measure(data: bytes, at: int) -> int:
+def measure(data: bytes | bytearray, at: int) -> int:
     """Return the size of the frame that starts at index `at`; PREFIX_BYTES as long as its prefix is incomplete.
 
     `FrameCutter` collects that many bytes, and calls this again if they were only the prefix. Raises RemoteProtocolError for a

@@ -29,6 +29,7 @@ from mqbridge.tubemq.wire.string_formats import (
     parse_topic_meta,
     partition_ids,
 )
+from mqbridge.wire.limits import MAX_LISTED_PARTITIONS, check_partitions
 
 Response = RegisterResponseM2CV2 | HeartResponseM2CV2 | GetPartMetaResponseM2C
 
@@ -172,10 +173,12 @@ class BalancedMembership(GroupMember):
             self._brokers_id = response.brokerConfigId
         if isinstance(response, RegisterResponseM2CV2) or not response.topicMetaInfoList:
             return
+        topics = list(map(parse_topic_meta, response.topicMetaInfoList))
+        check_partitions(sum(meta.partition_count for meta in topics), "these topics together", MAX_LISTED_PARTITIONS)
         self._topics_id = response.topicMetaInfoId
         self._readable_by_key = {
             PartitionKey(broker, meta.topic, partition): is_readable
-            for meta in map(parse_topic_meta, response.topicMetaInfoList)
+            for meta in topics
             for broker, stores, partitions, is_readable in meta.deployments
             for partition in partition_ids(partitions, stores)
         }

@@ -35,38 +35,60 @@ FIRST_DATA_OFFSET = HEADER_BYTES + LENGTH_BYTES
 """Offset of the data of block 0 in a frame."""
 
 
-def measure(data: bytes, start: int) -> int:
-    """Return the minimum size in bytes of the frame that begins at offset `start`, which `FrameCutter` then waits for.
+class FrameMeter:
+    """Measures the frames of one stream for its `FrameCutter`.
 
-    The size is exact when the lengths of all blocks are in `data`. Raises RemoteProtocolError if the bytes are no frame.
+    It remembers how far an incomplete frame is measured, so that it reads the length of each block only once: a peer may send
+    thousands of blocks in as many reads.
     """
-    available = len(data) - start
-    if available >= FIRST_DATA_OFFSET:
-        token, _, blocks, length = _unpack_one_block(data, start)
-        if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all responses have one block
-            return FIRST_DATA_OFFSET + int(length)
-    if available < HEADER_BYTES:
-        return HEADER_BYTES
-    token, _, blocks = _unpack_header(data, start)
-    if token != TOKEN:
-        raise RemoteProtocolError(f"a TubeMQ frame starts with FF7FF4FE, not {token:08X}: is the peer a TubeMQ port?")
-    if not 0 < blocks <= MAX_BLOCKS:
-        raise RemoteProtocolError(f"a TubeMQ frame has {blocks} blocks; 1 to {MAX_BLOCKS} are allowed")
-    # `end` is the end, counted from `start`, of the blocks measured so far. A block whose length has not arrived yet counts as
-    # empty: it has at least its length field.
-    end = HEADER_BYTES
-    bytes_left = MAX_PAYLOAD_BYTES
-    for blocks_left in range(blocks, 0, -1):
-        if end + LENGTH_BYTES > available:
-            return end + LENGTH_BYTES * blocks_left
-        size: int = _unpack_length(data, start + end)[0]
-        bytes_left -= size
-        if bytes_left < 0:
-            raise RemoteProtocolError(f"a TubeMQ frame has more than {MAX_PAYLOAD_BYTES} bytes")
-        end += LENGTH_BYTES + size
-        if end > available:
-            return end + LENGTH_BYTES * (blocks_left - 1)
-    return end
+
+    __slots__ = ("_blocks_left", "_bytes_left", "_end")
+
+    def __init__(self) -> None:
+        self._end = 0
+        """End of the measured blocks, counted from the start of the frame; 0 if no frame is incomplete."""
+        self._blocks_left = 0
+        """Number of blocks after `_end`. They count as empty: each has at least its length field."""
+        self._bytes_left = 0
+        """Number of bytes that these blocks may have."""
+
+    def measure(self, data: bytes | bytearray, start: int) -> int:
+        """Return the minimum size in bytes of the frame that begins at offset `start`.
+
+        The size is exact when the lengths of all blocks are in `data`. If it is larger than what `data` has, the next call must
+        be for the same frame, as `FrameCutter` does. Raises RemoteProtocolError if the bytes are no frame.
+        """
+        available = len(data) - start
+        if not self._end:
+            if available >= FIRST_DATA_OFFSET:
+                token, _, blocks, length = _unpack_one_block(data, start)
+                if token == TOKEN and blocks == 1 and length <= MAX_PAYLOAD_BYTES:  # nearly all responses have one block
+                    return FIRST_DATA_OFFSET + int(length)
+            if available < HEADER_BYTES:
+                return HEADER_BYTES
+            self._begin(data, start)
+        while self._end <= available and self._blocks_left:
+            if self._end + LENGTH_BYTES > available:
+                return self._end + LENGTH_BYTES * self._blocks_left
+            size: int = _unpack_length(data, start + self._end)[0]
+            self._bytes_left -= size
+            if self._bytes_left < 0:
+                raise RemoteProtocolError(f"a TubeMQ frame has more than {MAX_PAYLOAD_BYTES} bytes")
+            self._end += LENGTH_BYTES + size
+            self._blocks_left -= 1
+        needed = self._end + LENGTH_BYTES * self._blocks_left
+        if needed <= available:
+            self._end = 0  # the frame is complete: the next call is for another one
+        return needed
+
+    def _begin(self, data: bytes | bytearray, start: int) -> None:
+        """Read the header of a frame. Raises RemoteProtocolError if it is none."""
+        token, _, blocks = _unpack_header(data, start)
+        if token != TOKEN:
+            raise RemoteProtocolError(f"a TubeMQ frame starts with FF7FF4FE, not {token:08X}: is the peer a TubeMQ port?")
+        if not 0 < blocks <= MAX_BLOCKS:
+            raise RemoteProtocolError(f"a TubeMQ frame has {blocks} blocks; 1 to {MAX_BLOCKS} are allowed")
+        self._end, self._blocks_left, self._bytes_left = HEADER_BYTES, blocks, MAX_PAYLOAD_BYTES
 
 
 def split_frame(frame: bytes) -> tuple[int, bytes]:

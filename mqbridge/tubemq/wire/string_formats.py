@@ -12,13 +12,15 @@
     held          topic#id:partition[,id:partition]              the partitions that one of these members holds, for the Master
 
 `id` is the number of a Broker. A Broker divides a topic into stores, each with the same number of partitions. Every
-function that parses raises RemoteProtocolError for malformed text.
+function that parses raises RemoteProtocolError for malformed text, and for a topic with more partitions than `wire/limits.py`
+allows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import RemoteProtocolError
+from mqbridge.wire.limits import check_partitions, shorten
 
 DEFAULT_MASTER_PORT = 8715
 DEFAULT_MASTER_TLS_PORT = 8716
@@ -82,6 +84,11 @@ class TopicInfo(NamedTuple):
     deployments: tuple[tuple[int, int, int], ...]
     max_message_bytes: int | None
 
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions at all Brokers."""
+        return sum(partitions * stores for _, partitions, stores in self.deployments)
+
 
 class TopicMeta(NamedTuple):
     """A topic, for consumers that choose their partitions themselves.
@@ -92,10 +99,15 @@ class TopicMeta(NamedTuple):
     topic: str
     deployments: tuple[tuple[int, int, int, bool], ...]
 
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions at all Brokers."""
+        return sum(stores * partitions for _, stores, partitions, _ in self.deployments)
+
 
 def _malformed(kind: str, text: str) -> RemoteProtocolError:
     """Return the error for a text that cannot be parsed; `kind` says what was expected, for example "broker"."""
-    return RemoteProtocolError(f"{text!r} is not a valid {kind}")
+    return RemoteProtocolError(f"{shorten(text)!r} is not a valid {kind}")
 
 
 def parse_broker(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Broker:
@@ -149,14 +161,23 @@ def parse_topic_info(text: str) -> TopicInfo:
     items, _, max_bytes = remaining.partition("#")
     try:
         deployments = tuple(_parse_deployment(item) for item in items.split(","))
-        return TopicInfo(topic, deployments, int(max_bytes) if max_bytes.strip() else None)
+        info = TopicInfo(topic, deployments, int(max_bytes) if max_bytes.strip() else None)
     except ValueError as error:
         raise _malformed("topic", text) from error
+    check_partitions(info.partition_count, f"topic {topic}")
+    return info
 
 
 def _parse_deployment(text: str) -> tuple[int, int, int]:
     broker, partitions, stores = text.split(":")
-    return int(broker), int(partitions), int(stores)
+    return int(broker), _parse_count(partitions), _parse_count(stores)
+
+
+def _parse_count(text: str) -> int:
+    """Parse a number of partitions or stores. Raises ValueError for a negative one."""
+    if (count := int(text)) < 0:
+        raise ValueError(f"{count} is negative")
+    return count
 
 
 def format_topic_info(info: TopicInfo) -> str:
@@ -171,15 +192,17 @@ def parse_topic_meta(text: str) -> TopicMeta:
     try:
         if not separator or not topic:
             raise _malformed("topic's metadata", text)
-        return TopicMeta(topic, tuple(_parse_meta_deployment(item) for item in items.split(",") if item))
+        meta = TopicMeta(topic, tuple(_parse_meta_deployment(item) for item in items.split(",") if item))
     except ValueError as error:
         raise _malformed("topic's metadata", text) from error
+    check_partitions(meta.partition_count, f"topic {topic}")
+    return meta
 
 
 def _parse_meta_deployment(text: str) -> tuple[int, int, int, bool]:
     """Return a deployment of a TopicMeta: status 1 means that consumers may read the partitions."""
     broker, stores, partitions, status = text.split(":")
-    return int(broker), int(stores), int(partitions), int(status) == 1
+    return int(broker), _parse_count(stores), _parse_count(partitions), int(status) == 1
 
 
 def format_topic_meta(meta: TopicMeta) -> str:

@@ -17,12 +17,12 @@ version again. The messages of a group have a common attribute text. Numbers are
     messages  each an int32 length and the data; in version 3, and in version 4 if a flag is set, each also has an int32 length
               and attributes of its own
 
-We read all five versions and write version 2, which every reader accepts. Malformed bodies, and bodies that would unpack to more
-than MAX_UNPACKED_BYTES, raise RemoteProtocolError.
+We read all five versions and write version 2, which every reader accepts. Malformed bodies, and bodies whose messages would take
+more than MAX_UNPACKED_BYTES, raise RemoteProtocolError: a message with attributes of its own also gets a copy of its group's, so
+that the messages may be much larger than the unpacked body.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -34,7 +34,11 @@ MAGIC = 0x0F
 WRITTEN_VERSION = 2
 NEWEST_VERSION = 4
 MAX_UNPACKED_BYTES = 64 << 20
-"""Limit of the unpacked size, three times TubeMQ's largest message: a few bytes of snappy may claim to unpack to 4 GiB."""
+"""Limit of the unpacked size, and of the memory of all messages: three times TubeMQ's largest message.
+
+A few bytes of snappy may claim to unpack to 4 GiB."""
+ITEM_BYTES = 200
+"""Memory that a message takes besides its data and its attributes, rounded up."""
 MAX_ITEMS = 100_000
 """Limit of the messages in a body: compressed, a message may take less than a byte, but as an Item it takes far more memory."""
 MAX_TEXT_BYTES = 0x7FFF
@@ -91,6 +95,29 @@ class _Reader:
         return self.end - self.offset
 
 
+class _Items:
+    """The messages of a body, within the limits."""
+
+    __slots__ = ("bytes_left", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.bytes_left = MAX_UNPACKED_BYTES
+
+    def add(self, items: Iterator[Item], shared: bytes) -> None:
+        """Add the messages of a group; `shared` are its attributes, of which messages without their own make no copy.
+
+        Raises RemoteProtocolError if all messages together exceed a limit.
+        """
+        for item in items:
+            self.bytes_left -= ITEM_BYTES + len(item.data) + (0 if item.attributes is shared else len(item.attributes))
+            if self.bytes_left < 0:
+                raise RemoteProtocolError(f"the messages of a packed body take more than the limit of {MAX_UNPACKED_BYTES} bytes")
+            if len(self.items) == MAX_ITEMS:
+                raise RemoteProtocolError(f"a packed body has more than {MAX_ITEMS} messages")
+            self.items.append(item)
+
+
 def is_packed(body: bytes) -> bool:
     """Return True if a body looks packed, judging by its first two and last two bytes; another body may look so by chance."""
     return len(body) >= 8 and body[0] == MAGIC and body[1] <= NEWEST_VERSION and body[-2:] == body[:2]
@@ -132,8 +159,7 @@ def unpack(body: bytes) -> Packed:
     created = reader.read_number(_INT64) if version >= 1 else None
     if version >= 2:
         reader.read_number(_INT32)  # the number of messages in the body
-    items: list[Item] = []
-    bytes_left = MAX_UNPACKED_BYTES
+    items, bytes_left = _Items(), MAX_UNPACKED_BYTES
     for _ in range(reader.read_number(_INT32)):
         attributes = reader.read(reader.read_number(_INT16))
         if version == 2:
@@ -147,10 +173,8 @@ def unpack(body: bytes) -> Packed:
         messages = _decompress(reader.read(size - 1), bytes_left) if is_compressed else reader.read(size - 1)
         bytes_left -= len(messages)
         group_items = _read_v3_items(messages, attributes) if version == 3 else _read_items(messages, attributes)
-        items.extend(islice(group_items, MAX_ITEMS + 1 - len(items)))  # one too many, at most, to notice an excess
-        if len(items) > MAX_ITEMS:
-            raise RemoteProtocolError(f"a packed body has more than {MAX_ITEMS} messages")
-    return Packed(version, created, items)
+        items.add(group_items, attributes)
+    return Packed(version, created, items.items)
 
 
 def _read_items(messages: bytes, attributes: bytes) -> Iterator[Item]:
@@ -192,8 +216,9 @@ def _unpack_v4(reader: _Reader) -> Packed:
         raise RemoteProtocolError("a packed body of version 4 does not end with EE01")
     ids = b"" if flags & _V4_NAMED else b"bid=%d&tid=%d" % (group, stream)
     attributes = b"&".join(part for part in (text, ids, b"dt=%d" % (seconds * 1000)) if part)
-    items = _read_v4_items(messages, count, attributes, with_attributes=bool(flags & _V4_OWN_ATTRIBUTES))
-    return Packed(NEWEST_VERSION, seconds * 1000, list(items))
+    items = _Items()
+    items.add(_read_v4_items(messages, count, attributes, with_attributes=bool(flags & _V4_OWN_ATTRIBUTES)), attributes)
+    return Packed(NEWEST_VERSION, seconds * 1000, items.items)
 
 
 def _read_v4_items(messages: bytes, count: int, attributes: bytes, *, with_attributes: bool) -> Iterator[Item]:

@@ -10,7 +10,7 @@ from mqbridge.errors import ConnectionLost
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.wire import rpc
-from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.frame import FrameMeter, encode_frame, split_frame
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 
 OK = {"success": True, "errCode": 200, "errMsg": "OK"}
@@ -50,7 +50,7 @@ class StoringBroker:
                 if endpoint.alive:
                     endpoint.send(encode_frame(serial, rpc.encode_response(request.method, answer)))
 
-        endpoint = Endpoint(measure, on_frames, lambda _: None)
+        endpoint = Endpoint(FrameMeter().measure, on_frames, lambda _: None)
         self._connections.append(endpoint)
         return endpoint
 

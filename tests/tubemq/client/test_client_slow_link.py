@@ -20,7 +20,7 @@ from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
 from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.wire import rpc
-from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.frame import FrameMeter, encode_frame, split_frame
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B
 from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until
@@ -174,7 +174,7 @@ class PausedServer:
         def on_lost(_: Exception) -> None:
             self.lost += 1
 
-        endpoint = ReadingEndpoint(measure, on_frames, on_lost)
+        endpoint = ReadingEndpoint(FrameMeter().measure, on_frames, on_lost)
         return endpoint
 
 

@@ -1,5 +1,6 @@
 """Frames: golden bytes, every split, any block size; malformed bytes raise only ProtocolError."""
 
+import itertools
 import struct
 
 import pytest
@@ -7,17 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqbridge.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from mqbridge.tubemq.wire import frame as frame_module
 from mqbridge.tubemq.wire.frame import (
     BLOCK_BYTES,
     HEADER_BYTES,
     MAX_BLOCKS,
     MAX_PAYLOAD_BYTES,
     TOKEN,
+    FrameMeter,
     encode_frame,
-    measure,
     split_frame,
 )
-from mqbridge.wire.cutter import FrameCutter
+from mqbridge.wire.cutter import FrameCutter, Measure
 from tests.tubemq.wire.vectors import REGISTER_FRAME, REGISTER_PAYLOAD
 
 
@@ -28,7 +30,7 @@ def frame_of(serial: int, blocks: list[bytes]) -> bytes:
 
 def test_a_real_frame_both_ways() -> None:
     assert len(REGISTER_FRAME) == 124
-    assert measure(REGISTER_FRAME, 0) == 124
+    assert FrameMeter().measure(REGISTER_FRAME, 0) == 124
     assert split_frame(REGISTER_FRAME) == (1, REGISTER_PAYLOAD)
     assert encode_frame(1, REGISTER_PAYLOAD) == REGISTER_FRAME
 
@@ -40,7 +42,7 @@ def test_blocks_are_cut_at_8192_and_never_empty(size: int) -> None:
     blocks = -(-size // BLOCK_BYTES)
     assert struct.unpack_from(">III", frame) == (TOKEN, 7, blocks)
     assert len(frame) == HEADER_BYTES + 4 * blocks + size
-    assert measure(frame, 0) == len(frame)
+    assert FrameMeter().measure(frame, 0) == len(frame)
     assert split_frame(frame) == (7, payload)
     at, lengths = HEADER_BYTES, []
     for _ in range(blocks):
@@ -54,14 +56,14 @@ def test_blocks_are_cut_at_8192_and_never_empty(size: int) -> None:
 
 @pytest.mark.parametrize("split", range(1, 125))
 def test_every_split(split: int) -> None:
-    cutter = FrameCutter(measure)
+    cutter = FrameCutter(FrameMeter().measure)
     stream = REGISTER_FRAME + encode_frame(2, b"x" * 20_000)
     frames = cutter.feed(stream[:split]) + cutter.feed(stream[split:])
     assert [split_frame(frame) for frame in frames] == [(1, REGISTER_PAYLOAD), (2, b"x" * 20_000)]
 
 
 def test_byte_by_byte() -> None:
-    cutter = FrameCutter(measure)
+    cutter = FrameCutter(FrameMeter().measure)
     blocks = [b"ab", b"", b"c" * 9000, b"d"]
     stream = frame_of(5, blocks)
     for index in range(len(stream) - 1):
@@ -77,7 +79,7 @@ def test_byte_by_byte() -> None:
 @example([(1, [b"x" * 100_000])], [])
 def test_any_blocks_at_any_cuts(frames: list[tuple[int, list[bytes]]], cuts: list[int]) -> None:
     stream = b"".join(frame_of(serial, blocks) for serial, blocks in frames)
-    cutter = FrameCutter(measure)
+    cutter = FrameCutter(FrameMeter().measure)
     found = []
     for cut in cuts:
         found += cutter.feed(stream[:cut])
@@ -97,7 +99,7 @@ def test_nonsense_is_refused_or_awaited(data: bytes, with_token: bool) -> None:
     if with_token:
         data = struct.pack(">I", TOKEN) + data
     try:
-        frames = FrameCutter(measure).feed(data)
+        frames = FrameCutter(FrameMeter().measure).feed(data)
     except ProtocolError:
         return
     for frame in frames:
@@ -108,7 +110,62 @@ def test_the_measured_size_never_exceeds_the_frame() -> None:
     """Otherwise the reader would wait for bytes of the next request, which the peer sends only after our response."""
     frame = frame_of(1, [b"x" * 8192, b"y", b"", b"z" * 3])
     for have in range(len(frame)):
-        assert have < measure(frame[:have], 0) <= len(frame)
+        assert have < FrameMeter().measure(frame[:have], 0) <= len(frame)
+
+
+@pytest.mark.parametrize("read_bytes", [512, 4096])
+def test_the_work_for_a_frame_of_many_blocks_is_in_proportion_to_its_bytes(
+    read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every block ends where the known part of the frame ends, so each read shows the length of few further blocks."""
+    lengths_read = 0
+    unpack_length = frame_module._unpack_length
+
+    def count_lengths(data: bytes, at: int) -> tuple[int]:
+        nonlocal lengths_read
+        lengths_read += 1
+        return unpack_length(data, at)
+
+    blocks = [bytes(4 * (MAX_BLOCKS - index) // 8) for index in range(MAX_BLOCKS)]
+    frame = frame_of(1, blocks)
+    monkeypatch.setattr(frame_module, "_unpack_length", count_lengths)
+    buffers = SeenBuffers(FrameMeter().measure)
+    cutter, frames = FrameCutter(buffers.measure), []
+    for start in range(0, len(frame), read_bytes):
+        frames += cutter.feed(frame[start : start + read_bytes])
+    assert frames == [frame]
+    assert lengths_read == MAX_BLOCKS
+    assert buffers.total_bytes <= 3 * len(frame)
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=40), st.lists(st.integers(1, 60), min_size=1))
+def test_any_split_of_frames_with_any_blocks(blocks: list[bytes], read_sizes: list[int]) -> None:
+    stream = frame_of(1, blocks) + frame_of(2, [b"x"]) + frame_of(3, blocks)
+    cutter, frames, at = FrameCutter(FrameMeter().measure), [], 0
+    for size in itertools.cycle(read_sizes):
+        frames += cutter.feed(stream[at : at + size])
+        at += size
+        if at >= len(stream):
+            break
+    payload = b"".join(blocks)
+    assert [split_frame(frame) for frame in frames] == [(1, payload), (2, b"x"), (3, payload)]
+    assert cutter.buffered == 0
+
+
+class SeenBuffers:
+    """Wraps a function that measures frames; `total_bytes` is the size of all different buffers that it was given."""
+
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self._buffers: dict[int, bytes | bytearray] = {}
+
+    def measure(self, data: bytes | bytearray, at: int) -> int:
+        self._buffers[id(data)] = data  # the reference keeps the id from being used again
+        return self._measure(data, at)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(map(len, self._buffers.values()))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +182,7 @@ def test_the_measured_size_never_exceeds_the_frame() -> None:
 )
 def test_limits_are_checked_before_waiting(prefix: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        FrameCutter(measure).feed(prefix)
+        FrameCutter(FrameMeter().measure).feed(prefix)
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(MAX_PAYLOAD_BYTES + 1)], ids=["empty", "too large"])

@@ -53,6 +53,24 @@ def test_the_last_part_of_a_topic_may_be_missing() -> None:
     assert string_formats.parse_topic_info("demo#1:3:2") == TopicInfo("demo", ((1, 3, 2),), None)
 
 
+@pytest.mark.parametrize("parse", [string_formats.parse_topic_info, string_formats.parse_topic_meta])
+@pytest.mark.parametrize(
+    "deployments", ["1:{m}:{n}:1", "1:1:1000000000:1", "1:-2:-3:1", "1:50000:1:1,2:50000:1:1,3:1:1:1", "1:" + "9" * 4000 + ":1:1"]
+)
+def test_more_partitions_than_a_cluster_can_have_are_refused(parse: Callable[[str], object], deployments: str) -> None:
+    text = deployments.format(m=1000, n=1_000_000)
+    if parse is string_formats.parse_topic_info:
+        text = text.replace(":1,", ",").removesuffix(":1")
+    with pytest.raises(RemoteProtocolError, match=r"at most 100000 are supported|is not a valid topic") as raised:
+        parse(f"demo#{text}")
+    assert len(str(raised.value)) < 5000
+
+
+def test_a_large_cluster_is_accepted() -> None:
+    brokers = ",".join(f"{broker}:100:10" for broker in range(1, 51))
+    assert string_formats.parse_topic_info(f"demo#{brokers}").partition_count == 50_000
+
+
 def test_condition() -> None:
     assert string_formats.format_condition("demo", ["t2", "t1"]) == "demo#t1,t2"
 

@@ -1,6 +1,8 @@
 """Packed messages: bodies that we write, bodies of other SDKs, and damaged ones."""
 
+import contextlib
 import gzip
+import tracemalloc
 from struct import pack as packed
 
 import cramjam
@@ -81,6 +83,49 @@ def test_a_decompression_bomb_is_refused() -> None:
     quarter = group(b"m", lengths(bytes(tdmsg.MAX_UNPACKED_BYTES // 4)), snappy=True)
     with pytest.raises(RemoteProtocolError, match="unpacks to more"):
         unpack(b"\x0f\x00" + packed(">I", 4) + quarter * 4 + b"\x0f\x00")
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 4])
+def test_a_small_body_takes_no_more_memory_than_the_limit(version: int) -> None:
+    """Each message has a copy of the group's attributes if it has attributes of its own: these copies count too."""
+    body = bomb_body(version, shared=b"a=" + b"b" * 65_000, messages=tdmsg.MAX_ITEMS)
+    assert len(body) < 300_000
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(RemoteProtocolError):  # without attributes of their own, the messages are within the limit
+            assert len(unpack(body).items) == tdmsg.MAX_ITEMS
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * tdmsg.MAX_UNPACKED_BYTES
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_messages_with_attributes_of_their_own_are_refused_beyond_the_limit(version: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="more than the limit"):
+        unpack(bomb_body(version, shared=b"a=" + b"b" * 65_000, messages=2000))
+    assert len(unpack(bomb_body(version, shared=b"a=b", messages=2000)).items) == 2000
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])  # version 4 has at most 65,535
+def test_too_many_messages_are_refused(version: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="more than"):
+        unpack(bomb_body(version, shared=b"m=1", messages=tdmsg.MAX_ITEMS + 1))
+
+
+def bomb_body(version: int, *, shared: bytes, messages: int) -> bytes:
+    """Return a compressed body of many messages of one byte, which have attributes of their own in versions 3 and 4."""
+    inner = lengths(b"d", b"a") * messages if version >= 3 else lengths(b"d") * messages
+    end = bytes((15, version))
+    if version == 4:
+        data = bytes(cramjam.snappy.compress_raw(inner))
+        prefix = packed(">IBHHHIHII", 0, 1 << 5, 0, 0, 5, 0, 0xFFFF, 0, len(data))
+        return end + prefix + data + packed(">H", len(shared)) + shared + b"\xee\x01" + end
+    prefix = b"" if version == 0 else packed(">qI", 0, messages)
+    if version == 3:
+        inner = packed(">I", len(inner)) + inner
+    count = messages if version == 2 else None
+    return end + prefix + packed(">I", 1) + group(shared, inner, snappy=True, count=count) + end
 
 
 @pytest.mark.parametrize("item", [Item(b"", b"m"), Item(b"x", b""), Item(b"x", b"m" * 40_000)])

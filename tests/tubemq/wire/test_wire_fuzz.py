@@ -13,7 +13,7 @@ from mqbridge.errors import MqbridgeError, ProtocolError, RemoteProtocolError, S
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.client.consumer.flow_control import parse_rules
 from mqbridge.tubemq.wire import rpc, string_formats
-from mqbridge.tubemq.wire.frame import BLOCK_BYTES, MAX_BLOCKS, MAX_PAYLOAD_BYTES, TOKEN, encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.frame import BLOCK_BYTES, MAX_BLOCKS, MAX_PAYLOAD_BYTES, TOKEN, FrameMeter, encode_frame, split_frame
 from mqbridge.tubemq.wire.payload import split_payload
 from mqbridge.tubemq.wire.pb import broker_pb2, master_pb2
 from mqbridge.wire.cutter import FrameCutter
@@ -56,7 +56,7 @@ streams = st.lists(st.one_of(st.just(good), damaged, st.binary(max_size=60)), ma
 @given(streams, st.lists(st.integers(1, 50), max_size=40))
 @settings(max_examples=examples(400))
 def test_damaged_streams_raise_only_protocol_errors(stream: bytes, steps: list[int]) -> None:
-    cutter = FrameCutter(measure)
+    cutter = FrameCutter(FrameMeter().measure)
     at = 0
     try:
         for step in [*steps, len(stream)]:
@@ -74,7 +74,7 @@ def test_no_frame_is_measured_larger_than_the_largest_one(blocks: int, sizes: li
     """The lengths that a peer claims are checked before memory is used for them."""
     data = pack(">III", TOKEN, 1, blocks) + b"".join(pack(">I", size) for size in sizes[:1])
     try:
-        need = measure(data, 0)
+        need = FrameMeter().measure(data, 0)
     except RemoteProtocolError:
         return
     assert need <= 12 + MAX_BLOCKS * 4 + MAX_PAYLOAD_BYTES
@@ -82,7 +82,7 @@ def test_no_frame_is_measured_larger_than_the_largest_one(blocks: int, sizes: li
 
 def test_memory_of_a_frame_that_never_ends() -> None:
     """At most 28 MiB of the frame are kept, in one copy; then it is refused."""
-    cutter = FrameCutter(measure)
+    cutter = FrameCutter(FrameMeter().measure)
     blocks = (pack(">I", BLOCK_BYTES) + bytes(BLOCK_BYTES)) * 256
     cutter.feed(pack(">III", TOKEN, 1, MAX_BLOCKS))
     tracemalloc.start()

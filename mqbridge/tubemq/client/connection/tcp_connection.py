@@ -20,7 +20,7 @@ from collections.abc import Callable
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, PeerSilent, RequestTimeout, ServerRefused
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.tubemq.client.connection.counters import CallCounters
-from mqbridge.tubemq.wire.frame import measure, split_frame
+from mqbridge.tubemq.wire.frame import FrameMeter, split_frame
 from mqbridge.tubemq.wire.rpc import METHOD_NAMES, decode_response
 
 TIMEOUT_CHECK_S = 0.25
@@ -42,7 +42,7 @@ class TcpConnection(Endpoint):
     def __init__(
         self, address: str, timeout_s: float, counters: CallCounters, on_lost: Callable[["TcpConnection"], None]
     ) -> None:
-        super().__init__(measure, self._on_frames, self._on_end)
+        super().__init__(FrameMeter().measure, self._on_frames, self._on_end)
         self.local_host = ""
         """The local address, which clients report to servers."""
         self.pending: dict[int, tuple[OnResponse, float, int]] = {}

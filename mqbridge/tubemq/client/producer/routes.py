@@ -34,6 +34,7 @@ from mqbridge.tubemq.wire.string_formats import (
     parse_topic_info,
     partition_ids,
 )
+from mqbridge.wire.limits import MAX_LISTED_PARTITIONS, check_partitions
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class TopicRoute:
         return listed_before + store + number
 
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
-        """Apply the topic's description from the response to a heartbeat."""
+        """Apply the topic's description from the response to a heartbeat. Raises RemoteProtocolError for too many partitions."""
         self.max_message_bytes = info.max_message_bytes
         listed: dict[str, PartitionRef] = {}
         for broker_id, partitions, stores in info.deployments:
@@ -97,6 +98,7 @@ class TopicRoute:
             for partition in partition_ids(partitions, stores):
                 ref = PartitionRef(broker, self.topic, partition)
                 listed[ref.name] = ref
+        check_partitions(len(self.partitions | listed), f"topic {self.topic}, with those that it listed before")
         self.partitions = {ref.name: ref for ref in sorted((self.partitions | listed).values(), key=_sort_key)}
         self.listed = sorted(listed.values(), key=_sort_key) or self.listed
         self.read_only = {name: ref for name, ref in self.read_only.items() if name not in self.partitions}
@@ -271,6 +273,7 @@ class Routes:
             for first in range(0, len(topics), MAX_TOPICS):
                 response = await self._request_topics_once(topics[first : first + MAX_TOPICS])
                 infos += map(parse_topic_info, response.topicInfos)
+                check_partitions(sum(info.partition_count for info in infos), "these topics together", MAX_LISTED_PARTITIONS)
         return infos
 
     async def _request_topics_once(self, topics: Sequence[str]) -> HeartResponseM2P:

@@ -14,7 +14,7 @@ from mqbridge.tubemq.client.connection import tcp_connection as connection_modul
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.counters import difference, total
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
-from mqbridge.tubemq.wire.frame import encode_frame, measure, split_frame
+from mqbridge.tubemq.wire.frame import FrameMeter, encode_frame, split_frame
 from mqbridge.tubemq.wire.rpc import GET, READ, RemoteError, decode_request, encode_error, encode_response
 from tests.patience import PATIENCE_S
 
@@ -48,7 +48,7 @@ class Server:
                 if (answer := self.answer(self.requests[-1].body)) is not None:
                     endpoint.send(encode_frame(serial, answer))
 
-        endpoint = Endpoint(measure, on_frames, lambda _: None)
+        endpoint = Endpoint(FrameMeter().measure, on_frames, lambda _: None)
         self.connections.append(endpoint)
         return endpoint
 

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, ServerRefused
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.tubemq.client.connection import master as master_module
 from mqbridge.tubemq.client.connection.master import MAX_TOPICS, format_topics
 from mqbridge.tubemq.client.producer import broker_reconnector
 from mqbridge.tubemq.client.producer.partition_sender import open_partition_sender
-from mqbridge.tubemq.client.producer.routes import Routes
+from mqbridge.tubemq.client.producer.routes import Routes, TopicRoute
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo
 from mqbridge.tubemq.wire.pb.master_pb2 import CloseResponseM2P, HeartResponseM2P, RegisterResponseM2P
+from mqbridge.tubemq.wire.string_formats import Broker, TopicInfo
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.fakes import WithoutCredentials
 from tests.tubemq.client.producer.test_partition_sender import FakeBroker
@@ -61,6 +62,18 @@ class Master(WithoutCredentials):
         await asyncio.sleep(0)
         infos = [f"{topic}#1:{self.topics[topic]}:1#1048576" for topic in sorted(self.named) if topic in self.topics]
         return HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=infos)
+
+
+def test_a_route_keeps_its_partitions_if_the_master_announces_too_many() -> None:
+    """The route also keeps the partitions that an earlier response listed, so those of new Brokers are added to them."""
+    route = TopicRoute("demo")
+    brokers = {number: Broker(number, "10.0.0.5", 8123) for number in range(1, 20)}
+    route.update(TopicInfo("demo", ((1, 9000, 1),), None), brokers)
+    for number in range(2, 12):
+        route.update(TopicInfo("demo", ((number, 9000, 1),), None), brokers)
+    with pytest.raises(RemoteProtocolError, match="at most 100000 are supported"):
+        route.update(TopicInfo("demo", ((12, 9000, 1),), None), brokers)
+    assert len(route.partitions) == 99_000
 
 
 @pytest.fixture
