@@ -18,6 +18,7 @@ from mqbridge.rocketmq.wire.bodies.routes import Perm
 from mqbridge.rocketmq.wire.bodies.running_info import RunningInfo
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.groups import RunningInfoHeader
+from mqbridge.wire.limits import is_number
 
 MAX_NAMED_QUEUES = 5
 """How many queues a warning names."""
@@ -132,7 +133,7 @@ class RocketMQOperations:
         """
         unreadable = [] if group is not None else await self._unreadable_queues(topic)
         configs = await self._admin.at_masters(self._admin.broker_config)
-        retention_hours = [int(config["fileReservedTime"]) for config in configs.values() if "fileReservedTime" in config]
+        retention_hours = [int(text) for config in configs.values() if is_number(text := config.get("fileReservedTime", ""))]
         if not retention_hours:
             return unreadable
         hours = min(retention_hours)  # of the Broker that deletes messages first

@@ -20,9 +20,13 @@ import orjson
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire.codes import LANGUAGE, VERSION
+from mqbridge.wire.limits import shorten
 
 MAX_FRAME_BYTES = 16 << 20
 """The limit of Java's frame decoder, including the first four bytes; it closes the connection for larger frames."""
+
+MAX_REMARK_CHARS = 4096
+"""Limit of a decoded remark: it is searched for texts that tell errors apart, and shown in errors. The rest of it is dropped."""
 
 RESPONSE = 1
 ONEWAY = 2
@@ -63,7 +67,7 @@ class Command:
     opaque     the request's correlation id, int32, repeated by its response
     ext        the custom header (extFields): values, as text, by field name; never None
     body       the bytes after the header; `code` defines their format
-    remark     the server's text, mostly about an error
+    remark     the server's text, mostly about an error; of a received one at most about MAX_REMARK_CHARS
     language   the client language of the sender, one of LANGUAGES
     version    the sender's version number, like `codes.VERSION`
     binary     True if it was received with a binary header: respond with `encode(response, binary=request.binary)`
@@ -216,7 +220,7 @@ def _decode_json(data: bytes) -> Command:
     command = Command(
         _int32_member(members, "code"),
         _ext_fields(ext) if ext else {},
-        remark=remark if isinstance(remark, str) else None,
+        remark=shorten(remark, MAX_REMARK_CHARS) if isinstance(remark, str) else None,
         language=language if isinstance(language, str) else OTHER,
     )
     command.opaque = _int32_member(members, "opaque")
@@ -299,7 +303,7 @@ def _decode_binary(frame: bytes, end: int) -> Command:
         ext,
         opaque=opaque,
         flag=flag,
-        remark=remark or None,
+        remark=shorten(remark, MAX_REMARK_CHARS) or None,
         language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else OTHER,
         version=version,
         binary=True,

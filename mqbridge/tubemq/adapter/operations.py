@@ -14,6 +14,7 @@ from mqbridge.tubemq.client.admin.admin import USER, Admin, Node, StoredRange
 from mqbridge.tubemq.client.consumer.group_member import FRESH_ID_SEPARATOR
 from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.string_formats import STORE_STEP
+from mqbridge.wire.limits import is_number
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")
 """The settings of a topic that `settings` shows, by their names at the Master."""
@@ -197,7 +198,7 @@ def _retention_s(policy: str) -> float | None:
     """Return the retention time in seconds of a policy such as `delete,168h`; None for other texts. The default unit is hours."""
     method, _, time = policy.partition(",")
     number, unit = (time[:-1], time[-1:]) if time[-1:] in _UNITS_S else (time, "h")
-    return int(number) * _UNITS_S[unit] if method == "delete" and number.isdecimal() else None
+    return int(number) * _UNITS_S[unit] if method == "delete" and is_number(number) else None
 
 
 def _late_offset(stored: StoredRange) -> int:

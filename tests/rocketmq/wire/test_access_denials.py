@@ -1,8 +1,13 @@
 """Access denials are parsed from the exact remarks of brokers 5.3.3 and 4.9.7; other errors with the same codes are not."""
 
+import re
+from typing import Any
+
 import pytest
 
+from mqbridge.rocketmq.wire import access_denials
 from mqbridge.rocketmq.wire.access_denials import AccessDenial, DenialReason, ResourceType, parse_denial
+from mqbridge.rocketmq.wire.codes import ACL_EXCEPTION
 
 OLD = "org.apache.rocketmq.acl.common.AclException: {}, org.apache.rocketmq.acl.plain.PlainPermissionManager.{}"
 VALIDATE, CHECK = "validate(PlainPermissionManager.java:655)", "checkPerm(PlainPermissionManager.java:605)"
@@ -57,6 +62,42 @@ VALIDATE, CHECK = "validate(PlainPermissionManager.java:655)", "checkPerm(PlainP
 def test_a_denial_is_parsed(status: int, remark: str, refusal: AccessDenial) -> None:
     assert parse_denial(status, remark) == refusal
     assert refusal.of_credentials is (refusal.reason is not DenialReason.MISSING_PERMISSION)
+
+
+def test_names_with_words_of_the_remark_are_parsed() -> None:
+    """The address comes last, and a user may have any name."""
+    remark = "User:a:b not has no permission to access Topic:orders from here from 10.0.0.1, no matched policies."
+    assert parse_denial(16, remark) == AccessDenial(
+        DenialReason.MISSING_PERMISSION, 2, ResourceType.TOPIC, "orders from here", "10.0.0.1"
+    )
+    assert parse_denial(16, "User:User:x\ny is not found.") == AccessDenial(DenialReason.UNKNOWN_USER, 2)
+    assert parse_denial(16, "Check signature failed.") == AccessDenial(DenialReason.WRONG_SECRET_KEY, 2)
+
+
+@pytest.mark.parametrize(
+    "start", ["User:", "User: not ", "has no permission to access Topic:", "No default permission for topic:"]
+)
+def test_the_work_for_a_long_remark_is_in_proportion_to_its_length(start: str) -> None:
+    """A remark is searched by `str` methods alone, a constant number of times; an expression may need the square of its length."""
+    remark = SearchedText(start * 1000 + ACL_EXCEPTION)
+    for status in (1, 16):
+        parse_denial(status, remark)
+    assert 0 < remark.searches <= 6
+    assert not any(isinstance(value, re.Pattern) for value in vars(access_denials).values())
+
+
+class SearchedText(str):
+    """A text that counts the searches for other texts."""
+
+    searches = 0
+
+    def find(self, *arguments: Any) -> int:
+        self.searches += 1
+        return super().find(*arguments)
+
+    def partition(self, separator: str) -> tuple[str, str, str]:
+        self.searches += 1
+        return super().partition(separator)
 
 
 @pytest.mark.parametrize(

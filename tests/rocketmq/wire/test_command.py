@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire.codes import LANGUAGE, VERSION, Code, Status
-from mqbridge.rocketmq.wire.command import LANGUAGES, MAX_FRAME_BYTES, ONEWAY, RESPONSE, Command, decode, encode, measure
+from mqbridge.rocketmq.wire.command import (
+    LANGUAGES,
+    MAX_FRAME_BYTES,
+    MAX_REMARK_CHARS,
+    ONEWAY,
+    RESPONSE,
+    Command,
+    decode,
+    encode,
+    measure,
+)
 from mqbridge.wire.cutter import FrameCutter
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.damaged_bytes import mutated
@@ -32,6 +42,16 @@ def fields_of(command: Command) -> tuple[object, ...]:
 def json_frame(header: object, body: bytes = b"", kind: int = 0) -> bytes:
     data = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack(">II", 4 + len(data) + len(body), kind << 24 | len(data)) + data + body
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_long_remark_is_shortened(binary: bool) -> None:
+    text = "User:" * 100_000
+    remark = decode(encode(Command(16, remark=text, flag=RESPONSE), binary=binary)).remark
+    assert remark is not None
+    assert len(remark) < 2 * MAX_REMARK_CHARS
+    assert remark.startswith(text[:MAX_REMARK_CHARS])
+    assert decode(encode(Command(16, remark="short", flag=RESPONSE), binary=binary)).remark == "short"
 
 
 @pytest.mark.parametrize("frame", GOLDEN, ids=["json", "binary"])

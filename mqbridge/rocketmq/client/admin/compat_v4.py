@@ -22,6 +22,7 @@ from mqbridge.rocketmq.wire.headers.groups import ConsumeStatsHeader
 from mqbridge.rocketmq.wire.headers.pull import READER_GROUP, PullFlag, PullHeader
 from mqbridge.rocketmq.wire.record import decode_records
 from mqbridge.rocketmq.wire.tags import TAG
+from mqbridge.wire.limits import is_number, shorten
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,10 @@ async def delay_levels(client: BaseClient, address: str) -> tuple[int, ...]:
 def _milliseconds(text: str, address: str) -> int:
     """Parse a duration like `10s` from the settings of the broker at `address`. Raises RemoteProtocolError."""
     number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS_MS or not number.isdecimal():
-        raise RemoteProtocolError(f"messageDelayLevel of broker {address} contains {text!r}, which is no duration like 10s")
+    if unit not in _UNITS_MS or not is_number(number):
+        raise RemoteProtocolError(
+            f"messageDelayLevel of broker {address} contains {shorten(text, 40)!r}, which is no duration like 10s"
+        )
     return int(number) * _UNITS_MS[unit]
 
 

@@ -9,9 +9,10 @@ from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.net.dial import split_address
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, RouteData
+from mqbridge.wire.limits import check_partitions, is_number
 
 MAX_QUEUES = 16384
-"""Limit of a topic's queues at one broker. No broker can serve so many, so a higher number means an invalid response."""
+"""Limit of a topic's queues at one broker, since no broker can serve so many. For all brokers together see `wire/limits.py`."""
 LOGICAL_BROKER_PREFIX = "__syslo__"
 """Beginning of the broker names in the route of a static topic."""
 MASTER = 0
@@ -106,8 +107,11 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
         if not (0 <= data.read_queues <= MAX_QUEUES and 0 <= data.write_queues <= MAX_QUEUES):
             problem = f"{data.read_queues} readable and {data.write_queues} writable queues at broker {data.broker}"
             raise RemoteProtocolError(f"the route of topic {topic} contains {problem}; the maximum is {MAX_QUEUES} of each")
+    writable = _writable_queue_data(topic, route)
+    check_partitions(sum(data.read_queues for data in route.queues), f"topic {topic}")
+    check_partitions(sum(data.write_queues for data in writable), f"topic {topic}")
     read = [queue for data in route.queues if data.perm & Perm.READ for queue in _queues(topic, data.broker, data.read_queues)]
-    write = [queue for data in _writable_queue_data(topic, route) for queue in _queues(topic, data.broker, data.write_queues)]
+    write = [queue for data in writable for queue in _queues(topic, data.broker, data.write_queues)]
     return TopicRoute(
         topic,
         brokers,
@@ -141,7 +145,7 @@ def _writable_queue_data(topic: str, route: RouteData) -> list[QueueData]:
     queue_data = []
     for part in filter(None, route.order_conf.split(";")):
         broker, _, count = part.rpartition(":")
-        if not broker or not count.isdecimal() or int(count) > MAX_QUEUES:
+        if not broker or not is_number(count) or int(count) > MAX_QUEUES:
             raise RemoteProtocolError(
                 f"the order configuration {route.order_conf[:200]!r} in the route of topic {topic} is not like"
                 f" 'broker-a:4;broker-b:4', with at most {MAX_QUEUES} queues per broker"
