@@ -1,20 +1,54 @@
-"""HTTP connections to web services. A new httpx client replaces the old one when the TLS files change.
+"""HTTP connections to web services, whose responses are bounded.
 
-The old client is closed when its running calls have ended.
+A response has at most MAX_BODY_BYTES and is not compressed: a few KB could unpack to gigabytes.
+
+A new httpx client replaces the old one when the TLS files change. The old client is closed when its running calls have ended.
 """
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import httpx
+import orjson
 
+from mqbridge.errors import ClusterError
 from mqbridge.net.tls.explain import explain_tls
 from mqbridge.net.tls.tls import Tls
 
 _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 """Exceptions that a failed TLS handshake may raise; some servers reject a certificate by closing the connection."""
+
+MAX_BODY_BYTES = 64 << 20
+"""Limit of a response. The statistics of a topic with 10,000 partitions have about 30 MB; JSON takes up to 25 times its size."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def parse_json(response: httpx.Response) -> Any:
+    """Return the JSON of a response. Raises ValueError, also for deep nesting."""
+    return orjson.loads(response.content)
+
+
+def reads_json(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorate a coroutine function that uses members of parsed responses: a wrong one raises ClusterError (RETRY).
+
+    A member that is missing or has another type raises one of Python's own errors, which callers do not expect.
+    """
+
+    @wraps(method)
+    async def read(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, httpx.InvalidURL) as error:
+            name = method.__name__.strip("_").replace("_", " ")
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            raise ClusterError(f"a response of the admin interface has not the expected form ({name}; {reason})") from error
+
+    return read
 
 
 class HttpConnections:
@@ -32,7 +66,12 @@ class HttpConnections:
         *,
         trust_env: bool = True,
     ) -> None:
-        self._settings: dict[str, Any] = {"timeout": timeout, "transport": transport, "trust_env": trust_env}
+        self._settings: dict[str, Any] = {
+            "timeout": timeout,
+            "transport": transport,
+            "trust_env": trust_env,
+            "headers": {"accept-encoding": "identity"},
+        }
         self._tls = tls
         self._current: _Client | None = None
         """The client for new calls; None before the first call."""
@@ -42,13 +81,17 @@ class HttpConnections:
     async def request(self, method: str, url: httpx.URL, **arguments: Any) -> httpx.Response:
         """Make one request, without following redirects; `arguments` are those of httpx: headers, auth, json, data.
 
-        Raises httpx's errors, and ClusterError if the TLS files are unusable.
+        Raises httpx's errors, and ClusterError if the TLS files are unusable. A response that is compressed or larger than
+        MAX_BODY_BYTES is a DecodingError.
         """
         extensions = {}
         if self._tls is not None and self._tls.settings.server_name:
             extensions["sni_hostname"] = self._tls.settings.server_name
-        async with self._borrow_client(url.scheme) as client:
-            response = await client.request(method, url, extensions=extensions, **arguments)
+        async with (
+            self._borrow_client(url.scheme) as client,
+            client.stream(method, url, extensions=extensions, **arguments) as streamed,
+        ):
+            response = await _read_bounded(streamed)
         # Record the expiry of the server's certificate; without a connection's stream (as in tests) there is none.
         if self._tls is not None and (stream := response.extensions.get("network_stream")) is not None:
             self._tls.record_server_certificate(f"{url.host}:{url.port or 443}", _StreamInfo(stream))
@@ -86,6 +129,28 @@ class HttpConnections:
         if self._current is not None:
             await self._current.http.aclose()
             self._current = None
+
+
+async def _read_bounded(streamed: httpx.Response) -> httpx.Response:
+    """Return a response with its body. Raises DecodingError if that is compressed or too large."""
+    if (encoding := streamed.headers.get("content-encoding", "identity")).lower() != "identity":
+        raise httpx.DecodingError(
+            f"the response is compressed ({encoding[:40]}), which was not asked for", request=streamed.request
+        )
+    if streamed.is_stream_consumed:  # a transport of tests has the body already
+        return streamed
+    body = bytearray()
+    async for chunk in streamed.aiter_raw():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise httpx.DecodingError(f"the response is larger than {MAX_BODY_BYTES} bytes", request=streamed.request)
+    return httpx.Response(
+        streamed.status_code,
+        headers=streamed.headers,
+        content=bytes(body),
+        request=streamed.request,
+        extensions=streamed.extensions,
+    )
 
 
 class _Client:

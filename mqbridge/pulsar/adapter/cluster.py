@@ -30,7 +30,8 @@ from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
-from mqbridge.pulsar.wire.names import TopicName, parse_topic
+from mqbridge.pulsar.wire.names import TopicName
+from mqbridge.pulsar.wire.topic_lists import parse_names
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Pulsar:
         topics: set[str] = set()
         for namespace in await self._namespaces():
             if namespace != SYSTEM_NAMESPACE:
-                names = [parse_topic(topic).parent for topic in await self._client.topics(namespace)]
+                names = [name.parent for name in parse_names(await self._client.topics(namespace))]
                 topics.update(name.short(default_namespace) for name in names if not name.local.startswith("__"))
         return sorted(topics)
 

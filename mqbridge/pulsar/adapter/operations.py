@@ -13,6 +13,7 @@ from mqbridge.adapter.operations import Member
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Position
+from mqbridge.net.http_client import reads_json
 from mqbridge.pulsar.adapter.deduplication import DEDUPLICATION_POLICY, DeduplicationWarnings, is_deduplicated
 from mqbridge.pulsar.adapter.retention_warnings import (
     effective_policies,
@@ -73,6 +74,7 @@ class PulsarOperations:
         names = await self._require_admin("listing groups").subscriptions(self._topics.parse(topic))
         return [name for name in names if not is_reader(name)]
 
+    @reads_json
     async def check_subscription(self, topic: str, group: str) -> None:
         """Raise ClusterError (FATAL) if the subscription does not exist and brokers do not auto-create it.
 
@@ -106,6 +108,7 @@ class PulsarOperations:
         setting = (await admin.call("GET", "/brokers/configuration/runtime"))["allowAutoSubscriptionCreation"]
         return bool(setting == "true")
 
+    @reads_json
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the position after everything acknowledged without a gap, by partition; only where the subscription exists."""
         admin = self._require_admin("reading the positions of a group")
@@ -118,6 +121,7 @@ class PulsarOperations:
         all_stats = await self._stats(topic, "counting a backlog")
         return {name: stats.backlog[group] for name, stats in all_stats.items() if group in stats.backlog}
 
+    @reads_json
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the consumers, sorted by name. On a failover subscription only the active consumer holds a partition."""
         partitions: dict[str, list[str]] = {}
@@ -164,6 +168,7 @@ class PulsarOperations:
         entries = await self._for_each_partition(topic, lambda partition_topic: admin.id_at(partition_topic, time_ms))
         return {name: _clamp(entry, bounds[name]) for name, entry in entries.items()}
 
+    @reads_json
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """Return the position `count` entries before the end, by partition name.
 
@@ -177,6 +182,7 @@ class PulsarOperations:
         all_stats = await self._for_each_partition(topic, admin.internal_stats)
         return {name: _count_back(stats["ledgers"], ends[name], count) for name, stats in all_stats.items()}
 
+    @reads_json
     async def entries_of_ledgers(self, topic: str, partition: str) -> dict[int, int] | None:
         """Return the number of entries of each ledger of a partition, by ledger id; None without a REST interface.
 
@@ -202,6 +208,7 @@ class PulsarOperations:
         newest, _, last = stats["lastConfirmedEntry"].partition(":")
         return counts | {int(newest): max(counts.get(int(newest), 0), int(last) + 1)}
 
+    @reads_json
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return the policies of the topic's namespace that decide about the storage of messages; unset ones are left out."""
         if self._admin is None:
@@ -231,6 +238,7 @@ class PulsarOperations:
         """Raise ClusterError without `admin_url`: only the REST interface creates subscriptions without consuming."""
         self._require_admin("creating a subscription")
 
+    @reads_json
     async def why_unprotected(self, topic: str, planned: Collection[str] = ()) -> str | None:
         """Return why the broker deletes messages of this target before they are consumed; see `ReportsUnprotected`.
 
@@ -258,6 +266,7 @@ class PulsarOperations:
         policies = await effective_policies(admin, full, exists=names is not None, needs_retention=True)
         return why_unprotected(full, policies, subscriptions)
 
+    @reads_json
     async def warnings(self, topic: str, group: str | None = None, planned: Collection[str] = ()) -> list[str]:
         """Return warnings about limited retention, time to live and backlog quota; see `Operations.warnings`.
 
@@ -296,6 +305,7 @@ class PulsarOperations:
 
     # --- deduplication ----------------------------------------------------------------------------------------------
 
+    @reads_json
     async def deduplicates(self, topic: str) -> bool:
         """Return True if deduplication is enabled for the topic, by its own policy, its namespace's or the broker's setting."""
         await self._topics.require_partition_names(topic)

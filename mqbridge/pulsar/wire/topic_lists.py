@@ -1,19 +1,24 @@
 """Topic lists of a namespace: encodes the commands that request or watch one, and filters the names.
 
 A request may contain the hash of an earlier response; the broker then sends no names if they have not changed since. Names are
-full names, and each partition is listed by itself. A pattern is a regular expression over `tenant/namespace/topic`, without the
-scheme and partition suffix, as brokers match it. A broker may ignore the pattern, so the client applies it again.
+full names, and each partition is listed by itself; a name that is no topic name is left out. A pattern is a regular expression
+over `tenant/namespace/topic`, without the scheme and partition suffix, as brokers match it. A broker may ignore the pattern, so
+the client applies it again.
 """
 
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from crc32c import crc32c
 
 from mqbridge.pulsar.wire.frame import encode_command
-from mqbridge.pulsar.wire.names import parse_topic
+from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.wire.limits import shorten
+
+log = logging.getLogger(__name__)
 
 
 def topics_hash(names: Iterable[str]) -> str:
@@ -31,8 +36,17 @@ def parent_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
     The names of partitions are replaced by that of their topic.
     """
     regex = None if pattern is None else re.compile(pattern)
-    topics = {parse_topic(name).parent for name in names}
+    topics = {name.parent for name in parse_names(names)}
     return {str(topic) for topic in topics if regex is None or regex.fullmatch(topic.path)}
+
+
+def parse_names(names: Iterable[str]) -> Iterator[TopicName]:
+    """Yield the parsed names of a list, without those that are no topic names: one such name must not hide the others."""
+    for name in names:
+        try:
+            yield parse_topic(name)
+        except ValueError as error:
+            log.info("a broker lists a topic whose name is invalid, which is ignored: %s", shorten(str(error), 300))
 
 
 def topics_of_namespace(request_id: int, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> bytes:

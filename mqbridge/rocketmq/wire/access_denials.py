@@ -11,7 +11,7 @@ Access control 2.0 (brokers from 5.3 on) and 1.0 (4.x) use different response co
                   No default permission for topic:NAME | No default permission for group:NAME
                   Need admin permission for request code=17, but accessKey=NAME is not
 
-Remarks are searched for fixed texts, in time proportional to their length: a regular expression with a gap may need the square of it.
+Remarks are searched for fixed texts, in time proportional to their length; a regular expression may need the square of it.
 
 Neither code is enough to recognize a denial: brokers also respond with 16 if a topic or the broker does not permit reading or
 writing, and with 1 to most other errors.

@@ -10,11 +10,12 @@ from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, targ
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
-from mqbridge.tubemq.client.admin.admin import USER, Admin, Node, StoredRange
+from mqbridge.net.http_client import reads_json
+from mqbridge.tubemq.client.admin.admin import USER, Admin, Node, StoredRange, partition_count
 from mqbridge.tubemq.client.consumer.group_member import FRESH_ID_SEPARATOR
 from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
-from mqbridge.tubemq.wire.string_formats import STORE_STEP
-from mqbridge.wire.limits import is_number
+from mqbridge.tubemq.wire.string_formats import STORE_STEP, partition_ids
+from mqbridge.wire.limits import check_partitions, is_number
 
 _SETTINGS = ("numPartitions", "numTopicStores", "deletePolicy", "acceptPublish", "acceptSubscribe", "unflushThreshold")
 """The settings of a topic that `settings` shows, by their names at the Master."""
@@ -104,6 +105,7 @@ class TubeMQOperations:
 class GroupAdmin(Admin):
     """The administration API, extended by calls that show and change groups, and by calls that show a topic's settings."""
 
+    @reads_json
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the group's clients that hold partitions of the topic; a killed client is listed until its lease ends (35 s)."""
         held: dict[str, list[str]] = {}
@@ -132,20 +134,24 @@ class GroupAdmin(Admin):
             method = "admin_manual_set_current_offset"
             await self._broker(nodes[broker], method, **target, manualOffset=position[0], modifyUser=USER)
 
+    @reads_json
     async def _partition_names(self, topic: str) -> set[str]:
         """Return the names of the topic's partitions as the Master has configured them, also at Brokers that are offline."""
+        configs = await self._topic_configs(topic)
+        check_partitions(sum(partition_count(topic, entry) for entry in configs.values()), f"topic {topic}")
         return {
-            f"{broker}:{store * STORE_STEP + number}"
-            for broker, entry in (await self._topic_configs(topic)).items()
-            for store in range(entry["numTopicStores"])
-            for number in range(entry["numPartitions"])
+            f"{broker}:{partition}"
+            for broker, entry in configs.items()
+            for partition in partition_ids(entry["numPartitions"], entry["numTopicStores"])
         }
 
+    @reads_json
     async def policies(self, topic: str) -> list[tuple[float, str]]:
         """Return (retention in seconds, policy text) of the topic at each Broker, without policies that cannot be parsed."""
         policies = [str(entry.get("deletePolicy")) for entry in (await self._topic_configs(topic)).values()]
         return [(retention_s, policy) for policy in policies if (retention_s := _retention_s(policy)) is not None]
 
+    @reads_json
     async def settings(self, topic: str) -> dict[str, str]:
         """Return the topic's settings at the Master, by name; if Brokers have different values, the value at each Broker."""
         settings: dict[str, dict[int, str]] = {}
@@ -154,6 +160,7 @@ class GroupAdmin(Admin):
                 settings.setdefault(name, {})[broker] = str(entry.get(name))
         return {name: _format_values(values) for name, values in settings.items()}
 
+    @reads_json
     async def remove_idle_groups(self, prefix: str) -> None:
         """Remove groups without members whose names begin with `prefix`, such as those left by readers. Raises ClusterError."""
         for node in await self.brokers():
@@ -163,6 +170,7 @@ class GroupAdmin(Admin):
             if idle:
                 await self._broker(node, "admin_rmv_offset", groupName=",".join(idle), modifyUser=USER)
 
+    @reads_json
     async def _registrations(self, node: Node) -> list[tuple[str, str, str, str]]:
         """Return (group, topic, partition number, client id) of every consumer's registration at a Broker."""
         response = await self._broker(node, "admin_query_consumer_regmap")

@@ -313,6 +313,18 @@ async def test_a_failed_partition_is_reported_once_and_the_others_continue(
     assert (await consumer.receive(PATIENCE_S)).payload == b"a"
 
 
+@pytest.mark.parametrize("partitions", [100_001, 4_000_000_000])
+async def test_more_partitions_than_a_cluster_can_have_are_refused(
+    client: PulsarClient, catalog: Catalog, partitions: int
+) -> None:
+    """The number is refused before a name is made for each partition."""
+    catalog.counts["persistent://public/default/many"] = partitions
+    for opening in (client.partitions("many"), client.producer("many"), client.consumer("many", "group")):
+        with pytest.raises(ClusterError, match=f"{partitions} partitions of .*many.*at most 100000") as refused:
+            await opening
+        assert refused.value.failure is Failure.FATAL
+
+
 async def test_a_closed_client_opens_nothing(client: PulsarClient) -> None:
     await client.close()
     with pytest.raises(ClusterError, match="the client is closed"):

@@ -1,5 +1,7 @@
 """Topic names, message ids, bit sets, key hashes and the error table."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +82,20 @@ def test_masks_become_the_words_of_ack_sets(count, acked, words):
         mask &= ~(1 << index)
     assert ids.to_words(mask) == words
     assert ids.from_words(words) == mask
+
+
+def test_the_memory_for_a_long_bit_set_is_in_proportion_to_its_words():
+    """A broker's frame has room for millions of words."""
+    words = [1] * 100_000
+    tracemalloc.start()
+    try:
+        mask = ids.from_words(words)
+        assert ids.to_words(mask) == words
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert mask.bit_count() == 100_000
+    assert peak < 100 * len(words)
 
 
 @given(st.integers(0, (1 << 300) - 1))

@@ -15,6 +15,11 @@ def test_the_hash_of_a_topic_list_equals_the_brokers(names, hash_):
     assert topics_hash(reversed(names)) == hash_
 
 
+def test_an_invalid_name_does_not_hide_the_others():
+    names = ["persistent://a/b/one", "nonsense://a/b/c", "", "persistent://a/b/x-partition-" + "9" * 5000]
+    assert parent_topics(names) == {"persistent://a/b/one", names[3]}
+
+
 def test_parent_topics_replaces_partitions_by_their_topic():
     names = ["persistent://a/b/one-partition-0", "persistent://a/b/one-partition-1", "persistent://a/b/two", "persistent://a/b/x"]
     assert parent_topics(names) == {"persistent://a/b/one", "persistent://a/b/two", "persistent://a/b/x"}

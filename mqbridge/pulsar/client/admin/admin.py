@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 
 from mqbridge.errors import ServerRefused
+from mqbridge.net.http_client import reads_json
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_http import HTTP_NOT_FOUND, AdminHttp, path_of
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
@@ -57,10 +58,12 @@ class Admin:
 
     # --- tenants and namespaces -------------------------------------------------------------------------------------
 
+    @reads_json
     async def clusters(self) -> list[str]:
         """Return the names of all clusters that this cluster knows, including its own name."""
         return list(await self.call("GET", "/clusters"))
 
+    @reads_json
     async def tenants(self) -> list[str]:
         """Return all tenants."""
         return list(await self.call("GET", "/tenants"))
@@ -74,6 +77,7 @@ class Admin:
         """Delete a tenant, which must have no namespaces."""
         await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
 
+    @reads_json
     async def namespaces(self, tenant: str | None = None) -> list[str]:
         """Return the namespaces of all tenants, or of one tenant, each as `tenant/namespace`."""
         namespaces: list[str] = []
@@ -113,10 +117,12 @@ class Admin:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
+    @reads_json
     async def topics(self, namespace: str) -> list[str]:
         """Return the full names of the persistent topics, each partition separately."""
         return list(await self.call("GET", f"/persistent/{namespace}"))
 
+    @reads_json
     async def partitioned_topics(self, namespace: str) -> list[str]:
         """Return the full names of the partitioned topics."""
         return list(await self.call("GET", f"/persistent/{namespace}/partitioned"))
@@ -135,6 +141,7 @@ class Admin:
         """Increase the number of partitions of a topic to `partitions`."""
         await self.call("POST", f"{path_of(topic)}/partitions", partitions)
 
+    @reads_json
     async def delete(self, topic: TopicName, *, force: bool = False) -> bool:
         """Delete a topic; with `force` also if it has subscriptions or producers. Return True if the topic existed."""
         try:
@@ -166,6 +173,7 @@ class Admin:
         """
         return await self.call("GET", f"{path_of(topic)}/{policy}?applied=true")
 
+    @reads_json
     async def stats(self, topic: TopicName, partitions: int = 0) -> TopicStats:
         """Return the statistics of a topic; `partitions` is 0 for an unpartitioned topic or a single partition."""
         path = f"{path_of(topic)}/{'partitioned-stats?perPartition=false' if partitions else 'stats'}"
@@ -173,21 +181,25 @@ class Admin:
         backlog = {name: int(each["msgBacklog"]) for name, each in stats["subscriptions"].items()}
         return TopicStats(int(stats["msgInCounter"]), int(stats["bytesInCounter"]), int(stats["storageSize"]), backlog, stats)
 
+    @reads_json
     async def stats_by_partition(self, topic: TopicName, partitions: int) -> dict[str, dict[str, Any]]:
         """Return partition name -> raw statistics, with one call; `partitions` is 0 for an unpartitioned topic."""
         if not partitions:
             return {str(topic): (await self.stats(topic)).raw}
         return dict((await self.call("GET", f"{path_of(topic)}/partitioned-stats?perPartition=true"))["partitions"])
 
+    @reads_json
     async def internal_stats(self, topic: TopicName) -> dict[str, Any]:
         """Return the ledgers and cursors of a partition or an unpartitioned topic."""
         return dict(await self.call("GET", f"{path_of(topic)}/internalStats"))
 
+    @reads_json
     async def last_id(self, topic: TopicName) -> EntryId:
         """Return the id of the newest entry of a partition or an unpartitioned topic; the entry number is -1 if it is empty."""
         response = await self.call("GET", f"{path_of(topic)}/lastMessageId")
         return int(response["ledgerId"]), int(response["entryId"])
 
+    @reads_json
     async def id_at(self, topic: TopicName, publish_time: int) -> EntryId:
         """Return the id of a partition's first entry that was published at this time or later (milliseconds since the epoch).
 
@@ -198,10 +210,12 @@ class Admin:
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
+    @reads_json
     async def subscriptions(self, topic: TopicName) -> list[str]:
         """Return the subscription names of a topic, partitioned or not."""
         return sorted(await self.call("GET", f"{path_of(topic)}/subscriptions"))
 
+    @reads_json
     async def mark_delete_positions(self, topic: TopicName) -> Mapping[str, EntryId]:
         """Return subscription -> mark-delete position (all entries up to it are acknowledged).
 

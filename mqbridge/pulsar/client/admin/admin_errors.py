@@ -9,6 +9,7 @@ import re
 import httpx
 
 from mqbridge.errors import Failure, ServerRefused
+from mqbridge.net.http_client import parse_json
 from mqbridge.pulsar.client.connection.auth import Auth
 from mqbridge.pulsar.client.connection.authorization import CONSUME, EITHER, AccessDenied, principal_text
 
@@ -69,6 +70,6 @@ def _is_json(response: httpx.Response) -> bool:
 def _reason(response: httpx.Response) -> str:
     """Return the `reason` in the response's JSON; if there is none, the whole text. At most 300 characters."""
     try:
-        return str(response.json()["reason"]).strip()[:300]
+        return str(parse_json(response)["reason"]).strip()[:300]
     except (ValueError, KeyError, TypeError):
         return response.text[:300]

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.net.http_client import HttpConnections
+from mqbridge.net.http_client import HttpConnections, parse_json
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url
 from mqbridge.pulsar.client.admin.admin_errors import are_credentials_refused, missing_permission_error, refused_credentials_error
@@ -117,7 +117,7 @@ class AdminHttp:
             raise self._error_for(response, f"{method} {path}")
         self._has_succeeded = True
         try:
-            return response.json() if response.content else None
+            return parse_json(response) if response.content else None
         except ValueError as error:
             raise self.not_pulsar_error(method, path) from error
 
@@ -245,7 +245,8 @@ def _origin(url: httpx.URL) -> str:
 def _broker_hosts(response: httpx.Response) -> frozenset[str]:
     """Return the hosts of a broker list such as `["host:8080"]`; none if the request was refused or the list is invalid."""
     try:
-        return frozenset(httpx.URL(f"//{broker}").host for broker in (response.json() if response.status_code == 200 else ()))
+        brokers = parse_json(response) if response.status_code == 200 else ()
+        return frozenset(httpx.URL(f"//{broker}").host for broker in brokers)
     except (ValueError, TypeError, httpx.InvalidURL):
         return frozenset()
 

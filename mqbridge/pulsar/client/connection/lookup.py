@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.pulsar.client.connection.authorization import EITHER, explain_denial, explain_topic_denial
 from mqbridge.pulsar.client.connection.connection import Connection
@@ -17,6 +17,7 @@ from mqbridge.pulsar.client.connection.service_url import Address, parse_service
 from mqbridge.pulsar.wire import client_commands, codes, topic_lists
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.wire.limits import check_partitions
 
 MAX_REDIRECTS = 20
 """Maximum redirects of one lookup: brokers that disagree about the owner would redirect for ever."""
@@ -132,7 +133,8 @@ class Lookup:
     async def partitions(self, topic: str, *, create: bool) -> int | None:
         """Return the number of partitions: 0 for an unpartitioned topic, None if the topic (or namespace) does not exist.
 
-        With `create`, a broker that creates topics automatically creates a missing topic.
+        Raises ClusterError (FATAL) for an impossible number. With `create`, a broker that creates topics automatically creates a
+        missing topic.
         """
         connection, _ = await self._pool.connect_service()
         response: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
@@ -142,7 +144,7 @@ class Lookup:
             self._timeout_s,
         )
         if response.response == response.Success and response.HasField("response"):
-            return response.partitions
+            return _checked_count(response.partitions, topic)
         if response.error == codes.TOPIC_NOT_FOUND and response.HasField("error"):
             return None
         with explain_topic_denial("look up", topic, connection.principal, EITHER):
@@ -178,3 +180,12 @@ class Lookup:
         if code == codes.SERVICE_NOT_READY:
             self._pool.skip_service()
         return codes.refusal_error(code, message, what)
+
+
+def _checked_count(count: int, topic: str) -> int:
+    """Return a number of partitions. Raises ClusterError (FATAL) if no cluster can have so many."""
+    try:
+        check_partitions(count, topic)
+    except RemoteProtocolError as error:
+        raise ClusterError(str(error), Failure.FATAL) from error
+    return count

@@ -6,16 +6,17 @@ Every response has the fields `result` and `errCode`; a response with a true `re
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.net.http_client import HttpConnections
+from mqbridge.net.http_client import HttpConnections, parse_json, reads_json
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
+from mqbridge.wire.limits import check_partitions, shorten
 
 TIMEOUT_S = 10.0
 """Default time to wait for a response."""
@@ -51,8 +52,8 @@ class Admin:
     `tls` is for an `https` address, that is for a reverse proxy in front of the Master. The servers' own web interfaces have no
     TLS, so Brokers are called without it. Proxy settings in the environment are ignored: these servers are internal.
 
-    Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and RemoteProtocolError for malformed responses; changes
-    also raise ClusterError, FATAL without a token and RETRY if no Broker is online.
+    Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and for malformed responses RemoteProtocolError or
+    ClusterError (RETRY); changes also raise ClusterError, FATAL without a token and RETRY if no Broker is online.
     """
 
     def __init__(
@@ -68,20 +69,19 @@ class Admin:
         """Close the connections."""
         await self._http.close()
 
+    @reads_json
     async def topics(self) -> list[str]:
         """Return all topics except the system topics."""
         response = await self._master("admin_query_cluster_topic_view")
         return sorted({entry["topicName"] for entry in response["data"]} - SYSTEM_TOPICS)
 
+    @reads_json
     async def partitions(self, topic: str) -> dict[int, int]:
         """Return the number of the topic's configured partitions on each Broker, by Broker id; empty if the topic does not exist.
 
         A Broker keeps a topic in one or more stores, and `numPartitions` counts the partitions of one store.
         """
-        return {
-            broker: entry["numPartitions"] * entry["numTopicStores"]
-            for broker, entry in (await self._topic_configs(topic)).items()
-        }
+        return {broker: partition_count(topic, entry) for broker, entry in (await self._topic_configs(topic)).items()}
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions until it has at least `partitions`; return when it accepts messages.
@@ -110,6 +110,7 @@ class Admin:
         if not await self.brokers():
             raise ClusterError("no Broker is online to create topics at: start one, or retry later", Failure.RETRY)
 
+    @reads_json
     async def is_forbidden(self, topic: str, group: str) -> bool:
         """Return True if only listed groups may consume the topic, and `group` is not listed."""
         response = await self._master("admin_query_topic_authorize_control", topicName=topic)
@@ -118,12 +119,14 @@ class Admin:
             for entry in response["data"]
         )
 
+    @reads_json
     async def brokers(self) -> list[Node]:
         """Return the online Brokers."""
         response = await self._master("admin_query_broker_run_status")
         online = [entry for entry in response["data"] if entry["manageStatus"] == "online"]
         return [Node(entry["brokerId"], f"http://{entry['brokerIp']}:{entry['brokerWebPort']}/broker.htm") for entry in online]
 
+    @reads_json
     async def stored(self, topic: str) -> dict[str, StoredRange]:
         """Return the range of stored offsets by partition name. Partitions that never received a message may be missing."""
         ranges: dict[str, StoredRange] = {}
@@ -135,6 +138,7 @@ class Admin:
                     ranges[name] = StoredRange(partition["minOffset"], partition["maxOffset"])
         return ranges
 
+    @reads_json
     async def groups(self, topic: str) -> list[str]:
         """Return the groups that have a committed offset on the topic or consume it now."""
         groups: set[str] = set()
@@ -142,6 +146,7 @@ class Admin:
             groups.update(group for group, offsets in (await self._offsets(node, topicName=topic)).items() if topic in offsets)
         return sorted(groups)
 
+    @reads_json
     async def committed(self, topic: str, group: str) -> dict[str, int]:
         """Return the group's committed offsets by partition name, without partitions that have none."""
         offsets: dict[str, int] = {}
@@ -158,6 +163,7 @@ class Admin:
         response = await self._master("admin_query_topic_info", topicName=topic)
         return {entry["brokerId"]: entry for topic_entry in response["data"] for entry in topic_entry["topicInfo"]}
 
+    @reads_json
     async def _add(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions at its Brokers, so that it has at least `partitions`."""
         configs, running = await self._topic_configs(topic), await self._running_brokers()
@@ -165,7 +171,7 @@ class Admin:
             if down := sorted(configs.keys() - running):
                 problem = f"topic {topic} gets no partitions while its Brokers {', '.join(map(str, down))} are down"
                 raise ClusterError(f"{problem}: start them, or retry later", Failure.RETRY)
-            existing = sum(entry["numPartitions"] * entry["numTopicStores"] for entry in configs.values())
+            existing = sum(partition_count(topic, entry) for entry in configs.values())
             numbers = _grown(configs, partitions - existing)
             method = "admin_modify_topic_info"
             user = "modifyUser"
@@ -180,6 +186,7 @@ class Admin:
             # A Broker uses the changed configuration only after a reload.
             await self._change("admin_reload_broker_configure", brokerId=broker, modifyUser=USER)
 
+    @reads_json
     async def _running_brokers(self) -> set[int]:
         """Return the ids of the online Brokers that send heartbeats; a killed Broker counts as running for up to 30 s."""
         response = await self._master("admin_query_broker_run_status")
@@ -196,6 +203,7 @@ class Admin:
             problem = f"topic {topic} does not serve {partitions} partitions after {READY_TIMEOUT_S:g} s: check its Brokers"
             raise RequestTimeout(problem) from error
 
+    @reads_json
     async def _accepts_messages(self, topic: str, partitions: int) -> bool:
         response = await self._master("admin_query_topic_info", topicName=topic)
         return any(
@@ -237,11 +245,12 @@ class Admin:
         address = httpx.URL(url)
         request = f"{method} {parameters} at {address.copy_with(username=None, password=None)}"
         try:
-            http_response = await self._http.request("POST", address, data=form)
-            response: dict[str, Any] = http_response.json()
+            async with asyncio.timeout(self._timeout_s):  # httpx limits the pauses between bytes, not the whole call
+                http_response = await self._http.request("POST", address, data=form)
+            response: dict[str, Any] = parse_json(http_response)
             refused = [entry for entry in response.get("data", ()) if entry.get("success") is False]
             is_success = http_response.status_code == 200 and response["result"] and not refused
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise RequestTimeout(f"{request} got no response within {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:
             reason = self._http.explain(error, address.host) or str(error) or type(error).__name__
@@ -251,9 +260,18 @@ class Admin:
                 f"{request} got something that is not a TubeMQ response (HTTP {http_response.status_code})"
             ) from error
         if not is_success:
-            text = "; ".join(str(entry.get("errInfo", entry)) for entry in refused) or response.get("errMsg", "")
-            raise ServerRefused(f"{request} was refused: {text}", response.get("errCode", 0), Failure.FATAL)
+            text = "; ".join(str(entry.get("errInfo", entry)) for entry in refused) or str(response.get("errMsg", ""))
+            raise ServerRefused(f"{request} was refused: {shorten(text)}", response.get("errCode", 0), Failure.FATAL)
         return response
+
+
+def partition_count(topic: str, config: Mapping[str, Any]) -> int:
+    """Return the number of a topic's partitions in a Broker's configuration. Raises RemoteProtocolError if it is impossible."""
+    stores, partitions = config["numTopicStores"], config["numPartitions"]
+    for number in (stores, partitions):
+        check_partitions(number, f"topic {topic}")
+    check_partitions(count := stores * partitions, f"topic {topic}")
+    return int(count)
 
 
 def _shares(brokers: Iterable[int], partitions: int) -> dict[int, int]:
