@@ -71,6 +71,9 @@ again, and with a missing partition as soon as it is available again. A partitio
 - Partitions can be missing for a while, for example while a broker restarts. A stream that plans a batch waits up to a minute for
   them before it fails. A task waits up to one hour for the partition that it reads; then it fails, or skips the rest of its range
   with `failOnDataLoss=false`. A `retryTimeout` that is shorter than one of these limits replaces it.
+- A recreated partition of RocketMQ, TubeMQ or the embedded log is noticed only while it has fewer messages than the checkpoint
+  has read. If it has more when the next batch is planned, the stream skips those before the offset in the checkpoint: start it
+  with a new checkpoint.
 - The positions of a recreated partition start again from the beginning. A Pulsar target with deduplication treats its messages as
   duplicates of the old messages at the same positions, and drops them. Use a new `checkpointLocation` in that case.
 - The source creates no subscription in Pulsar, so a topic without retention deletes each ledger when it is closed. The

@@ -39,6 +39,8 @@ class QueueLog:
         self.records: list[bytes] = []
         self.limit = 32
         self.compacted: set[int] = set()
+        self.incarnation = 0
+        """How often the topic was deleted and made anew."""
 
     @property
     def end(self) -> int:
@@ -47,8 +49,15 @@ class QueueLog:
     def append(self, *messages: bytes, tag: str | None = None) -> None:
         stored = properties.encode([("TAGS", tag)] if tag else [])
         for body in messages:
-            record = Record(self.queue.topic, body, stored, queue_id=self.queue.id, queue_offset=self.end)
+            record = Record(
+                self.queue.topic, body, stored, queue_id=self.queue.id, queue_offset=self.end, store_timestamp=self.incarnation
+            )
             self.records.append(encode_record(record))
+
+    def make_anew(self) -> None:
+        """Delete all messages and count offsets from 0 again, as after the topic was deleted and created again."""
+        self.records, self.first, self.compacted = [], 0, set()
+        self.incarnation += 1
 
     def read(self, offset: int, max_messages: int = 32) -> tuple[int, int, bytes]:
         """Return the response code, the next offset and the body for a pull at this offset."""
@@ -58,8 +67,9 @@ class QueueLog:
             return Status.PULL_OFFSET_MOVED, self.first if offset < self.first else self.end, b""
         if offset == self.end:
             return Status.PULL_NOT_FOUND, offset, b""
-        stop = min(offset + min(self.limit, max_messages), self.end)
-        kept = [self.records[at] for at in range(offset, stop) if at not in self.compacted]
+        begin = next((at for at in range(offset, self.end) if at not in self.compacted), self.end)
+        stop = min(begin + min(self.limit, max_messages), self.end)
+        kept = [self.records[at] for at in range(begin, stop) if at not in self.compacted]
         return Status.SUCCESS, stop, b"".join(kept)
 
 

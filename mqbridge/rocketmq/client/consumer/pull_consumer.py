@@ -245,6 +245,7 @@ class PullConsumer:
                 assigned,
                 offset,
             )
+            assigned.state.keep_committed()
             await assigned.revoke()
 
     async def _check_subscriptions(self) -> bool:

@@ -26,6 +26,7 @@ from mqbridge.rocketmq.client.consumer.cleanup_policies import CleanupPolicies
 from mqbridge.rocketmq.client.consumer.commit_carrying_pulls import CommitCarryingPulls
 from mqbridge.rocketmq.client.consumer.pull_request import Puller, PullResponse
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.client.consumer.queue_identity import QueueIdentity, Verdict
 from mqbridge.rocketmq.client.consumer.queue_state import Pull, QueueState
 from mqbridge.rocketmq.client.consumer.queue_transitions import Event
 from mqbridge.rocketmq.client.consumer.subscription import Subscription
@@ -56,6 +57,14 @@ _UNKNOWN_SUBSCRIPTION_CODES = frozenset(
     }
 )
 """Response codes of a broker that does not know our subscription, or knows another version of it."""
+
+
+class QueueMadeAnew(GapError):
+    """The topic was deleted and created again: the queue begins at the offset `first`, and none of its messages was read."""
+
+    def __init__(self, problem: str, first: int) -> None:
+        super().__init__(problem)
+        self.first = first
 
 
 class PullContext(Protocol):
@@ -112,6 +121,7 @@ class PullLoop:
         self._account = Account()
         self._kept_bytes = 0
         """Bytes that were taken from the buffer, and that count on the budget until `release_budget`."""
+        self._identity = QueueIdentity(puller)
         self._unreadable_responses = 0
         """Number of consecutive responses for which `_is_plausible` returned False."""
         self._retry_backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
@@ -180,6 +190,8 @@ class PullLoop:
         while self._state.reads(run):
             try:
                 await self._pull_once(task)
+            except QueueMadeAnew as error:
+                self._stop_pulling(run, Event.GAP, error, error.first)
             except GapError as error:
                 self._stop_pulling(run, Event.GAP, error)
             except (ClusterError, ProtocolError) as error:
@@ -195,6 +207,8 @@ class PullLoop:
         try:
             sent_at, pull, response = await self._send_pull(task, charge)
             if self._state.is_current(pull):
+                if response.end < self.end_offset or response.first < self.first_offset:
+                    self._identity.suspect()
                 self.first_offset, self.end_offset = response.first, response.end
                 progress = await self._process(pull, response, charge)
                 if progress:
@@ -240,11 +254,15 @@ class PullLoop:
                 await self._process_offset_moved(response)
                 return True
             pulled = self._records(response) if response.code == pull_request.FOUND else None
+            if self._identity.is_due(found=pulled is not None):
+                await self._check_identity()
             if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.is_compacted(self._queue):
                 raise self._gap(pulled.first_stored_offset, "the broker deleted them before they were read")
             if pulled is None and not self._is_plausible(response):
                 await asyncio.sleep(self._retry_backoff.delay())
                 return True  # we have paused already, so the caller must not
+            if pulled is None and response.next >= response.end and self._identity.lacks_anchor(response.next):
+                await self._follow_reset(await self._identity.seek_anchor(response.next))
             return self._accept(pull, response, pulled, charge)
         finally:
             self._state.end_pull(pull, failed=False)  # the next pull may be sent
@@ -260,6 +278,7 @@ class PullLoop:
         self._retry_backoff.reset()
         progress = self._state.apply_response(pull, response.next, response.end, pulled)
         if pulled is not None:
+            self._identity.on_accepted(pulled)
             self._context.budget.record_response(self._account, charge, pulled.size, pulled.stored)
         self._on_change()
         return progress
@@ -316,10 +335,39 @@ class PullLoop:
         elif response.next > position:
             raise self._gap(response.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
         else:
-            raise GapError(
-                f"{self._name} ends at offset {response.next}, but reading was to continue at offset {position}: the topic was "
-                "created again, or the broker lost messages that it had not written to disk. Reset the group's offset to continue"
-            )
+            self._identity.suspect()
+            if self._identity.is_due(found=False):
+                await self._check_identity()
+            raise self._moved_back(response)
+
+    def _moved_back(self, response: PullResponse) -> GapError:
+        """Return the error for a queue that ends before our position. An empty queue is taken for one that was made anew."""
+        problem = (
+            f"{self._name} ends at offset {response.end}, but reading was to continue at offset {self._state.position}: the "
+            "topic was created again, or the broker lost messages that it had not written to disk. Reset the group's offset to "
+            "continue"
+        )
+        return GapError(problem) if response.end > 0 else QueueMadeAnew(problem, response.first)
+
+    async def _check_identity(self) -> None:
+        """Check that the queue is the one from which messages were read. Raises GapError if not, and the errors of a pull."""
+        verdict, response = await self._identity.check()
+        await self._follow_reset(response)
+        if verdict in (Verdict.SAME, Verdict.UNKNOWN) or await self._context.policies.is_compacted(self._queue):
+            return
+        if verdict is Verdict.BACK:
+            raise self._moved_back(response)
+        raise QueueMadeAnew(
+            f"the topic of {self._name} was deleted and created again: other messages than those that were read are at the "
+            f"offsets {response.first} to {self._state.position}. They are read after a reset of the group's offset, or a "
+            "restart of the consumer",
+            response.first,
+        )
+
+    async def _follow_reset(self, response: PullResponse) -> None:
+        """Follow an administrator's reset, which a broker reports once, in the response to any request of the queue."""
+        if response.is_reset:
+            await self._on_reset(response.next, "because an administrator has set the group's offset")
 
     def _gap(self, next_: int, reason: str) -> GapError:
         """Return the error for missing messages from the current position up to, but not including, offset `next_`.
@@ -348,17 +396,19 @@ class PullLoop:
 
     async def _pause(self, error: MqbridgeError) -> None:
         """Log the error and pause before the next pull; request a rebalance if the route may be outdated."""
+        self._identity.suspect()
         delay = self._retry_backoff.delay()
         log.log(retry_log_level(error, logging.WARNING), "%s: a pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
             self._context.request_rebalance()
         await asyncio.sleep(delay)
 
-    def _stop_pulling(self, run: int, event: Event, error: MqbridgeError) -> None:
+    def _stop_pulling(self, run: int, event: Event, error: MqbridgeError, anew_first: int | None = None) -> None:
         """Stop pulling because of an error; buffered records can still be taken. Without effect if the run has ended.
 
-        `event` is GAP or REFUSE.
+        `event` is GAP or REFUSE; `anew_first` is the first offset of a queue that was made anew.
         """
-        if self._state.reads(run) and self._state.stop_pulling(event):
+        if self._state.reads(run) and self._state.stop_pulling(event, anew_first):
+            self._identity.forget()
             log.error("%s: pulling has stopped until a seek or an offset reset: %s", self._name, error)
             self._on_error(error)

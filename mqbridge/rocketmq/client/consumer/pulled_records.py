@@ -8,7 +8,7 @@ from mqbridge.rocketmq.client.consumer.unpacked_size import max_unpacked_body_by
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
-from mqbridge.rocketmq.wire.record import MIN_RECORD_BYTES, Record, SysFlag, decode_records
+from mqbridge.rocketmq.wire.record import IPV6_HOST_BYTES, MIN_RECORD_BYTES, NO_HOST, Record, SysFlag, decode_records
 
 _SIZE = Struct(">i")
 """The size of a record, at its beginning."""
@@ -16,6 +16,10 @@ _TAG_NAME = f"{Name.TAGS}{NAME_END}".encode()
 _VALUE_END = VALUE_END.encode()
 _SIZE_AND_SYS_FLAG = Struct(">i35xB")
 """The size of a record, and the lowest eight bits of its sysFlag."""
+_CRC_AT = 8
+"""Index of the checksum (4 bytes) in a record."""
+_SYS_FLAG_AT = 39
+"""Index of the lowest eight bits of the sysFlag in a record."""
 _QUEUE_OFFSET_AT = 20
 """Index of the queue offset (8 bytes) in a record."""
 _BORN_AT = 40
@@ -158,6 +162,25 @@ class PulledRecords:
         Properties are not compressed, except inside the body of an inner batch.
         """
         return self.has_inner_batches or text in self.body
+
+
+def first_record_identity(body: bytes) -> tuple[int, bytes]:
+    """Return the queue offset of the first record in `body`, and bytes that tell it from another message at this offset.
+
+    They contain the checksum and the times of sending and storing, which stay the same on slaves and in tiered storage. Raises
+    RemoteProtocolError if there is no complete record.
+    """
+    if len(body) < MIN_RECORD_BYTES:
+        raise RemoteProtocolError(f"a response has {len(body)} bytes, which is less than one record")
+    host_bytes = IPV6_HOST_BYTES if body[_SYS_FLAG_AT] & SysFlag.BORN_IPV6 else len(NO_HOST)
+    stored_at = _BORN_AT + 8 + host_bytes
+    times = body[_BORN_AT : _BORN_AT + 8] + body[stored_at : stored_at + 8]
+    return int.from_bytes(body[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8], signed=True), body[_CRC_AT : _CRC_AT + 4] + times
+
+
+def stored_ms(identity: bytes) -> int:
+    """Return the store timestamp (ms since the epoch) in the identity of a record."""
+    return int.from_bytes(identity[-8:], signed=True)
 
 
 def tag_of(record: Record) -> bytes | None:

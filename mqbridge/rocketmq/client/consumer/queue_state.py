@@ -57,6 +57,12 @@ class QueueState:
         """True if the last pull had no response, so the end of the queue may have moved unnoticed."""
         self.gap_at: int | None = None
         """The offset of the gap at which reading stopped; None without one."""
+        self.anew_first: int | None = None
+        """The first offset of the queue if reading stopped because the queue was made anew, else None.
+
+        The acknowledged offset belongs to the queue that it replaces. So the release commits this one instead: nothing of the new
+        queue is consumed.
+        """
         self.taken_away = False
         """True after REVOKE: another member gets the queue, and needs our last commit soon."""
         self.locked_at: float | None = None
@@ -229,7 +235,7 @@ class QueueState:
 
     def _begin_run(self, offset: int) -> None:
         self.run += 1
-        self._pull = self.gap_at = None
+        self._pull = self.gap_at = self.anew_first = None
         self.at_end = False
         self._drop_buffered()
         self.position = self.handed_out = offset
@@ -241,15 +247,17 @@ class QueueState:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def stop_pulling(self, event: Event) -> bool:
+    def stop_pulling(self, event: Event, anew_first: int | None = None) -> bool:
         """Stop pulling after GAP or REFUSE, until a `move` or `rewind`; return False if the queue was not being pulled.
 
-        The queue stays ours, and buffered records can still be taken.
+        The queue stays ours, and buffered records can still be taken. `anew_first` is the first offset of a queue made anew.
         """
         if not self.may(event):
             return False
         self._transition(event)
-        self.gap_at = self.position if event is Event.GAP else None
+        self.anew_first = anew_first
+        gap_at = self.position if anew_first is None else anew_first
+        self.gap_at = gap_at if event is Event.GAP else None
         return True
 
     def leave(self, event: Event) -> bool:
@@ -271,9 +279,13 @@ class QueueState:
         self._transition(Event.RESET)
         self.run += 1
         self.position = self.handed_out = self.acknowledged = offset
-        self._reported = self._saved = None
+        self._reported = self._saved = self.anew_first = None
         self._limits = {}
         return True
+
+    def keep_committed(self) -> None:
+        """Leave the offset at the store as it is: an administrator has changed it."""
+        self.anew_first = None
 
     def settle(self) -> None:
         """Stop accepting acknowledgements: all messages in flight are acknowledged, or we no longer wait for them."""
@@ -304,8 +316,11 @@ class QueueState:
 
         Unlike `unreported`, this also returns an offset while RELEASING, for the last commit.
         """
+        offset = self.acknowledged
+        if self.state is State.RELEASING and self.anew_first is not None:
+            offset = self.anew_first
         may_commit = self._may_commit(now, ACKNOWLEDGING | {State.RELEASING})
-        return self.acknowledged if self.acknowledged != self._saved and may_commit else None
+        return offset if offset != self._saved and may_commit else None
 
     def mark_reported(self, offset: int | None) -> None:
         """Record that `offset` is being sent to the store; None records that this failed."""

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.errors import ClusterError, LaneRevoked
+from mqbridge.errors import ClusterError, GapError, LaneRevoked
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.connection import connection
+from mqbridge.rocketmq.client.consumer import queue_identity
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings
 from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
@@ -69,6 +70,8 @@ class World:
         self.unanswered: dict[int, int] = {}
         """By request code, how many of the next requests get no response."""
         self.problems: list[str] = []
+        self.made_anew: Queue | None = None
+        """The queue of a topic that was deleted and created again, until its reader has stopped."""
         self._due_at = 0.0
         """When the last delayed response arrives."""
         self._locked_at: dict[Queue, float] = {}
@@ -156,6 +159,20 @@ class World:
         self.delay = 0.0
         self.unanswered.clear()
 
+    def make_anew(self, queue: Queue, count: int) -> None:
+        """Delete the queue with the offsets of all groups, and create it again with this number of messages."""
+        self.groups.log(*queue).make_anew()
+        self.groups.offsets.pop((GROUP, queue), None)
+        self.made_anew = queue
+        self.forget(queue)
+        self.groups.append(*[b"x"] * count, topic=queue.topic, broker=queue.broker, number=queue.id)
+
+    def forget(self, queue: Queue) -> None:
+        """Expect every message of a queue from its beginning."""
+        self.excused[queue] = 0
+        self.delivered[queue].clear()
+        self.consumed[queue].clear()
+
     def on_moved(self, queue: Queue, offset: int) -> None:
         """Note a seek or reset: messages below the offset may be missing, those from it on must be delivered (again)."""
         self.excused[queue] = max(self.excused[queue], offset)
@@ -187,6 +204,8 @@ class Member:
         self.client._instance = f"{number}#{number}"
         self.consumer: PullConsumer | None = None
         self.out: list[tuple[AssignedQueue, int, PulledRecords]] = []
+        self.stopped: set[Queue] = set()
+        """Queues at which reading stopped, because they were made anew."""
         self.at_once = False
         self.closing = False
         self.tasks = [spawn(self._live(), f"member {number}")]
@@ -216,6 +235,11 @@ class Member:
                     self.acknowledge(len(self.out))
         except LaneRevoked:
             pass
+        except GapError as error:
+            if assigned.queue == self.world.made_anew:
+                self.stopped.add(assigned.queue)
+            else:
+                self.world.problems.append(f"{assigned}: {error!r}")
         except Exception as error:  # noqa: BLE001 - tasks fail unseen
             self.world.problems.append(f"{assigned}: {error!r}")
 
@@ -415,6 +439,38 @@ class GroupLife(RuleBasedStateMachine):
                 if released and assigned.queue == queue:
                     self.begin(assigned.release())
             self.moment(seconds)
+
+    @precondition(lambda self: self.reads_all_alone())
+    @rule(number=st.integers(0, 1), count=st.integers(1, 60), restarted=st.booleans())
+    def topic_is_made_anew(self, number: int, count: int, restarted: bool) -> None:
+        """A topic is deleted and created again: its reader stops, and whoever reads next begins with its first message.
+
+        The new one may begin behind the old one's offsets at once, so that a pull finds messages where it expects them.
+        """
+        world, queue, (member,) = self.world, QUEUES[number], self.living
+        world.mend()
+        self.do(lambda: world.make_anew(queue, count), 0.0)
+        member.out = [each for each in member.out if each[0].queue != queue]
+
+        async def stopped() -> None:
+            while queue not in member.stopped:
+                world.groups.append(b"x", number=queue.id)
+                await asyncio.sleep(queue_identity.CHECK_S)
+
+        self.run(asyncio.wait_for(stopped(), SERVER_PATIENCE_S))
+        world.forget(queue)
+        self.run(member.close())
+        if not restarted or world.groups.committed(GROUP, *queue) != 0:  # an orderly member may have lost its lock
+            assert restarted is False or self.orderly, "the group would skip messages of the new queue"
+            world.groups.offsets[GROUP, queue] = 0
+        world.made_anew = None
+        self.add(3.0)
+
+    def reads_all_alone(self) -> bool:
+        """Whether a single member reads both queues, and knows a message of each."""
+        reading = [assigned for assigned in self.assigned_queues() if assigned.state.state is State.READING]
+        alone = len(self.living) == 1 and all(one.closing or one in self.living for one in self.members)
+        return alone and len(reading) == len(QUEUES) and all(assigned._pulls._identity._anchor for assigned in reading)
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 25.0]))
     def time_passes(self, seconds: float) -> None:

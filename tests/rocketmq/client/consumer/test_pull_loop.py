@@ -6,11 +6,13 @@ import logging
 import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
-from mqbridge.rocketmq.client.consumer import pull_request
+from mqbridge.rocketmq.client.consumer import pull_request, queue_identity
+from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.budget import MAX_HELD_PULL_MESSAGES
 from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.pull_loop import MAX_UNREADABLE_RESPONSES
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords, tag_of
+from mqbridge.rocketmq.client.consumer.queue_transitions import State
 from mqbridge.rocketmq.client.consumer.subscription import tagged
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import encode_element
@@ -22,7 +24,7 @@ from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, hangs_up, in_turn, refuses, until
-from tests.rocketmq.client.groups import ScriptedEnvironment, environment, offset_moved, pull_response
+from tests.rocketmq.client.groups import ScriptedEnvironment, environment, first_stream, offset_moved, pull_response
 
 __all__ = ["environment"]
 
@@ -150,7 +152,7 @@ async def test_other_tags_with_the_same_hash_are_left_out_by_the_client(environm
 
 
 async def test_filtered_offsets_are_committed_when_no_message_is_unacknowledged(environment: ScriptedEnvironment) -> None:
-    environment.groups.log().records = [b"?"] * 900
+    environment.groups.append(*[b"?"] * 900)
     pull = environment.cluster.on[Code.PULL_MESSAGE]
     environment.cluster.on[Code.PULL_MESSAGE] = in_turn(
         pull_response(Status.PULL_RETRY_IMMEDIATELY, 800, 0, 900, "NO_MATCHED_MESSAGE"),
@@ -241,6 +243,139 @@ async def test_an_offset_beyond_the_end_is_a_gap(environment: ScriptedEnvironmen
     with pytest.raises(GapError, match="created again") as gap:
         await assigned.receive()
     assert gap.value.resume is None
+
+
+def make_anew(environment: ScriptedEnvironment, count: int) -> None:
+    """Delete the topic and create it again with this number of messages, before the held pull, if any, is answered."""
+    log = environment.groups.log()
+    log.make_anew()
+    environment.groups.append(*[b"new"] * count)
+
+
+@pytest.fixture
+def checks_every_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the anchor before every response with messages, as if they came seldom."""
+    monkeypatch.setattr(queue_identity, "CHECK_S", 0.0)
+
+
+async def stopped_by(assigned: AssignedQueue, problem: str) -> None:
+    with pytest.raises(GapError, match=problem) as gap:
+        await asyncio.wait_for(assigned.receive(), PATIENCE_S)
+    assert gap.value.resume is None
+    assert assigned.state.state is State.AT_GAP
+
+
+@pytest.mark.usefixtures("checks_every_response")
+@pytest.mark.parametrize("count", [3, 5, 9, 100])
+async def test_a_queue_made_anew_during_a_held_pull_is_a_gap(environment: ScriptedEnvironment, count: int) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    assigned = await environment.assigned()
+    assert (await assigned.receive()).next == 5
+    await until(lambda: environment.groups.held)
+    make_anew(environment, count)
+    environment.groups.release_held()
+    environment.groups.append(b"one more")
+    await stopped_by(assigned, r"was deleted and created again: .* at the offsets 0 to 5")
+
+
+@pytest.mark.usefixtures("checks_every_response")
+async def test_a_queue_made_anew_before_anything_was_read_is_a_gap(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    environment.groups.offsets["G", QUEUE] = 5
+    assigned = await environment.assigned()
+    await until(lambda: environment.groups.held)
+    make_anew(environment, 9)
+    await stopped_by(assigned, "was deleted and created again")
+
+
+async def test_a_queue_made_anew_while_its_topic_was_missing_is_a_gap_at_once(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    assigned = await environment.assigned()
+    assert (await assigned.receive()).next == 5
+    await until(lambda: environment.groups.held)
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = refuses(Status.TOPIC_NOT_EXIST)
+    requests = environment.cluster.requests[Code.PULL_MESSAGE]
+    refused = len(requests)
+    environment.cluster.link_to(A).drop()
+    await until(lambda: len(requests) > refused)
+    make_anew(environment, 9)
+    environment.cluster.on[Code.PULL_MESSAGE] = pull
+    await stopped_by(assigned, "was deleted and created again")
+
+
+async def test_a_busy_queue_made_anew_is_a_gap_as_soon_as_its_anchor_is_checked(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    assigned = await environment.assigned()
+    assert (await assigned.receive()).next == 5
+    await until(lambda: environment.groups.held)
+    make_anew(environment, 9)
+    assert (await assigned.receive()).first == 5, "the last check was just now"
+    monkeypatch.setattr(queue_identity, "CHECK_S", 0.0)
+    await until(lambda: environment.groups.held)
+    environment.groups.release_held()
+    await stopped_by(assigned, "was deleted and created again")
+
+
+@pytest.mark.usefixtures("checks_every_response")
+async def test_after_a_queue_was_made_anew_the_next_member_reads_all_of_it(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    assigned = await environment.assigned()
+    pulled = await assigned.receive()
+    await until(lambda: environment.groups.held)
+    make_anew(environment, 9)
+    await stopped_by(assigned, "was deleted and created again")
+    assigned.commit(pulled.next)
+    await environment.consumers[0].close()
+    assert environment.groups.committed("G") == 0
+    successor = await environment.assigned(instance="2#2")
+    assert ((await successor.receive()).first, successor.acknowledged) == (0, 0)
+
+
+@pytest.mark.usefixtures("checks_every_response")
+async def test_a_queue_made_anew_continues_where_an_administrator_sets_the_offset(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    consumer = await environment.join()
+    assigned = await first_stream(consumer)
+    assigned.commit((await assigned.receive()).next)
+    await until(lambda: environment.groups.held)
+    make_anew(environment, 9)
+    await stopped_by(assigned, "was deleted and created again")
+    await assigned.flush()
+    environment.groups.offsets["G", QUEUE] = 2
+    consumer.request_rebalance()
+    successor = await first_stream(consumer)
+    assert (await successor.receive()).first == 2
+
+
+@pytest.mark.usefixtures("checks_every_response")
+async def test_a_queue_that_lost_its_anchor_to_retention_or_compaction_is_the_same(environment: ScriptedEnvironment) -> None:
+    log = environment.groups.log()
+    environment.groups.append(*[b"x"] * 5)
+    assigned = await environment.assigned()
+    assert (await assigned.receive()).next == 5
+    await until(lambda: environment.groups.held)
+    log.first = 5
+    environment.groups.append(b"y")
+    assert (await assigned.receive()).next == 6
+    await until(lambda: environment.groups.held)
+    log.compacted = {5}
+    config = TopicConfig("T", 1, 1, attributes={"cleanup.policy": "COMPACTION"}).encode()
+    environment.cluster.on[Code.GET_TOPIC_CONFIG] = lambda link, request: link.answer(request, body=config)
+    environment.groups.append(b"z")
+    assert (await assigned.receive()).next == 7
+
+
+async def test_an_empty_queue_at_which_reading_continues_beyond_its_end_is_taken_for_a_new_one(
+    environment: ScriptedEnvironment,
+) -> None:
+    environment.groups.offsets["G", QUEUE] = 5
+    assigned = await environment.assigned()
+    await stopped_by(assigned, "created again")
+    await environment.consumers[0].close()
+    assert environment.groups.committed("G") == 0
 
 
 async def test_a_chosen_start_offset_that_is_deleted_meanwhile_is_no_gap(environment: ScriptedEnvironment) -> None:
