@@ -241,3 +241,24 @@ async def stored(client: ClusterClient, topic: str, offset: int) -> tuple[Queue,
         return queue, (await assigned.receive()).records[0]
     finally:
         await reader.close()
+
+
+@cluster_test
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_every_message_below_the_brokers_limit_is_stored_whatever_the_size_of_batches(
+    endpoints: Endpoints, is_known: bool
+) -> None:
+    server = endpoints.server
+    cluster, topic = await endpoints.cluster(), server.take_topic(1)
+    outbound = None if is_known else await endpoints.outbound(cluster, topic)
+    server.configure({"maxMessageSize": 16 << 10})
+    try:
+        if outbound is None:
+            outbound = await endpoints.outbound(cluster, topic)
+        messages = [Message(b"%04d" % number + b"x" * 1000) for number in range(300)]
+        messages[150] = Message(b"y" * (17 << 10))
+        receipt = await outbound.send(0, Share(Batch.of(messages)))
+    finally:
+        server.configure({"maxMessageSize": 4 << 20})
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(150, Failure.REFUSED)]
+    assert [position for position in receipt.positions if position] == [(number,) for number in range(299)]

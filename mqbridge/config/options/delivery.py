@@ -74,9 +74,9 @@ class Delivery(Options):
     )
     on_gap: Literal["stop", "continue"] = Field(
         default="stop",
-        description="The action for a partition whose source has deleted messages that were never read. `stop` stops the partition "
-        "and reports it. `continue` skips the gap, logs it and counts it (`mqbridge_skipped_gaps_total`). Gaps that arose"
-        " while the gateway was down are detected with the option `state`, or if the group's own position shows them. If "
+        description="The action for a partition whose source has deleted messages that were never read. `stop` stops the "
+        "partition and reports it. `continue` skips the gap, logs it and counts it (`mqbridge_skipped_gaps_total`). Gaps that "
+        "arose while the gateway was down are detected with the option `state`, or if the group's own position shows them. If "
         "it cannot be known whether deleted messages were read (after Pulsar's time to live or backlog eviction, for "
         "example), a WARNING is logged and counted (`mqbridge_possible_gaps_total`), and the partition is read. If the "
         "positions of a RocketMQ queue or of the embedded log went back (a topic that was deleted and created again, a "

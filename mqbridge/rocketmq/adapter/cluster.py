@@ -37,7 +37,7 @@ from mqbridge.rocketmq.client.consumer.pull_consumer import join
 from mqbridge.rocketmq.client.consumer.sendback import SendBack
 from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.client.permission_checks import check_may_consume, check_may_produce
-from mqbridge.rocketmq.client.producer.topic_rules import requires_keys
+from mqbridge.rocketmq.client.producer.topic_rules import max_message_bytes, requires_keys
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.headers.pull import READER_GROUP
 
@@ -212,18 +212,21 @@ class RocketMQ:
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a producer for a topic."""
         options = _outbound_options(spec)
-        client, max_message_bytes = self._client, self._config.max_message_size
+        client, max_size = self._client, self._config.max_message_size
         route = await self._route(spec.topic)
         if not route.write_queues():
             raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue", Failure.FATAL)
-        levels = await self._delay_levels(route)
-        is_compacted = await requires_keys(client, options.producer_group, route)
+        levels, is_compacted, max_batch_bytes = await asyncio.gather(
+            self._delay_levels(route),
+            requires_keys(client, options.producer_group, route),
+            max_message_bytes(client, route),
+        )
         producer = client.producer(
             options.producer_group,
             spec.topic,
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
             max_elapsed_s=spec.resend_s,  # a repeated send may be stored twice, so the spec can forbid repeats
-            max_message_bytes=max_message_bytes,
+            max_message_bytes=max_size,
             fail_behind=spec.ordered,  # messages after a failed one must not be stored before its retry
         )
         queues = route.write_queues()
@@ -232,7 +235,8 @@ class RocketMQ:
             producer,
             spec,
             queues,
-            max_message_bytes=max_message_bytes,
+            max_message_bytes=max_size,
+            max_batch_bytes=max_batch_bytes,
             delay_levels=levels,
             requires_keys=is_compacted,
         )

@@ -63,7 +63,9 @@ class RocketMQCluster(ClusterModel):
     max_message_size: Size = Field(
         default=MAX_MESSAGE_BYTES,
         ge=1024,
-        description="The Brokers' `maxMessageSize`; larger messages are refused before sending.",
+        description="The Brokers' `maxMessageSize`; larger messages are refused before sending. Batches keep within"
+        " the limit that the Brokers report; a batch that a Broker refuses is sent in parts, so only"
+        " a message that is refused alone is refused.",
     )
 
     @classmethod

@@ -25,7 +25,7 @@ from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import partition_name
 from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.producer.send_request import SendResult
+from mqbridge.rocketmq.client.producer.send_request import DIVIDED, OnDivided, SendRequest, SendResult
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -38,7 +38,8 @@ class RocketMQOutbound:
     """Produces the messages of a route to one topic. The partition with index i is the i-th writable queue of the topic.
 
     `delay_levels` are the delays (ms), from level 1 on, of Brokers before 5.0; empty for later ones, which deliver at any time.
-    `requires_keys` is True for a compacted topic, whose messages need KEYS.
+    `requires_keys` is True for a compacted topic, whose messages need KEYS. `max_batch_bytes` is the `maxMessageSize` of the
+    Brokers, which also limits a batch (None: unknown); `max_message_bytes` is that of the configuration.
     """
 
     formats = ()
@@ -52,6 +53,7 @@ class RocketMQOutbound:
         queues: Sequence[Queue],
         *,
         max_message_bytes: int,
+        max_batch_bytes: int | None = None,
         delay_levels: Sequence[int] = (),
         requires_keys: bool = False,
     ) -> None:
@@ -60,7 +62,7 @@ class RocketMQOutbound:
         self._cluster, self._producer, self._spec = cluster, producer, spec
         self._queues = list(queues)
         self._limits = Limits(
-            max_bytes=min(options.batch_bytes, max_message_bytes),
+            max_bytes=min(options.batch_bytes, max_message_bytes, max_batch_bytes or max_message_bytes),
             max_messages=options.batch_messages,
             max_message_bytes=max_message_bytes,
             levels=delay_levels,
@@ -127,7 +129,7 @@ class RocketMQOutbound:
         queue = self._queue_of(partition, aggregator.future)
         caller = Caller(aggregator.future, share.batch.partition, (aggregator.future,))
         for request in requests:
-            result = self._submit(queue, request, caller)
+            result = self._submit(queue, request, caller, partial(self._on_divided, aggregator, request))
             aggregator.add_request(result, request.indexes, partial(_positions, request))
         return aggregator.finish_adding()
 
@@ -143,12 +145,22 @@ class RocketMQOutbound:
         self._last_sent[partition] = (queue, receipt)
         return queue
 
-    def _submit(self, queue: Queue, request: EncodedRequest, caller: Caller) -> "asyncio.Future[SendResult]":
+    def _submit(
+        self, queue: Queue, request: EncodedRequest, caller: Caller, on_divided: OnDivided
+    ) -> "asyncio.Future[SendResult]":
         if request.is_batch:
-            return self._producer.send_batch(queue, request.body, request.count, request.born, caller=caller)
+            return self._producer.send_batch(
+                queue, request.body, request.count, request.born, caller=caller, on_divided=on_divided
+            )
         return self._producer.send_single(
             queue, request.body, request.properties, request.flag, request.sys_flag, request.born, caller=caller
         )
+
+    def _on_divided(self, aggregator: ReceiptAggregator, request: EncodedRequest, parts: Sequence[SendRequest]) -> None:
+        """Collect the results of the parts of a batch that the Broker has refused as a whole."""
+        for part in parts:
+            indexes = request.indexes[part.first : part.first + part.count]
+            aggregator.add_request(part.future, indexes, partial(_positions_of_part, part.count))
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Cancel the requests of these sends that are not on the wire; the others wait for their responses."""
@@ -187,6 +199,11 @@ _HASH_CACHE = BoundedCache[bytes, int](_absolute_hash)
 """Hashes of recent keys: keys repeat, and a look-up is faster than hashing in Python."""
 
 
-def _positions(request: EncodedRequest, result: SendResult) -> list[Position]:
+def _positions(request: EncodedRequest, result: SendResult) -> Sequence[Position]:
     """Return the position of each message of a request; () for delayed messages, which are stored in another topic first."""
-    return [() if request.delayed else (result.offset + index,) for index in range(request.count)]
+    return [()] if request.delayed else _positions_of_part(request.count, result)
+
+
+def _positions_of_part(count: int, result: SendResult) -> Sequence[Position]:
+    """Return the position of each of `count` messages; () if the batch was divided, because its parts have the positions."""
+    return [()] * count if result.offset == DIVIDED else [(result.offset + index,) for index in range(count)]

@@ -9,7 +9,7 @@ from mqbridge.errors import MappingError
 from mqbridge.library.contract import SendReceipt
 from mqbridge.library.send_window import SendWindow
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
-from mqbridge.rocketmq.client.producer.send_request import SendResult
+from mqbridge.rocketmq.client.producer.send_request import DIVIDED, OnDivided, SendRequest, SendResult
 from mqbridge.rocketmq.library.encoding import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import partition_name
@@ -97,7 +97,8 @@ class QueueBatcher:
             )
         for request in requests:
             messages = [batch[index] for index in request.indexes]
-            send = self._submit(request, movable=all(pending.movable for pending in messages))
+            is_movable = all(pending.movable for pending in messages)
+            send = self._submit(request, movable=is_movable, on_divided=partial(self._on_divided, messages))
             send.add_done_callback(partial(self._on_send_done, messages, request.delayed))
 
     def _is_encodable(self, pending: PendingMessage) -> bool:
@@ -109,10 +110,14 @@ class QueueBatcher:
             return False
         return True
 
-    def _submit(self, request: EncodedRequest, *, movable: bool) -> "asyncio.Future[SendResult]":
-        """Pass the request to the queue producer."""
+    def _submit(
+        self, request: EncodedRequest, *, movable: bool, on_divided: OnDivided | None = None
+    ) -> "asyncio.Future[SendResult]":
+        """Pass the request to the queue producer; `on_divided` gets the parts of a batch that the broker refuses."""
         if request.is_batch:
-            send = self._producer.send_batch(self._queue, request.body, request.count, request.born, movable=movable)
+            send = self._producer.send_batch(
+                self._queue, request.body, request.count, request.born, movable=movable, on_divided=on_divided
+            )
         else:
             send = self._producer.send_single(
                 self._queue, request.body, request.properties, request.flag, request.sys_flag, request.born, movable=movable
@@ -126,12 +131,20 @@ class QueueBatcher:
         if not self._is_scheduled:
             self._send_batches()
 
+    def _on_divided(self, messages: Sequence[PendingMessage], parts: Sequence[SendRequest]) -> None:
+        """Wait for the results of the parts of a refused batch."""
+        for part in parts:
+            done = partial(self._on_send_done, messages[part.first : part.first + part.count], False)
+            part.future.add_done_callback(done)
+
     def _on_send_done(self, messages: Sequence[PendingMessage], delayed: bool, send: "asyncio.Future[SendResult]") -> None:
         """Give the messages of a request their receipts, or its error."""
         error = send.exception()
         if error is not None:
             for pending in messages:
                 self._fail(pending, error)
+            return
+        if send.result().offset == DIVIDED:
             return
         receipts = make_send_receipts(send.result(), len(messages), delayed=delayed)
         for pending, receipt in zip(messages, receipts, strict=True):

@@ -47,6 +47,14 @@ def encode_batch(elements: Iterable[Element]) -> bytes:
     return b"".join(pieces)
 
 
+def end_of(data: bytes, count: int) -> int:
+    """Return the index after the first `count` messages of a batch that `encode_batch` has made."""
+    at = 0
+    for _ in range(count):
+        at += _PREFIX.unpack_from(data, at)[0]
+    return at
+
+
 def decode_batch(data: bytes, max_messages: int | None = None) -> list[Element]:
     """Return the flag, body and property string of each message.
 

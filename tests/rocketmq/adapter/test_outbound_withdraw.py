@@ -141,9 +141,19 @@ async def test_sends_that_wait_for_a_retry_are_withdrawn(cluster: Cluster, outbo
 
 async def test_a_withdrawn_send_still_reports_a_refusal(cluster: Cluster, outbound: RocketMQOutbound) -> None:
     held = HeldRequests(cluster)
-    withdrawn = send(outbound, b"x")
+    withdrawn = send(outbound, b"x" * 980)  # sent alone: a refused batch would only be sent in parts
     await held.wait_for_one()
     outbound.withdraw([withdrawn])
     for link, request in held.requests:
         refuses(Status.MESSAGE_ILLEGAL)(link, request)
     assert failed(await receipt_of(withdrawn)) == [(0, Failure.REFUSED)]
+
+
+async def test_a_refusal_of_a_withdrawn_batch_refuses_no_message(cluster: Cluster, outbound: RocketMQOutbound) -> None:
+    held = HeldRequests(cluster)
+    withdrawn = send(outbound, b"x", b"y")
+    await held.wait_for_one()
+    outbound.withdraw([withdrawn])
+    for link, request in held.requests:
+        refuses(Status.MESSAGE_ILLEGAL)(link, request)
+    assert failed(await receipt_of(withdrawn)) == [(0, Failure.RETRY), (1, Failure.RETRY)]

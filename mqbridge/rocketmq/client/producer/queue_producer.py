@@ -17,7 +17,7 @@ from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.route import TopicRoute
 from mqbridge.rocketmq.client.producer.send_queue import PartitionSendQueue
-from mqbridge.rocketmq.client.producer.send_request import SendRequest, SendResult
+from mqbridge.rocketmq.client.producer.send_request import OnDivided, SendRequest, SendResult
 from mqbridge.rocketmq.client.producer.topic_rules import requires_keys
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -87,11 +87,15 @@ class QueueProducer:
         *,
         movable: bool = False,
         caller: Caller | None = None,
+        on_divided: OnDivided | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Send a batch of `count` messages, encoded by `wire.batch`, after all earlier sends to this queue.
 
         `born` is the born timestamp, ms since the epoch. A `movable` batch may go to another queue if this one fails. Without a
         `caller`, the future that is returned is its owner, and tells the result.
+
+        With `on_divided`, a batch that the broker refuses is sent in parts: `on_divided` gets the parts, whose futures have the
+        results, and the result of the whole has the offset DIVIDED. Without it, the broker stores all messages or none.
 
         The future fails with ClusterError: REFUSED for messages that the broker does not accept, REFRESH if the queue no longer
         exists, FATAL for a missing permission or topic, RETRY after `max_elapsed_s`.
@@ -105,6 +109,8 @@ class QueueProducer:
             self._loop.create_future(),
             movable=movable,
             caller=caller,
+            on_divided=on_divided,
+            count=count,
         )
         return self._add(queue, request, count)
 

@@ -8,6 +8,7 @@ task. The states of a queue are those of its `WaitingSends`.
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Sequence
 from functools import partial
 
@@ -33,6 +34,8 @@ from mqbridge.rocketmq.client.producer.sender_context import SenderContext
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.command import Command
+
+log = logging.getLogger(__name__)
 
 AMBIGUOUS_CODES = frozenset({Status.NO_PERMISSION, Status.INVALID_PARAMETER})
 """Response codes with two possible causes: the queue was removed (its topic has fewer queues now, or its broker is drained), or
@@ -119,7 +122,8 @@ class PartitionSendQueue:
             future = connection.post(request.code, request.header.encode(), request.body, timeout)
         except LocalProtocolError as error:  # the request does not fit into a frame
             self._client.window.release(request.size)
-            request.fail(ClusterError(f"a send to queue {queue_label(self.queue)} cannot be encoded: {error}", Failure.REFUSED))
+            problem = ClusterError(f"a send to queue {queue_label(self.queue)} cannot be encoded: {error}", Failure.REFUSED)
+            self._fail_one(request, problem, Failure.REFUSED)
         except ConnectionLost as error:
             self._client.window.release(request.size)
             self._handle_failure(request, error)
@@ -206,11 +210,25 @@ class PartitionSendQueue:
         self._sends.fail(failed, error)
 
     def _fail_one(self, request: SendRequest, error: MqbridgeError, failure: Failure) -> None:
-        """Fail a send; with `fail_behind` also all waiting ones, unless the broker refuses only this message (REFUSED)."""
+        """Fail a send; with `fail_behind` also all waiting ones, unless the broker refuses only this message (REFUSED).
+
+        A refused batch is divided instead, and its parts are sent before all waiting sends: most of its messages may be accepted.
+        """
+        if failure is Failure.REFUSED and request.is_divisible:
+            if self._context.closing or request.withdrawn:
+                error = ClusterError(f"a batch was not divided, because it is not sent again: {error}")
+            else:
+                self._divide(request, error)
+                return
         if self._context.fail_behind and failure is not Failure.REFUSED:
             self._fail_all(error, [request])
         else:
             request.fail(error)
+
+    def _divide(self, request: SendRequest, error: MqbridgeError) -> None:
+        """Send the messages of a refused batch in parts."""
+        log.debug("a batch of %d messages for queue %s is sent in parts: %s", request.count, queue_label(self.queue), error)
+        self._waiting.extendleft(reversed(request.divide(self._address or "")))
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,16 @@
 """One send request, and the result that its response contains."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mqbridge.errors import Failure, MqbridgeError, RemoteProtocolError
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.client.connection.route import queue_label
+from mqbridge.rocketmq.wire.batch import decode_batch, end_of
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.codes import STORED, Status, refusal_error
+from mqbridge.rocketmq.wire.codes import STORED, Code, Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
 
@@ -38,15 +40,25 @@ class SendResult(NamedTuple):
     address: str
 
 
+DIVIDED = -1
+"""The `offset` in the result of a batch that was divided: the results of its parts are those of its messages."""
+
+OnDivided = Callable[["Sequence[SendRequest]"], None]
+"""Called with the parts of a batch that a broker has refused, before they are sent."""
+
+
 class SendRequest:
     """A pending send; its body and header are the same for every attempt, except for the queue id.
 
     `code` is the request code. A `movable` request may go to any queue. Without a `caller`, the caller withdraws it by `future`,
     and learns of its result by `future`. A request that was `withdrawn` while in flight is not sent again: it fails unless its
     response reports a success. `size` is the size of body and properties, in bytes.
+
+    With `on_divided`, a batch that the broker refuses is sent again in two parts, down to single messages: only a message that is
+    refused alone is known to be refused. `first` and `count` say which messages of the whole batch a part has.
     """
 
-    __slots__ = ("body", "caller", "code", "future", "header", "movable", "size", "withdrawn")
+    __slots__ = ("body", "caller", "code", "count", "first", "future", "header", "movable", "on_divided", "size", "withdrawn")
 
     def __init__(
         self,
@@ -57,12 +69,63 @@ class SendRequest:
         *,
         movable: bool = False,
         caller: Caller | None = None,
+        on_divided: OnDivided | None = None,
+        first: int = 0,
+        count: int = 1,
     ) -> None:
         self.code, self.header, self.body = code, header, body
+        self.on_divided, self.first, self.count = on_divided, first, count
         self.future, self.movable = future, movable
         self.caller = caller or Caller(future, None, (future,))
         self.size = len(body) + len(header.properties)
         self.withdrawn = False
+
+    @property
+    def is_divisible(self) -> bool:
+        """True for a batch whose messages may be sent in parts."""
+        return self.on_divided is not None and self.code == Code.SEND_BATCH_MESSAGE
+
+    def divide(self, address: str) -> "list[SendRequest]":
+        """Return the two halves of a divisible batch, or the single message of a batch of one; complete this request.
+
+        `address` is that of the broker that has refused it.
+        """
+        assert self.on_divided is not None  # noqa: S101 - by is_divisible
+        middle = self.count // 2
+        if middle:
+            end = end_of(self.body, middle)
+            parts = [self._part(self.body[:end], 0, middle), self._part(self.body[end:], middle, self.count - middle)]
+        else:
+            parts = [self._single()]
+        self.on_divided(parts)
+        if not self.future.done():
+            queue = Queue(self.header.topic, "", self.header.queue_id)
+            self.future.set_result(SendResult(queue, DIVIDED, "", Status.SUCCESS, None, address))
+        return parts
+
+    def _part(self, body: bytes, first: int, count: int) -> "SendRequest":
+        return self._derived(self.code, self.header, body, self.first + first, count)
+
+    def _single(self) -> "SendRequest":
+        ((flag, body, properties),) = decode_batch(self.body)
+        header = replace(self.header, batch=False, properties=properties.decode(), flag=flag)
+        return self._derived(Code.SEND_MESSAGE_V2, header, body, self.first, 1)
+
+    def _derived(self, code: int, header: SendHeader, body: bytes, first: int, count: int) -> "SendRequest":
+        future: asyncio.Future[SendResult] = self.future.get_loop().create_future()
+        request = SendRequest(
+            code,
+            header,
+            body,
+            future,
+            movable=self.movable,
+            caller=self.caller,
+            on_divided=self.on_divided,
+            first=first,
+            count=count,
+        )
+        request.withdrawn = self.withdrawn
+        return request
 
     def fail(self, error: MqbridgeError) -> None:
         """Let the future fail with `error`, unless it is done already."""

@@ -1,7 +1,8 @@
-"""Finds out whether brokers store messages of a topic only with KEYS: the topic is compacted (cleanup.policy=COMPACTION).
+"""Rules by which brokers accept the messages of a topic: whether they need KEYS, and how large they may be.
 
-Brokers check KEYS of a single message, but not those of the messages in a batch: they acknowledge a batch without KEYS and drop
-its messages. So a producer has to know the rule before it sends a batch. A topic keeps its policy until it is deleted.
+A topic that is compacted (cleanup.policy=COMPACTION) needs KEYS. Brokers check KEYS of a single message, but not those of the
+messages in a batch: they acknowledge a batch without KEYS and drop its messages. So a producer has to know the rule before it
+sends a batch. A topic keeps its policy until it is deleted.
 """
 
 import asyncio
@@ -11,7 +12,9 @@ from mqbridge.errors import ClusterError, ServerRefused
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.route import TopicRoute
+from mqbridge.rocketmq.client.producer.send_request import MAX_SAFE_DIGITS
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.broker_settings import decode_settings
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.rocketmq.wire.headers.admin import TopicHeader
 from mqbridge.rocketmq.wire.headers.send import SendHeader
@@ -72,3 +75,23 @@ async def _refuses_without_keys(client: BaseClient, group: str, route: TopicRout
     except ServerRefused as error:
         return NO_KEY_REMARK in str(error)
     return False
+
+
+async def max_message_bytes(client: BaseClient, route: TopicRoute) -> int | None:
+    """Return the smallest `maxMessageSize` of the topic's masters; None if none of them tells it.
+
+    It limits a message and a whole batch. Reading it may need the permission to administer the cluster; it also changes while
+    brokers run. So a batch above it is possible, and is divided when a broker refuses it.
+    """
+    results = await asyncio.gather(*(_max_message_bytes_at(client, address) for address in route.masters()))
+    return min((size for size in results if size is not None), default=None)
+
+
+async def _max_message_bytes_at(client: BaseClient, address: str) -> int | None:
+    try:
+        settings = decode_settings((await client.request(address, Code.GET_BROKER_CONFIG)).body)
+    except ClusterError as error:
+        log.debug("broker %s did not tell its maxMessageSize: %s", address, error)
+        return None
+    size = settings.get("maxMessageSize", "")
+    return int(size) if size.isascii() and size.isdecimal() and len(size) <= MAX_SAFE_DIGITS else None
