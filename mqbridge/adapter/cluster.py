@@ -154,6 +154,14 @@ class Connectivity(Protocol):
 
 
 @runtime_checkable
+class CountsUnreplicated(Protocol):
+    """Optional extension of `Connectivity` for a system that stores messages although a replica is missing, and says so."""
+
+    unreplicated: int
+    """Total number of messages stored without the flush or the replica that the servers' settings demand."""
+
+
+@runtime_checkable
 class ReportsExpiries(Protocol):
     """Optional extension of a cluster that knows when its certificates (ours and the servers') and its tokens expire."""
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.cluster import Cluster, CountsUnreplicated
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.health import connectivity_of, outage_of, route_failures, stuck_targets, unreachable_clusters
 from mqbridge.gateway.metrics.collector import make_registry
@@ -155,4 +155,5 @@ def _connection_state(cluster: Cluster) -> dict[str, Any]:
         "reconnects": connectivity.reconnects,
         "connection_failures": connectivity.failures,
         "retries": connectivity.retries,
+        "unreplicated": connectivity.unreplicated if isinstance(connectivity, CountsUnreplicated) else 0,
     }

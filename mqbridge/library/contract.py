@@ -40,12 +40,15 @@ class SendReceipt:
     partition   the partition in the notation of the system, as in `ReceivedMessage.partition`
     position    the position, as in `Message.position`; () if the system does not report it (TubeMQ, and a duplicate in Pulsar)
     message_id  the system's id of the message, as the system's own tools print it
+    status      `SUCCESS`; on RocketMQ also `FLUSH_DISK_TIMEOUT`, `SLAVE_NOT_AVAILABLE` or `FLUSH_SLAVE_TIMEOUT`: the message is
+                stored, but not yet on disk or at a slave, although the broker's settings demand it
     """
 
     topic: str
     partition: str
     position: Position
     message_id: str
+    status: str = "SUCCESS"
 
 
 class Producer(Protocol):

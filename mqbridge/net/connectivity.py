@@ -50,6 +50,8 @@ class Connectivity:
         """Number of new connections to servers whose earlier connections had all ended; parallel connections do not count."""
         self.retries = 0
         """Number of retried sends; counted by the clients."""
+        self.unreplicated = 0
+        """Number of messages stored without the flush or replica that the server's settings demand; counted by the clients."""
         self.credentials_accepted = False
         """True once the cluster has accepted our credentials, or needed none; a later rejection is then retried."""
         self.missing: dict[str, str] = {}

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from mqbridge import __version__, native
-from mqbridge.adapter.cluster import Connectivity, ReportsExpiries
+from mqbridge.adapter.cluster import Connectivity, CountsUnreplicated, ReportsExpiries
 from mqbridge.gateway.health import connectivity_of
 from mqbridge.gateway.metrics.family import Family, MeteredGateway, Samples
 
@@ -44,6 +44,13 @@ def clusters() -> Iterator[Family]:
             "It grows: the target has transient failures.",
             lambda connectivity: connectivity.retries,
         ),
+        (
+            "unreplicated_messages",
+            "counter",
+            "Messages that a RocketMQ Broker stored without the flush or the replica that its settings demand",
+            "It grows: a slave is missing or late, or a disk is slow. `require_replica` holds such messages back.",
+            _unreplicated,
+        ),
     ):
         yield Family(f"mqbridge_{name}", kind, CLUSTER, description, when_to_look, _of_clusters(read))
 
@@ -64,6 +71,10 @@ def _expiries(gateway: MeteredGateway) -> Samples:
         if isinstance(cluster, ReportsExpiries)
         for label, expires_at in cluster.expiries.items()
     ]
+
+
+def _unreplicated(connectivity: Connectivity) -> float:
+    return connectivity.unreplicated if isinstance(connectivity, CountsUnreplicated) else 0
 
 
 def _is_up(connectivity: Connectivity) -> float:

@@ -227,6 +227,7 @@ class RocketMQ:
             in_flight_per_queue=1 if spec.ordered else options.in_flight,
             max_elapsed_s=spec.resend_s,  # a repeated send may be stored twice, so the spec can forbid repeats
             max_message_bytes=max_size,
+            require_replica=options.require_replica,
             fail_behind=spec.ordered,  # messages after a failed one must not be stored before its retry
         )
         queues = route.write_queues()

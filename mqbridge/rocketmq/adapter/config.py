@@ -147,6 +147,13 @@ class RocketMQOutboundOptions(BaseModel):
     batch_bytes: Size = Field(
         default=BATCH_BYTES, ge=1, le=4 << 20, description="Maximum bytes per send; a larger message is sent alone."
     )
+    require_replica: bool = Field(
+        default=False,
+        description="Hold back messages that a Broker stores without the flush or the replica that its settings demand "
+        "(SYNC_MASTER, SYNC_FLUSH): they are sent again, with pauses of up to 5 s, until the Broker confirms both."
+        " Each attempt is stored, so consumers see duplicates. `false` counts them as stored, with a WARNING and "
+        "`mqbridge_unreplicated_messages_total`.",
+    )
     in_flight: int = Field(
         default=4, ge=1, le=64, description="Maximum number of concurrent sends to one queue; 1 on routes that keep the order."
     )

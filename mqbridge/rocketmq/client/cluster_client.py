@@ -46,12 +46,14 @@ class ClusterClient(BaseClient):
         max_elapsed_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail_behind: bool = False,
+        require_replica: bool = False,
     ) -> QueueProducer:
         """Return a producer for a topic; see `QueueProducer`. Raises ClusterError (FATAL) for invalid names.
 
         `in_flight_per_queue` limits the requests without a response; ORDERED, which is 1, keeps the order. After `max_elapsed_s`
         without success, the sends to a queue fail; None: they are retried forever. `fail_behind`: if a send fails for another
-        reason than REFUSED, the later sends to its queue fail, too.
+        reason than REFUSED, the later sends to its queue fail, too. `require_replica`: messages stored without the flush or
+        replica that a broker's settings demand are sent again.
         """
         return QueueProducer(
             self,
@@ -61,4 +63,5 @@ class ClusterClient(BaseClient):
             max_elapsed_s=max_elapsed_s,
             max_message_bytes=max_message_bytes,
             fail_behind=fail_behind,
+            require_replica=require_replica,
         )

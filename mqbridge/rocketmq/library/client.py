@@ -112,6 +112,7 @@ class RocketMQClient:
         max_elapsed_s: float | None = None,
         max_pending_bytes: int = MAX_PENDING_BYTES,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        require_replica: bool = False,
     ) -> Opening[Producer]:
         """Open a producer of a topic: `await` it, or use it with `async with`. Raises ClusterError: FATAL for a missing topic.
 
@@ -122,6 +123,8 @@ class RocketMQClient:
                              the last error (None: retry forever)
         max_pending_bytes    limit of the bytes of messages without a receipt; `send` waits while its message would exceed it
         max_message_bytes    maximum size of a message, the `maxMessageSize` of the brokers; a larger message fails at once
+        require_replica      send messages again that a broker stores without the flush or replica that its settings demand, so
+                             they may be stored several times; False: they count as stored, and `SendReceipt.status` tells it
         """
 
         async def open_producer() -> Producer:
@@ -132,6 +135,7 @@ class RocketMQClient:
                 in_flight_per_queue=in_flight_per_queue,
                 max_elapsed_s=max_elapsed_s,
                 max_message_bytes=max_message_bytes,
+                require_replica=require_replica,
             )
             try:
                 await queue_producer.queues()

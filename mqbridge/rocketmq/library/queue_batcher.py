@@ -15,6 +15,7 @@ from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import partition_name
 from mqbridge.rocketmq.mapping.request import EncodedRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+from mqbridge.rocketmq.wire.codes import status_name
 
 
 class PendingMessage:
@@ -170,10 +171,11 @@ def make_send_receipts(result: SendResult, count: int, *, delayed: bool = False)
     """
     topic = result.queue.topic
     partition = partition_name(result.queue)
+    status = status_name(result.status)
     ids = result.message_id.split(",")
     if len(ids) != count:  # a broker that stores the batch as one record returns one id for all messages
         ids = [result.message_id] * count
     return [
-        SendReceipt(topic, partition, () if delayed else (result.offset + index,), message_id)
+        SendReceipt(topic, partition, () if delayed else (result.offset + index,), message_id, status)
         for index, message_id in enumerate(ids)
     ]

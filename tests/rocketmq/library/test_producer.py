@@ -16,7 +16,7 @@ from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.record import SysFlag
 from mqbridge.wire.javahash import java_string_hash
-from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, hangs_up, refuses, silent, store, until
+from tests.rocketmq.client.broker import TOPIC, A, B, Cluster, hangs_up, refuses, silent, store, stored_with, until
 
 SINGLE, BATCH = Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE
 ON_A = "broker-a:0"
@@ -101,6 +101,12 @@ async def test_concurrent_sends_share_a_batch_in_their_order(cluster: Cluster, p
     assert len(cluster.requests[BATCH]) == 1
     (stored,) = [messages for messages in cluster.stored.values() if messages]
     assert [body for body, _ in stored] == [b"%d" % n for n in range(100)]
+
+
+async def test_a_receipt_tells_that_a_message_has_no_replica_yet(cluster: Cluster, producer: Producer):
+    assert (await producer.send(b"x")).status == "SUCCESS"
+    cluster.on[BATCH] = stored_with(Status.SLAVE_NOT_AVAILABLE)
+    assert (await producer.send(b"x")).status == "SLAVE_NOT_AVAILABLE"
 
 
 async def test_sends_during_a_request_share_the_next_batch(cluster: Cluster, producer: Producer):

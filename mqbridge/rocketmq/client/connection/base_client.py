@@ -28,6 +28,7 @@ from mqbridge.rocketmq.client.connection.heartbeats import HEARTBEAT_S, Heartbea
 from mqbridge.rocketmq.client.connection.name_server_address import DEFAULT_PORT
 from mqbridge.rocketmq.client.connection.nameservers import NameServers
 from mqbridge.rocketmq.client.connection.route_table import REFRESH_S, RouteTable
+from mqbridge.rocketmq.client.connection.unreplicated import UnreplicatedSends
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData
 from mqbridge.rocketmq.wire.codes import Status, refusal_error, request_name
 from mqbridge.rocketmq.wire.command import Command
@@ -81,6 +82,7 @@ class BaseClient:
     ) -> None:
         self.timing = timing = timing or Timing()
         self.connectivity = connectivity or connectivity_of(",".join(name_servers), name_servers)
+        self.unreplicated = UnreplicatedSends(self.connectivity)
         self.pool = ConnectionPool(
             self._on_request,
             self._on_lost,

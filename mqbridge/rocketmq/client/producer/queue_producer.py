@@ -44,7 +44,8 @@ class QueueProducer:
     limits an outage of a queue: if nothing was stored there for this time after the first failed send, all waiting sends to the
     queue fail with the last error. With None, they are retried for ever. With `fail_behind`, a send that fails for another reason
     than REFUSED also fails all later sends to its queue, because they would be stored before the caller can send it again;
-    without it, they continue.
+    without it, they continue. With `require_replica`, a message that a broker has stored without the flush or the replica that
+    its settings demand is sent again, so it may be stored several times.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class QueueProducer:
         max_elapsed_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail_behind: bool = False,
+        require_replica: bool = False,
     ) -> None:
-        self.fail_behind = fail_behind
+        self.fail_behind, self.require_replica = fail_behind, require_replica
         self.client = client
         self.group, self.topic = check_group(group), check_topic(topic)
         self.in_flight_per_queue, self.max_elapsed_s = in_flight_per_queue, max_elapsed_s

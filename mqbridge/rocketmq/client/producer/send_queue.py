@@ -32,7 +32,7 @@ from mqbridge.rocketmq.client.producer.send_outage import SendOutage, is_busy
 from mqbridge.rocketmq.client.producer.send_request import SendRequest, SendResult, read_result
 from mqbridge.rocketmq.client.producer.sender_context import SenderContext
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.codes import Status
+from mqbridge.rocketmq.wire.codes import Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class PartitionSendQueue:
     def __init__(self, context: SenderContext, queue: Queue) -> None:
         self.queue = queue
         self._context, self._client = context, context.client
+        self._unreplicated = context.client.unreplicated
         self._sends: WaitingSends[SendRequest] = WaitingSends(in_order=context.fail_behind)
         self._waiting = self._sends.waiting
         self._in_flight: set[SendRequest] = set()
@@ -139,26 +140,36 @@ class PartitionSendQueue:
         self._in_flight.discard(request)
         self._client.window.release(request.size)
         try:
-            result = self._read_response(future.result(), connection)
+            result = self._read_response(request, future.result(), connection)
         except MqbridgeError as error:
             if isinstance(error, RequestTimeout):  # if nothing at all has arrived since, the connection is dead
                 connection.close_if_silent(sent_at, error)
             self._handle_failure(request, error)
         else:
             self._outage.record_success()
+            if self._unreplicated.brokers and result.status == Status.SUCCESS and self.queue.broker in self._unreplicated.brokers:
+                self._unreplicated.record_success(self.queue.broker)
             if not request.future.done():
                 request.future.set_result(result)
         self.pump()
 
-    def _read_response(self, response: Command, connection: Connection) -> SendResult:
-        """Return the result in a response; an invalid response ends the connection. Raises the errors of `read_result`."""
+    def _read_response(self, request: SendRequest, response: Command, connection: Connection) -> SendResult:
+        """Return the result in a response; an invalid response ends the connection. Raises the errors of `read_result`.
+
+        With `require_replica`, a message that was stored without the flush or the replica is an error, and is sent again.
+        """
         if response.code == Status.GO_AWAY:
             self._client.pool.retire(connection)
         try:
-            return read_result(self.queue, response, connection.address)
+            result = read_result(self.queue, response, connection.address)
         except RemoteProtocolError as error:
             connection.endpoint.abort(error)
             raise
+        if result.status != Status.SUCCESS:
+            self._unreplicated.record(self.queue.broker, result.status, request.count)
+            if self._context.require_replica:
+                raise refusal_error(f"a send to queue {queue_label(self.queue)}", response.code, response.remark)
+        return result
 
     def _handle_failure(self, request: SendRequest, error: MqbridgeError) -> None:
         """Fail the request if it must not be sent again; else put it back as the first to send, and begin a recovery.

@@ -17,6 +17,8 @@ class SenderContext(Protocol):
     """Maximum outage of a queue, after which all its waiting sends fail; None: they are retried for ever."""
     fail_behind: bool
     """Whether a send that fails for another reason than REFUSED also fails all later sends to its queue."""
+    require_replica: bool
+    """Whether a message that a broker stored without the flush or the replica that its settings demand is sent again."""
     closing: bool
     """True once the producer accepts no sends any more; failed sends are not repeated then."""
 

@@ -170,6 +170,37 @@ async def test_a_message_stored_without_flush_or_slave_counts_as_stored(cluster:
     assert (result.status, result.offset, len(cluster.requests[SINGLE])) == (code, 0, 1)
 
 
+async def test_messages_stored_without_replica_are_counted_and_have_one_warning(
+    cluster: Cluster, client: ClusterClient, producer: QueueProducer, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", logger="mqbridge.rocketmq.client.connection.unreplicated")
+    cluster.on[SINGLE] = cluster.on[BATCH] = stored_with(Status.SLAVE_NOT_AVAILABLE)
+    await asyncio.gather(*send(producer, *[b"x"] * 5), producer.send_batch(A0, elements(b"a", b"b", b"c"), 3, 1))
+    assert client.connectivity.unreplicated == 8
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "broker broker-a stores messages without the flush or the replica" in caplog.text
+    assert "SLAVE_NOT_AVAILABLE (stored, but no slave was available for a copy)" in caplog.text
+    cluster.on[SINGLE] = cluster.on[BATCH] = store
+    await asyncio.gather(*send(producer, b"y", b"y"), *send(producer, b"z", queue=B0))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    cluster.on[SINGLE] = stored_with(Status.SLAVE_NOT_AVAILABLE)
+    await asyncio.gather(*send(producer, b"x"))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"], "a broker that changes often is no news"
+
+
+@pytest.mark.parametrize("code", [Status.FLUSH_DISK_TIMEOUT, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_SLAVE_TIMEOUT])
+async def test_messages_are_sent_again_until_they_have_the_replica_that_is_required(
+    cluster: Cluster, client: ClusterClient, code: int
+):
+    producer = client.producer("P", TOPIC, require_replica=True)
+    cluster.on[BATCH] = in_turn(stored_with(code), stored_with(code), store)
+    result = await producer.send_batch(A0, elements(b"a", b"b"), 2, 1)
+    assert (result.status, result.offset) == (Status.SUCCESS, 4)
+    assert bodies(cluster) == [b"a", b"b"] * 3
+    assert client.connectivity.unreplicated == 4
+    await producer.close()
+
+
 @pytest.mark.parametrize(
     "code", [Status.SYSTEM_ERROR, Status.SYSTEM_BUSY, Status.SERVICE_NOT_AVAILABLE, Status.TOPIC_NOT_EXIST, 999]
 )
