@@ -31,6 +31,25 @@ class ClusterModel(BaseModel):
         """
         return None
 
+    @property
+    def server_identities(self) -> frozenset[str]:
+        """Texts that each name the real cluster, one for each configured server: two configurations that share one mean the same.
+
+        Empty if the cluster has no identity.
+        """
+        return frozenset() if self.identity is None else frozenset({self.identity})
+
+    def full_topic_name(self, topic: str) -> str:
+        """Return the name that all spellings of a topic share, also those of other configurations of the same cluster.
+
+        The name of a partition stands for its topic. An invalid name is returned as it is.
+        """
+        return topic
+
+    def listed_topic_name(self, topic: str) -> str:
+        """Return the name under which `Cluster.topics` lists a topic, which is the name that patterns are compared with."""
+        return topic
+
 
 class MakeCluster(Protocol):
     """Builds a cluster object from its name and its validated configuration; opens no connection."""

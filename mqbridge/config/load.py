@@ -1,7 +1,8 @@
 """Loads a `Config` from a YAML file, or reports all its problems at once.
 
-Four passes find problems: `document` reads the YAML and its variables, `system_options` validates the options of the systems,
-`cross_checks` compares option groups with each other, and the model `Config` validates the options of the gateway.
+Five passes find problems: `document` reads the YAML and its variables, `system_options` validates the options of the systems,
+`cross_checks` compares option groups with each other, and the model `Config` validates the options of the gateway. If these find
+none, `topic_graph` looks for routes that would read what they write.
 Every problem has its line, its path and, if possible, the nearest valid word.
 """
 
@@ -18,6 +19,7 @@ from mqbridge.config.document import Document, compose
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.system_options import SystemOptions
+from mqbridge.config.topic_graph import loop_errors
 from mqbridge.config.validation_errors import explain
 from mqbridge.errors import ConfigError
 
@@ -75,7 +77,7 @@ def wants_json_log(path: Path) -> bool:
 
 
 def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
-    """Run the second to fourth pass. Raises ConfigErrors with the problems of all passes, including those in `document`."""
+    """Run the second to fifth pass. Raises ConfigErrors with the problems of all passes, including those in `document`."""
     adapters = load_adapters() if adapters is None else adapters
     systems = SystemOptions(document, adapters)
     data = systems.with_models()
@@ -85,6 +87,7 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
     except ValidationError as error:
         errors += explain(document, error, Config.model_json_schema())
         raise ConfigErrors(_sort_errors(errors)) from None  # pydantic's own text shows the values, also secrets
+    errors = errors or loop_errors(document, config)
     if errors:
         raise ConfigErrors(_sort_errors(errors))
     return config

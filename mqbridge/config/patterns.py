@@ -28,6 +28,17 @@ def compile_text_pattern(pattern: str) -> re.Pattern[str]:
     return _compile(pattern, pattern, "texts, for example eu-.*")
 
 
+def topic_words(name_or_pattern: str, topic: str) -> dict[str, str] | None:
+    """Return the words that a topic template may use for a topic, if the name or the pattern selects it; otherwise None.
+
+    These are `topic`, and for a pattern its named groups, "" for a group that is no part of the match.
+    """
+    if not is_pattern(name_or_pattern):
+        return {"topic": topic} if name_or_pattern == topic else None
+    match = compile_name_pattern(name_or_pattern).fullmatch(topic)
+    return None if match is None else {**{key: value or "" for key, value in match.groupdict().items()}, "topic": topic}
+
+
 def _compile(text: str, expression: str, matches: str) -> re.Pattern[str]:
     """Compile `expression`. An error shows `text`, the option as written; `matches` completes its hint."""
     try:

@@ -11,6 +11,9 @@ from mqbridge.config.problems import nearest
 ADMIN_SHORT_NAME = {"admin": "admin_url"}
 """The short parameter name `admin` for the key `admin_url`, the address of a cluster's web interface."""
 
+_LOOPBACK = frozenset({"localhost", "::1"})
+"""Other spellings of 127.0.0.1."""
+
 
 def split_url(
     url: str, model: type[BaseModel], *, excluded: Iterable[str], short_names: Mapping[str, str] | None = None
@@ -38,6 +41,13 @@ def join_addresses(system: str, addresses: Iterable[tuple[str, int]]) -> str:
     """Return `system://host:port,host:port`, the same for every order and spelling of these addresses."""
     lower = {(host.lower(), port) for host, port in addresses}
     return f"{system}://" + ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in sorted(lower))
+
+
+def server_identities(system: str, addresses: Iterable[tuple[str, int]]) -> frozenset[str]:
+    """Return `system://host:port` for each of these addresses, with one spelling of this machine's own address."""
+    return frozenset(
+        join_addresses(system, [("127.0.0.1" if host.lower() in _LOOPBACK else host, port)]) for host, port in addresses
+    )
 
 
 def _put(parameters: dict[str, Any], path: list[str], value: str, name: str) -> None:

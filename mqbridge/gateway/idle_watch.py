@@ -160,12 +160,12 @@ async def _check_patterns(source: SourceState, route: Route) -> None:
         return
     try:
         async with asyncio.timeout(CONFIRM_TIMEOUT_S):
-            selected = await select_source_topics(route.source, route.config)
+            selection = await select_source_topics(route.source, route.config, route.graph())
     except MqbridgeError as error:
         source.add_unknown(patterns, f"the topics cannot be listed: {error}")
     except TimeoutError:
         source.add_unknown(patterns, f"the topics could not be listed within {CONFIRM_TIMEOUT_S:g} s")
     else:
-        if {each.topic for each in selected} - route.state.target_partitions.keys():
+        if selection.names - route.state.target_partitions.keys():
             source.is_read = False
             route.request_refresh()

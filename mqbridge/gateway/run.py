@@ -22,6 +22,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.errors import ClusterError, MqbridgeError, is_transient
@@ -63,6 +64,8 @@ class Gateway:
         self.config = config
         self.initial_config = config
         """The configuration at the start; reloads do not change it."""
+        self._graph = TopicGraph.of(config)
+        """The topics of the running configuration, or of the one that is being applied."""
         self.adapters = adapters
         self.clusters: dict[str, Cluster] = {}
         self.routes: list[Route] = []
@@ -130,6 +133,8 @@ class Gateway:
         """Switch to another configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as rollback:
+            rollback.callback(setattr, self, "_graph", self._graph)
+            self._graph = TopicGraph.of(config)
             new_clusters = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)
             rollback.push_async_callback(lambda: close_clusters(new_clusters.values(), self._deadline))
             retained = {name: cluster for name, cluster in self.clusters.items() if name not in change.clusters_to_close}
@@ -251,7 +256,7 @@ class Gateway:
         `retained` routes keep running; those that are pending (not open yet) may still create topics.
         """
         connected = {name: cluster for name, cluster in clusters.items() if name not in unconnected}
-        planner = Planner(connected, [route.config for route in retained if route.is_pending])
+        planner = Planner(connected, [route.config for route in retained if route.is_pending], self._graph)
         return {route: await planner.plan(route.config) for route in routes}
 
     def _on_connect_failure(self, name: str, error: MqbridgeError) -> None:
@@ -265,7 +270,7 @@ class Gateway:
         counters = next((route.state.counters for route in self.routes if route.name == config.name), Counters())
         wait_connected = partial(self.initial_connections.wait_connected, config.clusters)
         pending = partial(self._earlier_pending_routes, config.name)
-        return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending)
+        return Route(config, clusters, self._checkpoints, drain_s, lambda: self._graph, counters, wait_connected, pending)
 
     def _earlier_pending_routes(self, name: str) -> list[RouteConfig]:
         """Return the pending routes before the named one, which may still create topics that it needs.
@@ -277,6 +282,8 @@ class Gateway:
 
     def _start_routes(self, routes: Iterable[Route]) -> None:
         for route in routes:
+            for note in self._graph.notes(route.config):
+                log.info("route %s: %s", route.name, note)
             self._tasks[route] = spawn(route.run(), f"route {route.name}")
 
     async def _stop_route(self, route: Route) -> None:

@@ -138,6 +138,7 @@ class StatusServer:
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in state.stopped.items()},
             "unprotected": dict(state.unprotected),
+            "excluded": dict(state.endpoints.excluded),  # topics that a pattern matches and that are not read, with the reason
             "warnings": route.warnings.current,
             "error": None if state.error is None else str(state.error),
             "retrying": None if blocked_by is None else str(blocked_by),

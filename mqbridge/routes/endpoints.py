@@ -18,6 +18,7 @@ from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.patterns import is_pattern
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, Failure
@@ -46,14 +47,19 @@ OutboundKey = tuple[str, str, BaseModel | None]
 """Cluster, topic and options; there is one outbound per key."""
 
 
-async def loop_guard(cluster: Cluster, topic: str, delivery: Delivery, on_looped: OnLooped) -> LoopGuard | None:
-    """Make the guard that drops messages that came from this topic; None if loops are not prevented. Raises ClusterError."""
+async def loop_guard(
+    cluster: Cluster, topic: str, delivery: Delivery, on_looped: OnLooped, other_names: Collection[str] = ()
+) -> LoopGuard | None:
+    """Make the guard that drops messages that came from this topic; None if loops are not prevented. Raises ClusterError.
+
+    `other_names` are further names of the cluster in the configuration.
+    """
     if not delivery.loops_prevented:
         return None
     described = await cluster.describe(topic)
     names = [topic] if described is None else [topic, described.name, *described.aliases]
     identity = cluster.identity if isinstance(cluster, IdentifiedCluster) else None
-    return LoopGuard(cluster.name, names, delivery.max_hops, on_looped, identity=identity)
+    return LoopGuard(cluster.name, names, delivery.max_hops, on_looped, identity, other_names)
 
 
 class OpenTarget:
@@ -68,7 +74,8 @@ class OpenTarget:
 class RouteEndpoints:
     """Source topics and open targets of a route; after `close`, an object is not used again.
 
-    `pending_routes` returns the configurations of the routes that may still create a missing source topic.
+    `graph` returns the graph of the running configuration's topics, `pending_routes` the configurations of the routes that may
+    still create a missing source topic.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class RouteEndpoints:
         config: RouteConfig,
         clusters: Mapping[str, Cluster],
         on_looped: OnLooped,
+        graph: Callable[[], TopicGraph],
         pending_routes: Callable[[], Collection[RouteConfig]] = tuple,
     ) -> None:
         self.targets: dict[str, list[Target]] = {}
@@ -88,10 +96,12 @@ class RouteEndpoints:
         """The open dead-letter topic; None if the route has none, or is not open yet."""
         self.unprotected: Mapping[str, str] = {}
         """Why targets are unprotected, by `CLUSTER/TOPIC`, at the last check; see `mqbridge.routes.unprotected`."""
+        self.excluded: Mapping[str, str] = {}
+        """Topics that match a pattern and are not read, with the reasons; see `mqbridge.config.topic_graph`."""
         self.is_open = False
         """True after `open` has succeeded."""
         self._config, self._clusters = config, clusters
-        self._on_looped, self._pending_routes = on_looped, pending_routes
+        self._on_looped, self._graph, self._pending_routes = on_looped, graph, pending_routes
         self._source = clusters[config.source.cluster]
         self._open_targets: dict[str, list[OpenTarget]] = {}
         """Open targets by source topic, as in `targets`, each with its configuration."""
@@ -108,8 +118,9 @@ class RouteEndpoints:
         """
         try:
             if plan is None or plan.is_provisional:
-                plan = await Planner(self._clusters, self._pending_routes()).plan(self._config)
+                plan = await Planner(self._clusters, self._pending_routes(), self._graph()).plan(self._config)
             raise_problems([plan])
+            self._exclude(plan.excluded)
             for planned in plan.changes.values():
                 # More partitions than in the source may be a mistake in the partition table of the target.
                 level = logging.WARNING if planned.reason_for_more else logging.INFO
@@ -180,7 +191,9 @@ class RouteEndpoints:
         """
         must_reopen = False
         if any(map(is_pattern, self._config.source.configured_topics)):
-            current = {selected.topic for selected in await select_source_topics(self._source, self._config)}
+            selection = await select_source_topics(self._source, self._config, self._graph())
+            self._exclude(selection.excluded)
+            current = selection.names
             if must_reopen := current != self.targets.keys():
                 added, removed = sorted(current - self.targets.keys()), sorted(self.targets.keys() - current)
                 changes = (", ".join(topics) or "none" for topics in (added, removed))
@@ -191,6 +204,13 @@ class RouteEndpoints:
                 for open_target in open_targets:
                     must_reopen |= await self._grow(open_target, len(described.partitions))
         return must_reopen
+
+    def _exclude(self, excluded: Mapping[str, str]) -> None:
+        """Update `excluded`, and log each topic that was not excluded before."""
+        for topic, reason in excluded.items():
+            if topic not in self.excluded:
+                log.info("route %s: topic %s/%s is not read: %s", self._config.name, self._source.name, topic, reason)
+        self.excluded = excluded
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -223,7 +243,13 @@ class RouteEndpoints:
             label,
             outbound,
             Partitioner(rule, outbound),
-            guard=await loop_guard(self._clusters[config.cluster], name, self._config.delivery, self._on_looped),
+            guard=await loop_guard(
+                self._clusters[config.cluster],
+                name,
+                self._config.delivery,
+                self._on_looped,
+                self._graph().cluster_names(config.cluster),
+            ),
             edit=None if config.edit is None else Edit(config.edit, selected.words),
         )
         return OpenTarget(config, name, target)

@@ -19,6 +19,7 @@ from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.problems import ConfigErrors
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError, is_transient
 from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routes.retention_warnings import TopicUse
@@ -78,6 +79,8 @@ class Plan:
     """Groups that each target topic must have; missing ones are created."""
     kept: set[TopicKey] = field(default_factory=set)
     """Target topics whose unread messages must not be deleted: those with a target without `unread: may_be_deleted`."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Source topics that match a pattern and are left out, with the reasons; see `mqbridge.config.topic_graph`."""
     problems: list[MqbridgeError] = field(default_factory=list)
     is_provisional: bool = False
     """True if the plan depends on topics that an earlier route creates or grows: it must be made again after that."""
@@ -151,11 +154,17 @@ class Planner:
     """Plans routes in sequence; each plan takes account of the topics that earlier routes create.
 
     `clusters` are the connected ones; any other cluster is a transient problem of the routes that use it. `pending_routes` have
-    not opened their targets yet: they may still create a missing topic.
+    not opened their targets yet: they may still create a missing topic. `graph` contains all routes of the configuration, so that
+    no route reads what it writes; None: each route is planned as if it were the only one.
     """
 
-    def __init__(self, clusters: Mapping[str, Cluster], pending_routes: Iterable[RouteConfig] = ()) -> None:
-        self._clusters = clusters
+    def __init__(
+        self,
+        clusters: Mapping[str, Cluster],
+        pending_routes: Iterable[RouteConfig] = (),
+        graph: TopicGraph | None = None,
+    ) -> None:
+        self._clusters, self._graph = clusters, graph
         self._pending_routes = list(pending_routes)
         self._written_topics: dict[TopicKey, PlannedTopic] = {}
         """All topics that the routes planned so far write."""
@@ -198,7 +207,11 @@ class Planner:
         """Select the source topics, and plan the targets of each."""
         missing: list[str] = []
         planned_topics = [topic for cluster, topic in self._written_topics if cluster == source.name]
-        for selected in await select_source_topics(source, plan.route, planned_topics, self._pending_routes):
+        graph = TopicGraph([plan.route], {}) if self._graph is None else self._graph
+        selection = await select_source_topics(source, plan.route, graph, planned_topics, self._pending_routes)
+        plan.excluded = selection.excluded
+        plan.problems += [ConfigError(refusal.problem, hint=refusal.hint) for refusal in selection.refused.values()]
+        for selected in selection.topics:
             topic = await self._describe_source(plan, source, selected.topic)
             if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
                 plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
 from mqbridge.config.options.route import Route as RouteConfig
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.held_positions import RoutePositions
@@ -58,10 +59,11 @@ async def already_connected() -> float:
 class Route:
     """One route of the configuration, from `prepare` and `run` to its end; `state` says what it is doing.
 
-    Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `counters` continue
-    the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time
-    until which a failure may be due to servers that still start (0.0 if no cluster was connected late). `pending_routes` returns
-    the routes that may still create a missing source topic.
+    Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `graph` returns the
+    graph of the topics that the routes of the running configuration read and write. `counters` continue the totals of a route
+    that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time until which a failure
+    may be due to servers that still start (0.0 if no cluster was connected late). `pending_routes` returns the routes that may
+    still create a missing source topic.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Route:
         clusters: Mapping[str, Cluster],
         checkpoints: Checkpoints | None,
         drain_s: float,
+        graph: Callable[[], TopicGraph],
         counters: Counters | None = None,
         wait_connected: Callable[[], Awaitable[float]] = already_connected,
         pending_routes: Callable[[], Collection[RouteConfig]] = tuple,
@@ -79,6 +82,8 @@ class Route:
         """The cluster of the source topics."""
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._wait_connected, self._pending_routes = wait_connected, pending_routes
+        self.graph = graph
+        """Returns the graph of the running configuration's topics."""
         self._checkpoints, self._drain_s = checkpoints, drain_s
         self.state = RouteState(config, Counters() if counters is None else counters, self._make_endpoints())
         self.warnings = RouteWarnings(self.name, self._fetch_warnings)
@@ -316,7 +321,7 @@ class Route:
         return await self.state.endpoints.warnings()  # of the endpoints in use now: the route may have been reopened
 
     def _make_endpoints(self) -> RouteEndpoints:
-        return RouteEndpoints(self.config, self._clusters, self._count_looped, self._pending_routes)
+        return RouteEndpoints(self.config, self._clusters, self._count_looped, self.graph, self._pending_routes)
 
     def _lane_settings(self) -> LaneSettings:
         delivery, source = self.config.delivery, self.config.source

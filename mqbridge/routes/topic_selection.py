@@ -1,11 +1,13 @@
 """Selects the source topics of a route from the topics that exist in its cluster."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import is_pattern
+from mqbridge.config.topic_graph import Refusal, TopicGraph
 from mqbridge.errors import ConfigError
 from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routing.topics import SelectedTopic, select_topics
@@ -14,9 +16,29 @@ MAX_EXAMPLES = 3
 """Maximum number of topics that an error names as examples."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceSelection:
+    """The source topics of a route, and the topics that it must not read; see `mqbridge.config.topic_graph`."""
+
+    topics: list[SelectedTopic]
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Topics that match a pattern and are left out, with the reasons."""
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    """Topics that are left out, and whose selection is a mistake in the configuration."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the selected topics."""
+        return frozenset(selected.topic for selected in self.topics)
+
+
 async def select_source_topics(
-    source: Cluster, route: RouteConfig, planned_topics: Sequence[str] = (), pending_routes: Collection[RouteConfig] = ()
-) -> list[SelectedTopic]:
+    source: Cluster,
+    route: RouteConfig,
+    graph: TopicGraph,
+    planned_topics: Sequence[str] = (),
+    pending_routes: Collection[RouteConfig] = (),
+) -> SourceSelection:
     """Return the topics that the route names, even if they do not exist, and the existing ones that match its patterns.
 
     `planned_topics`, which earlier routes will create, count as existing. `pending_routes` are the routes that are not open
@@ -32,11 +54,21 @@ async def select_source_topics(
                 hint="Give the cluster its admin_url, or name the topics",
             )
         existing = sorted({*await source.topics(), *planned_topics})
-    selected = select_topics(names_and_patterns, existing)
-    if not selected:
+    matching = select_topics(names_and_patterns, existing)
+    judgement = graph.judge(route, [selected.topic for selected in matching])
+    left_out = judgement.excluded.keys() | judgement.refused.keys()
+    selected = [each for each in matching if each.topic not in left_out]
+    if not selected and not judgement.refused:
         for pattern in names_and_patterns:
             if (creator := creator_of(pattern, source.name, pending_routes)) is not None:
                 raise not_created_yet_error(route, source.name, pattern, creator)
+        if judgement.excluded:
+            topic, reason = next(iter(judgement.excluded.items()))
+            raise ConfigError(
+                f"route {route.name!r}: cluster {source.name!r} has no topic that it may read and that matches "
+                f"{', '.join(names_and_patterns)}",
+                hint=f"It does not read topic {topic!r}: {reason}",
+            )
         raise ConfigError(
             f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(names_and_patterns)}",
             hint="A pattern must match a whole topic name; existing topics are, for example, "
@@ -53,7 +85,7 @@ async def select_source_topics(
             hint="Split it into several routes, each with a part of the topics and its own group; "
             f"half of them sort before {middle_topic}",
         )
-    return selected
+    return SourceSelection(selected, judgement.excluded, judgement.refused)
 
 
 def _similar_names(names_and_patterns: Sequence[str], existing: Sequence[str]) -> str:

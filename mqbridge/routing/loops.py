@@ -18,8 +18,9 @@ _ORIGIN = f"{RESERVED_PREFIX}origin".encode()
 class LoopGuard:
     """Drops looped messages for one target. `on_looped` is called with the number of messages dropped from a share, if any.
 
-    `topics` are all names of the target topic. `cluster` is the name of its cluster, and `identity` the text that names the real
-    cluster (`ClusterModel.identity`), None if unknown. An origin may contain any of them.
+    `topics` are all names of the target topic. `cluster` is the name of its cluster, `identity` the text that names the real
+    cluster (`ClusterModel.identity`), None if unknown, and `other_names` are further names of the cluster in the configuration.
+    An origin may contain any of them.
     """
 
     __slots__ = ("_max_hops", "_on_looped", "_target_prefixes")
@@ -31,9 +32,10 @@ class LoopGuard:
         max_hops: int,
         on_looped: Callable[[int], None],
         identity: str | None = None,
+        other_names: Iterable[str] = (),
     ) -> None:
         # Every origin that names the target topic begins with `CLUSTER|TOPIC|`; `[:-1]` removes the `|` of the empty partition.
-        clusters = dict.fromkeys([cluster] if identity is None else [cluster, identity])
+        clusters = dict.fromkeys([cluster, *([] if identity is None else [identity]), *other_names])
         self._target_prefixes = tuple(
             origin_prefix(Partition(name, topic, "", 0))[:-1] for topic in dict.fromkeys(topics) for name in clusters
         )

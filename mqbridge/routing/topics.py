@@ -7,7 +7,7 @@ topic is a template: `{topic}` is the source topic, and `{name}` is a named grou
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mqbridge.config.patterns import compile_name_pattern, is_pattern
+from mqbridge.config.patterns import compile_name_pattern, is_pattern, topic_words
 from mqbridge.config.templates import fill_topic_template, topic_template_words
 from mqbridge.errors import ConfigError
 
@@ -32,11 +32,10 @@ def select_topics(names_and_patterns: Iterable[str], existing: Iterable[str]) ->
         if not is_pattern(name_or_pattern):
             selected[name_or_pattern] = SelectedTopic(name_or_pattern, {"topic": name_or_pattern})
             continue
-        pattern = compile_name_pattern(name_or_pattern)
+        compile_name_pattern(name_or_pattern)  # raises for an invalid pattern, also if there are no topics
         for name in existing_names:
-            if name not in selected and (match := pattern.fullmatch(name)):
-                groups = {key: value or "" for key, value in match.groupdict().items()}  # None: not part of the match
-                selected[name] = SelectedTopic(name, groups | {"topic": name})
+            if name not in selected and (words := topic_words(name_or_pattern, name)) is not None:
+                selected[name] = SelectedTopic(name, words)
     return [selected[name] for name in sorted(selected)]
 
 

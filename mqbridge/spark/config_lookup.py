@@ -8,6 +8,7 @@ from mqbridge.config.cluster_choice import OptionNames, choose
 from mqbridge.config.load import load
 from mqbridge.config.options.route import Route
 from mqbridge.config.problems import nearest
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import ConfigError
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.options import OptionValues
@@ -28,10 +29,11 @@ def resolve_cluster(values: OptionValues) -> ClusterRef:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRoute:
-    """A configured route, and all clusters of its configuration by name."""
+    """A configured route, all clusters of its configuration by name, and the topics of all its routes."""
 
     route: Route
     clusters: Mapping[str, ClusterRef]
+    graph: TopicGraph
 
     @property
     def source_cluster(self) -> ClusterRef:
@@ -57,4 +59,4 @@ def resolve_route(values: OptionValues) -> ResolvedRoute | None:
     if name not in routes:
         raise ConfigError(f"{values['config']} has no route {name!r}", hint=nearest(name, routes))
     clusters = {key: ClusterRef(key, cluster.system, cluster.settings) for key, cluster in config.clusters.items()}
-    return ResolvedRoute(routes[name], clusters)
+    return ResolvedRoute(routes[name], clusters, TopicGraph.of(config))

@@ -82,6 +82,23 @@ def test_check_reports_all_problems_with_their_lines(invoke: Invoke, config: Pat
     assert [(one["place"], one["path"]) for one in answer.json["problems"]][2] == (f"{config}:7", "routes[0].to.cluster")
 
 
+def test_check_names_topics_that_a_pattern_matches_and_that_are_not_read(invoke: Invoke, config: Path, orders: list[Any]) -> None:
+    delivery = "    delivery: {dead_letter: {cluster: source, topic: orders-dead}}\n"
+    config.write_text(config.read_text().replace("topic: orders", "topic: '~orders.*'").replace("state:", f"{delivery}state:"))
+    note = (
+        "the topic source/orders-dead is not read, although a pattern matches it: it is the dead-letter topic of the route itself"
+    )
+    assert invoke("check", config, "--json").json["routes"][0]["notes"] == [note]
+    assert f"route copy: {note}" in invoke("check", config).err
+    assert invoke("topics", "orders-dead", "--create", 1, *orders).code == 0
+    answer = invoke("check", config, "--connect", "--json").json["routes"][0]
+    assert [topic["topic"] for topic in answer["topics"]] == ["orders"]
+    assert answer["notes"][:2] == [
+        note,
+        "the topic source/orders-dead is not read: it is the dead-letter topic of the route itself",
+    ]
+
+
 def test_check_connects_to_the_clusters(invoke: Invoke, config: Path, orders: list[Any]) -> None:
     answer = invoke("check", config, "--connect", "--json")
     assert answer.code == 0

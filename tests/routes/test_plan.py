@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mqbridge.config.load import from_dict
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.routes.plan import Plan, Planner
@@ -14,7 +15,7 @@ from tests.gateway.world import ADAPTERS, World, end, everything, fill, route, r
 async def plans(world: World, *made: dict[str, Any], without: tuple[str, ...] = ()) -> list[Plan]:
     config = from_dict(world.config(*made), adapters=ADAPTERS)
     async with connected_clusters(config, ADAPTERS) as clusters:
-        planner = Planner({name: one for name, one in clusters.items() if name not in without})
+        planner = Planner({name: one for name, one in clusters.items() if name not in without}, graph=TopicGraph.of(config))
         return [await planner.plan(each) for each in config.routes]
 
 

@@ -56,9 +56,7 @@ def check(
         problems = error.errors if isinstance(error, ConfigErrors) else [error]
         print_json({"file": str(file), "ok": False, "problems": [_problem_fields(problem) for problem in problems]})
         raise typer.Exit(exit_codes.USAGE) from None
-    clusters, routes = (
-        event_loop.run(_check_clusters(config)) if connect else ([], [_route_fields(route) for route in config.routes])
-    )
+    clusters, routes = event_loop.run(_check_clusters(config)) if connect else ([], _routes_fields(config))
     failed = any(row["error"] for row in [*clusters, *routes]) or (strict and any(route["warnings"] for route in routes))
     if as_json:
         result = {"file": str(file), "ok": not failed, "problems": [], "routes": routes}
@@ -75,7 +73,15 @@ def _problem_fields(error: ConfigError) -> dict[str, str]:
     return {"place": error.location, "path": error.path, "problem": error.problem, "hint": error.hint}
 
 
-def _route_fields(route: "Route") -> dict[str, Any]:
+def _routes_fields(config: "Config") -> list[dict[str, Any]]:
+    """Return the fields of each route that need no connection, for JSON."""
+    from mqbridge.config.topic_graph import TopicGraph
+
+    graph = TopicGraph.of(config)
+    return [_route_fields(route, graph.notes(route)) for route in config.routes]
+
+
+def _route_fields(route: "Route", notes: list[str]) -> dict[str, Any]:
     """Return the fields of a route for JSON; those that need a connection are empty."""
     source = route.source
     return {
@@ -83,7 +89,7 @@ def _route_fields(route: "Route") -> dict[str, Any]:
         "from": {"cluster": source.cluster, "topics": list(source.configured_topics), "group": source.group},
         "to": [{"cluster": target.cluster, "topic": target.topic} for target in route.targets],
         "topics": [],
-        "notes": [],
+        "notes": notes,
         "warnings": [],
         "error": None,
     }
@@ -93,6 +99,7 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
     """Connect to every cluster and plan every route; return the fields of each cluster and of each route, for JSON."""
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
+    from mqbridge.config.topic_graph import TopicGraph
     from mqbridge.routes.plan import Planner
     from mqbridge.routes.unprotected import add_unprotected_problems
 
@@ -103,11 +110,15 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
         clusters = {
             choice.name: cluster for choice, (_, cluster) in zip(choices, connections, strict=True) if cluster is not None
         }
-        planner = Planner(clusters)
+        graph = TopicGraph.of(config)
+        planner = Planner(clusters, graph=graph)
         plans = [await planner.plan(route) for route in config.routes]
         await add_unprotected_problems(plans, clusters)
         routes = [
-            _route_fields(plan.route) | _plan_fields(plan) | {"warnings": await _warnings(plan, clusters)} for plan in plans
+            _route_fields(plan.route, [])
+            | _plan_fields(plan, graph.notes(plan.route))
+            | {"warnings": await _warnings(plan, clusters)}
+            for plan in plans
         ]
     return [fields for fields, _ in connections], routes
 
@@ -122,8 +133,11 @@ async def _connect(stack: contextlib.AsyncExitStack, choice: "ClusterChoice") ->
     return fields | {"reachable": True}, cluster
 
 
-def _plan_fields(plan: "Plan") -> dict[str, Any]:
-    """Return the fields of a planned route: its topics with their targets, the notes, and the problems as one text."""
+def _plan_fields(plan: "Plan", notes: list[str]) -> dict[str, Any]:
+    """Return the fields of a planned route: its topics with their targets, the notes, and the problems as one text.
+
+    `notes` are those that need no plan.
+    """
     from mqbridge.routing.topics import render_target_topic
 
     topics = [
@@ -134,7 +148,12 @@ def _plan_fields(plan: "Plan") -> dict[str, Any]:
         }
         for source in plan.sources
     ]
-    return {"topics": topics, "notes": plan.change_notes, "error": "; ".join(map(str, plan.problems)) or None}
+    excluded = [f"the topic {plan.route.source.cluster}/{topic} is not read: {reason}" for topic, reason in plan.excluded.items()]
+    return {
+        "topics": topics,
+        "notes": [*notes, *excluded, *plan.change_notes],
+        "error": "; ".join(map(str, plan.problems)) or None,
+    }
 
 
 async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:

@@ -20,7 +20,8 @@ class Source(Options):
     topic: NameOrPattern | None = Field(
         default=None,
         description="The topic: an exact name, or `~PATTERN`, a Python regular expression that must match a whole name. "
-        "The target's topic may use its named groups. Give either `topic` or `topics`.",
+        "The target's topic may use its named groups. A pattern does not select topics that the route itself writes, its "
+        "dead-letter topic included. Give either `topic` or `topics`.",
         examples=["orders", "~orders_(?P<region>.+)"],
     )
     topics: tuple[NameOrPattern, ...] = Field(

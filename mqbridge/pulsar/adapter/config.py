@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
-from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.auth import AuthOptions
 from mqbridge.pulsar.client.admin.admin_addresses import SCHEMES, parse_admin_url
@@ -106,6 +106,25 @@ class PulsarCluster(ClusterModel):
         """The brokers' addresses, and the namespace of short topic names unless it is the default one."""
         servers = join_addresses("pulsar", parse_service_url(self.service_url, tls=self.is_tls))
         return servers if self.namespace == DEFAULT_NAMESPACE else f"{servers}/{self.namespace}"
+
+    @property
+    def server_identities(self) -> frozenset[str]:
+        """The address of each configured broker or proxy."""
+        return server_identities("pulsar", parse_service_url(self.service_url, tls=self.is_tls))
+
+    def full_topic_name(self, topic: str) -> str:
+        """Return `domain://tenant/namespace/topic`, without the suffix of a partition."""
+        try:
+            return str(parse_topic(topic, self.namespace).parent)
+        except ValueError:
+            return topic
+
+    def listed_topic_name(self, topic: str) -> str:
+        """Return the short name with respect to the default namespace, without the suffix of a partition."""
+        try:
+            return parse_topic(topic, self.namespace).parent.short(self.namespace)
+        except ValueError:
+            return topic
 
     @property
     def is_tls(self) -> bool:

@@ -8,7 +8,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration, Size
-from mqbridge.config.urls import join_addresses, split_url
+from mqbridge.config.urls import join_addresses, server_identities, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import IS_SHOWN, Secret
 from mqbridge.rocketmq.client.connection.credentials import Credentials
@@ -86,7 +86,16 @@ class RocketMQCluster(ClusterModel):
     @property
     def identity(self) -> str:
         """The name servers' addresses: brokers and name servers know a cluster name, but most clusters keep the default one."""
-        return join_addresses(SCHEME, (split_address(address, DEFAULT_PORT) for address in self.name_servers))
+        return join_addresses(SCHEME, self._addresses)
+
+    @property
+    def server_identities(self) -> frozenset[str]:
+        """The address of each name server."""
+        return server_identities(SCHEME, self._addresses)
+
+    @property
+    def _addresses(self) -> list[tuple[str, int]]:
+        return [split_address(address, DEFAULT_PORT) for address in self.name_servers]
 
     @field_validator("name_servers", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from mqbridge.config.load import load
 from mqbridge.config.options.route import Route
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import ConfigError, MqbridgeError
 from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.cluster_ref import ClusterRef
@@ -102,7 +103,8 @@ class Mirror:
             ]
             if settings.metrics is not None:
                 stack.callback(metrics.serve(*settings.metrics, lambda: self.route_progress))
-            background_loop().run(self._prepare(routes, refs), PREPARE_TIMEOUT_S, "planning the routes and creating topics")
+            preparation = self._prepare(routes, refs, TopicGraph.of(config))
+            background_loop().run(preparation, PREPARE_TIMEOUT_S, "planning the routes and creating topics")
             spark = stack.enter_context(_session(settings))
             stack.callback(self._kill_queries)
             self._on_started()
@@ -115,11 +117,11 @@ class Mirror:
                 )
         return self.route_progress
 
-    async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef]) -> None:
+    async def _prepare(self, routes: list[Route], refs: Mapping[str, ClusterRef], graph: TopicGraph) -> None:
         """Plan the routes as the gateway does, create missing topics, and find the stop positions."""
         used_refs = {name: refs[name] for route in routes for name in route.clusters}
         async with connected_clusters(used_refs) as clusters:
-            plans = await prepare_targets(routes, clusters)
+            plans = await prepare_targets(routes, clusters, graph)
             if not self._settings.follow:
                 for plan in plans:
                     topics = [source.selected.topic for source in plan.sources]

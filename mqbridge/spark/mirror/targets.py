@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.options.route import Route
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import MqbridgeError
 from mqbridge.routes.endpoints import RouteEndpoints
 from mqbridge.routes.plan import Plan, Planner, raise_problems
@@ -29,26 +30,32 @@ PartitionKey = tuple[str, str]
 """A source topic, and the name of one of its partitions."""
 
 
-async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster]) -> list[Plan]:
-    """Plan all routes, and if all plans are valid, create their targets. Raises ConfigError or ClusterError."""
-    planner = Planner(clusters)
+async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster], graph: TopicGraph | None = None) -> list[Plan]:
+    """Plan all routes, and if all plans are valid, create their targets. Raises ConfigError or ClusterError.
+
+    `graph` contains all routes of the configuration; None: these routes are all of them.
+    """
+    graph = TopicGraph(routes, {}) if graph is None else graph
+    planner = Planner(clusters, graph=graph)
     plans = [await planner.plan(route) for route in routes]
     await add_unprotected_problems(plans, clusters)
     raise_problems(plans)
     for plan in plans:
-        for warning in await _create_targets(plan.route, clusters, plan):
+        for note in graph.notes(plan.route):
+            log.info("route %s: %s", plan.route.name, note)
+        for warning in await _create_targets(plan.route, clusters, graph, plan):
             log.warning("route %s, warning about its topics: %s", plan.route.name, warning)
     return plans
 
 
-async def _create_targets(route: Route, clusters: Mapping[str, Cluster], plan: Plan) -> list[str]:
+async def _create_targets(route: Route, clusters: Mapping[str, Cluster], graph: TopicGraph, plan: Plan) -> list[str]:
     """Create missing targets, open each target once to prove that it accepts messages, and return warnings about topics.
 
     Raises ClusterError if the cluster of a target deletes messages that nobody has read, and the target does not allow it.
     The source topics are checked like topics without a consumer group: a mirror does not join the route's group, so the group
     retains no messages for the mirror.
     """
-    endpoints = RouteEndpoints(route, clusters, _ignore_looped)
+    endpoints = RouteEndpoints(route, clusters, _ignore_looped, lambda: graph)
     try:
         await endpoints.open(plan)
     finally:
@@ -66,9 +73,10 @@ def _ignore_looped(_: int) -> None:
 class NewTargetCreator:
     """Creates the targets of new source topics and partitions of one route. The source calls it on the background event loop."""
 
-    def __init__(self, route: Route, refs: Mapping[str, ClusterRef]) -> None:
+    def __init__(self, route: Route, refs: Mapping[str, ClusterRef], graph: TopicGraph | None = None) -> None:
         self._route = route
         self._refs = {name: refs[name] for name in route.clusters}
+        self._graph = TopicGraph([route], {}) if graph is None else graph
         self._ready: set[PartitionKey] = set()
         """The source partitions whose targets were created."""
         self._last_attempt: tuple[float, AbstractSet[PartitionKey]] = (float("-inf"), frozenset())
@@ -92,9 +100,9 @@ class NewTargetCreator:
         """Plan the whole route again, create its missing targets, and mark the new partitions of the plan as ready."""
         try:
             async with connected_clusters(self._refs) as clusters:
-                plan = await Planner(clusters).plan(self._route)
+                plan = await Planner(clusters, graph=self._graph).plan(self._route)
                 raise_problems([plan])
-                await _create_targets(self._route, clusters, plan)  # only `prepare_targets` logs the warnings
+                await _create_targets(self._route, clusters, self._graph, plan)  # only `prepare_targets` logs the warnings
         except MqbridgeError as error:
             log.warning(
                 "route %s: cannot create the targets of new partitions of %s, retrying in %.0f s: %s",

@@ -40,7 +40,7 @@ class StreamPlanner:
         """Number of data losses that failOnDataLoss=false accepted, by kind."""
         self._density_estimator = DensityEstimator(self.queries)
         route = settings.target_route
-        self._target_creator = None if route is None else NewTargetCreator(route.route, route.clusters)
+        self._target_creator = None if route is None else NewTargetCreator(route.route, route.clusters, route.graph)
         self._last_end: tuple[object, Offsets] | None = None
         """The inputs and the result of the last search for the end of a batch. The same inputs give the same result."""
         self._harmless_losses: set[tuple[PartitionKey, Position]] = set()

@@ -1,8 +1,8 @@
 """The settings of a source, made from its options. Spark sends them to executors."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.config.patterns import compile_name_pattern, is_pattern
@@ -31,11 +31,20 @@ class TopicSelection:
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, tuple[str, ...]] | None = None
     route_topics: tuple[str, ...] = ()
+    route: ResolvedRoute | None = field(default=None, compare=False)
+    """The route that selects the topics; None without the option `route`."""
 
     @property
     def has_pattern(self) -> bool:
         """Whether topics are selected by a pattern, so that topics that are created later can match."""
         return self.pattern is not None or any(map(is_pattern, self.route_topics))
+
+    def readable(self, topics: Collection[str]) -> list[str]:
+        """Return these topics, sorted, without those that a route must not read because it writes them itself."""
+        if self.route is None:
+            return sorted(topics)
+        judgement = self.route.graph.judge(self.route.route, topics)
+        return sorted(set(topics) - judgement.excluded.keys() - judgement.refused.keys())
 
     def includes(self, topic: str) -> bool:
         """Return whether the selection includes this topic, whether the topic exists or not."""
@@ -126,7 +135,8 @@ def _topics(values: OptionValues, route: ResolvedRoute | None) -> TopicSelection
         raise ConfigError(problem, hint=f"Set one of {', '.join(TOPIC_OPTION_NAMES)}")
     if route is not None:
         route_topics = route.route.source.configured_topics
-        return TopicSelection(tuple(name for name in route_topics if not is_pattern(name)), route_topics=route_topics)
+        names = tuple(name for name in route_topics if not is_pattern(name))
+        return TopicSelection(names, route_topics=route_topics, route=route)
     assigned = values["assign"]
     return TopicSelection(values["subscribe"] or tuple(assigned or ()), values["subscribePattern"], assigned)
 

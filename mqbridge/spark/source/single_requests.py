@@ -26,7 +26,7 @@ async def matching_topics(cluster: Cluster, selection: TopicSelection) -> tuple[
             f"option subscribePattern: cluster {cluster.name!r} cannot list its topics",
             hint="Configure its admin_url, or use subscribe",
         )
-    return tuple(sorted({*selection.names, *filter(selection.includes, await cluster.topics())}))
+    return tuple(selection.readable({*selection.names, *filter(selection.includes, await cluster.topics())}))
 
 
 async def find_bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | None:

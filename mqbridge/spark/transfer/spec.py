@@ -8,6 +8,7 @@ from mqbridge.config.options.delivery import Delivery
 from mqbridge.config.options.filter import FilterRules
 from mqbridge.config.options.route import Route
 from mqbridge.config.options.target import Target
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.message import Position
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.selection import Selection
@@ -53,6 +54,8 @@ class TargetsSpec:
     with the columns `source` and `position`; other rows are stored at least once."""
     write_timeout_s: float = WRITE_TIMEOUT_S
     """How many seconds transient failures are retried. A batch acknowledged between two failures restarts the time."""
+    cluster_names: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """All names that the configuration gives to a target cluster, by each of its names; an origin may contain any of them."""
     max_dead_letters: int | None = None
     """A transfer fails if its targets refuse more messages than this. None: no limit."""
     topic_from_rows: bool = False
@@ -60,7 +63,8 @@ class TargetsSpec:
 
     @classmethod
     def of_route(cls, route: Route, clusters: Mapping[str, ClusterRef]) -> "TargetsSpec":
-        """Return the targets and delivery settings of a route of the configuration."""
+        """Return the targets and delivery settings of a route of the configuration, whose clusters are `clusters`."""
+        graph = TopicGraph((), {name: ref.settings for name, ref in clusters.items()})
         return cls(
             name=route.name,
             clusters={name: ref for name, ref in clusters.items() if name in route.clusters},
@@ -69,6 +73,7 @@ class TargetsSpec:
             msg_types=route.source.msg_types,
             filter=route.filter,
             delivery=route.delivery,
+            cluster_names={target.cluster: graph.cluster_names(target.cluster) for target in route.targets},
         )
 
     @property

@@ -156,7 +156,13 @@ class OpenTargets:
             outbound,
             RowPartitioner(config.partitions, outbound, self._spec.partition_mode, deduplicate=self._spec.deduplicate),
             self._tally,
-            guard=await loop_guard(cluster, topic, self._spec.delivery, self._tally.count_looped),
+            guard=await loop_guard(
+                cluster,
+                topic,
+                self._spec.delivery,
+                self._tally.count_looped,
+                self._spec.cluster_names.get(config.cluster, ()),
+            ),
             edit=None if config.edit is None else Edit(config.edit, selected_topic.words),
             stored_before=stored_before,
         )

@@ -9,7 +9,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
-from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import Secret
 from mqbridge.tubemq.client.connection.credentials import Credentials
@@ -93,6 +93,11 @@ class TubeMQCluster(ClusterModel):
     def identity(self) -> str:
         """The Masters' addresses."""
         return join_addresses("tubemq", self.addresses)
+
+    @property
+    def server_identities(self) -> frozenset[str]:
+        """The address of each Master."""
+        return server_identities("tubemq", self.addresses)
 
     @property
     def credentials(self) -> Credentials:

@@ -83,6 +83,30 @@ def test_a_new_topic_is_read_after_its_target_is_created(tmp_path: Path) -> None
     assert next_end["topics"]["eu_more"] == {"0": "10", "1": "10"}
 
 
+def test_a_mirror_does_not_read_what_it_writes(tmp_path: Path) -> None:
+    """Neither copies nor dead letters, although the pattern matches them."""
+    path = tmp_path / "one.db"
+    produce(path, "orders", 1, range(10))
+    produce(path, "dead", 1, range(1))
+    config = tmp_path / "mirror.yaml"
+    config.write_text(
+        f"""
+        clusters: {{one: {{system: log, path: {path}}}}}
+        routes:
+          - name: europe
+            from: {{cluster: one, topic: "~.*", group: g}}
+            to: {{cluster: one, topic: "{{topic}}-copy"}}
+            delivery: {{dead_letter: {{cluster: one, topic: dead}}}}
+        """
+    )
+    reader = reader_of(config, makeTargets="true", newTopicsInterval="1ms")
+    offsets = reader.initialOffset()
+    for _ in range(3):
+        offsets = reader.latestOffset(offsets, ALL)
+    assert offsets["topics"].keys() == {"orders"}
+    assert read_log(path).keys() == {"orders", "dead", "orders-copy"}
+
+
 def test_no_batch_begins_after_a_stop_request(tmp_path: Path) -> None:
     produce(tmp_path / "source.db", "eu_orders", 1, range(10))
     stop_file = StopFile(tmp_path / "stop")
