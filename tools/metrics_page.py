@@ -50,7 +50,7 @@ responds. A lost connection that is made again at once is not an outage. A serve
 
 | part | content |
 |---|---|
-| `stopped` | routes that stopped or join their group again, partitions that stopped, and the reasons |
+| `stopped` | routes that stopped or join their group again, stopped partitions, topics of a pattern that fail, and the reasons |
 | `away` | clusters of the routes that cannot be reached, for how long and why |
 | `stuck` | targets with sends in flight and no receipt for {STUCK_S:g} s |
 | `unprotected` | targets that are not written to, because their cluster deletes unread messages, and the reasons |

@@ -39,6 +39,9 @@ class ClusterModel(BaseModel):
         """
         return frozenset() if self.identity is None else frozenset({self.identity})
 
+    def check_topic_name(self, topic: str) -> None:
+        """Raise ConfigError or ClusterError if no topic of the system can have this name; so does `Cluster.check_create`."""
+
     def full_topic_name(self, topic: str) -> str:
         """Return the name that all spellings of a topic share, also those of other configurations of the same cluster.
 

@@ -2,7 +2,7 @@
 
 Five passes find problems: `document` reads the YAML and its variables, `system_options` validates the options of the systems,
 `cross_checks` compares option groups with each other, and the model `Config` validates the options of the gateway. If these find
-none, `topic_graph` looks for routes that would read what they write.
+none, `topic_graph` looks for routes that would read what they write, and `topic_names` for names that a system does not accept.
 Every problem has its line, its path and, if possible, the nearest valid word.
 """
 
@@ -20,6 +20,7 @@ from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.system_options import SystemOptions
 from mqbridge.config.topic_graph import loop_errors
+from mqbridge.config.topic_names import topic_name_errors
 from mqbridge.config.validation_errors import explain
 from mqbridge.errors import ConfigError
 
@@ -87,7 +88,7 @@ def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Con
     except ValidationError as error:
         errors += explain(document, error, Config.model_json_schema())
         raise ConfigErrors(_sort_errors(errors)) from None  # pydantic's own text shows the values, also secrets
-    errors = errors or loop_errors(document, config)
+    errors = errors or [*loop_errors(document, config), *topic_name_errors(document, config)]
     if errors:
         raise ConfigErrors(_sort_errors(errors))
     return config

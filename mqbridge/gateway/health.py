@@ -1,7 +1,8 @@
 """Finds the problems of a running gateway and their reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
 
-The gateway is not ready if a route or partition has stopped, a route has no group membership, a cluster of a route is
-unreachable, a target has sends in flight and no receipt for STUCK_S, or a target is unprotected.
+The gateway is not ready if a route or partition has stopped, a topic that a pattern selects cannot be copied, a route has no
+group membership, a cluster of a route is unreachable, a target has sends in flight and no receipt for STUCK_S, or a target is
+unprotected.
 """
 
 from collections.abc import Mapping
@@ -46,11 +47,13 @@ def stuck_targets(route: Route, now: float) -> dict[str, str]:
 
 
 def route_failures(route: Route) -> dict[str, str]:
-    """Return the reasons why the route or some of its partitions are not read.
+    """Return the reasons why the route, or some of its topics or partitions, are not read.
 
-    The keys are `ROUTE`, if the route has failed or waits to join its group again, and `ROUTE PARTITION` for stopped partitions.
+    The keys are `ROUTE`, if the route has failed or waits to join its group again, `ROUTE CLUSTER/TOPIC` for topics that match a
+    pattern and cannot be read or copied, and `ROUTE PARTITION` for stopped partitions.
     """
     state = route.state
     failure = state.error or state.retry_reason
     failures = {} if failure is None else {route.name: str(failure)}
+    failures |= {f"{route.name} {topic}": why for topic, why in state.failed_topics.items()}
     return failures | {f"{route.name} {partition}": why for partition, why in state.stopped.items()}

@@ -166,6 +166,6 @@ async def _check_patterns(source: SourceState, route: Route) -> None:
     except TimeoutError:
         source.add_unknown(patterns, f"the topics could not be listed within {CONFIRM_TIMEOUT_S:g} s")
     else:
-        if selection.names - route.state.target_partitions.keys():
+        if selection.names - route.state.target_partitions.keys() - route.state.endpoints.failed_topics.keys():
             source.is_read = False
             route.request_refresh()

@@ -270,7 +270,7 @@ class Gateway:
         counters = next((route.state.counters for route in self.routes if route.name == config.name), Counters())
         wait_connected = partial(self.initial_connections.wait_connected, config.clusters)
         pending = partial(self._earlier_pending_routes, config.name)
-        return Route(config, clusters, self._checkpoints, drain_s, lambda: self._graph, counters, wait_connected, pending)
+        return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending, lambda: self._graph)
 
     def _earlier_pending_routes(self, name: str) -> list[RouteConfig]:
         """Return the pending routes before the named one, which may still create topics that it needs.

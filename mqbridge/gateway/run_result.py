@@ -17,7 +17,7 @@ class RouteResult:
     error: str | None = None
     """The error that stopped the route; None if none did."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """The error of each partition that stopped with one, by the partition as text."""
+    """The error of each partition that stopped with one, and of each topic that failed alone, by partition or topic as text."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why it is unknown whether partitions have unread messages, by the partition or topic as text, or by the route's name."""
 
@@ -52,7 +52,7 @@ class RunResult:
 
     @property
     def has_stopped(self) -> bool:
-        """True if a route or a partition stopped with an error."""
+        """True if a route or a partition stopped with an error, or a topic failed alone."""
         return any(route.error is not None or route.stopped for route in self.routes)
 
     def as_json(self) -> dict[str, Any]:
@@ -72,6 +72,6 @@ def route_result(route: Route, unread: Mapping[str, str]) -> RouteResult:
         name=route.name,
         counters=state.counters,
         error=None if state.error is None else str(state.error),
-        stopped={str(partition): reason for partition, reason in state.stopped.items()},
+        stopped={**state.failed_topics, **{str(partition): reason for partition, reason in state.stopped.items()}},
         unread=unread,
     )

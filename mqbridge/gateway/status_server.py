@@ -138,6 +138,9 @@ class StatusServer:
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in state.stopped.items()},
             "unprotected": dict(state.unprotected),
+            "failed_topics": dict(
+                state.failed_topics
+            ),  # topics that match a pattern and cannot be read or copied, with the reason
             "excluded": dict(state.endpoints.excluded),  # topics that a pattern matches and that are not read, with the reason
             "warnings": route.warnings.current,
             "error": None if state.error is None else str(state.error),

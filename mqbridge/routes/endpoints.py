@@ -21,10 +21,19 @@ from mqbridge.config.patterns import is_pattern
 from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, MqbridgeError, is_transient
 from mqbridge.message import Partition
 from mqbridge.routes.closing import close_by_deadline, no_deadline
-from mqbridge.routes.plan import Plan, Planner, group_maker, outbound_spec, raise_problems
+from mqbridge.routes.plan import (
+    Plan,
+    PlannedSource,
+    Planner,
+    TopicKey,
+    group_maker,
+    is_named,
+    outbound_spec,
+    raise_problems,
+)
 from mqbridge.routes.retention_warnings import TopicUse, warnings_about
 from mqbridge.routes.topic_selection import select_source_topics
 from mqbridge.routes.unprotected import describe, unprotected_targets
@@ -98,6 +107,8 @@ class RouteEndpoints:
         """Why targets are unprotected, by `CLUSTER/TOPIC`, at the last check; see `mqbridge.routes.unprotected`."""
         self.excluded: Mapping[str, str] = {}
         """Topics that match a pattern and are not read, with the reasons; see `mqbridge.config.topic_graph`."""
+        self.failed_topics: dict[str, MqbridgeError] = {}
+        """Topics that only a pattern selects and that cannot be read or copied, with the reasons; the others are."""
         self.is_open = False
         """True after `open` has succeeded."""
         self._config, self._clusters = config, clusters
@@ -107,6 +118,10 @@ class RouteEndpoints:
         """Open targets by source topic, as in `targets`, each with its configuration."""
         self._outbounds: list[tuple[OutboundKey, Outbound]] = []
         """The open outbounds, one per key."""
+        self._created: set[TopicKey] = set()
+        """Topics that exist as planned, with their groups."""
+        self._refused: set[str] = set()
+        """Topics among `failed_topics` whose plan has no problem, but whose targets could not be created or opened."""
 
     async def open(self, plan: Plan | None = None, close_deadline: Callable[[], float | None] = no_deadline) -> None:
         """Carry out the plan: create missing target topics, grow others, and open every outbound.
@@ -121,16 +136,12 @@ class RouteEndpoints:
                 plan = await Planner(self._clusters, self._pending_routes(), self._graph()).plan(self._config)
             raise_problems([plan])
             self._exclude(plan.excluded)
-            for planned in plan.changes.values():
-                # More partitions than in the source may be a mistake in the partition table of the target.
-                level = logging.WARNING if planned.reason_for_more else logging.INFO
-                log.log(level, "route %s prepares its targets: %s", self._config.name, planned.change)
-                await self._create_or_grow(planned.cluster, planned.topic, planned.planned_partitions)
-            for (cluster, topic), groups in plan.groups.items():
-                await self._create_groups(cluster, topic, groups)
-            for source in plan.sources:
-                await self._open_topic(source.selected, source.topic)
+            self.failed_topics = dict(plan.failed)
             letters = self._config.delivery.dead_letter
+            if letters is not None:
+                await self._create_written(plan, (letters.cluster, letters.topic))
+            for source in plan.sources:
+                await self._open_source(plan, source)
             if letters is not None:
                 outbound = await self._get_outbound(letters.cluster, letters.topic, None)
                 self.dead_letters = DeadLetters(self._config.name, outbound, f"{letters.cluster}/{letters.topic}")
@@ -193,10 +204,10 @@ class RouteEndpoints:
         if any(map(is_pattern, self._config.source.configured_topics)):
             selection = await select_source_topics(self._source, self._config, self._graph())
             self._exclude(selection.excluded)
-            current = selection.names
-            if must_reopen := current != self.targets.keys():
-                added, removed = sorted(current - self.targets.keys()), sorted(self.targets.keys() - current)
-                changes = (", ".join(topics) or "none" for topics in (added, removed))
+            added = await self._openable((selection.names | selection.refused.keys()) - self.targets.keys())
+            removed = self.targets.keys() - selection.names
+            if must_reopen := bool(added or removed):
+                changes = (", ".join(sorted(topics)) or "none" for topics in (added, removed))
                 log.info("route %s: the matching source topics changed: added: %s; removed: %s", self._config.name, *changes)
         for topic, open_targets in self._open_targets.items():
             described = await self._source.describe(topic)
@@ -212,7 +223,66 @@ class RouteEndpoints:
                 log.info("route %s: topic %s/%s is not read: %s", self._config.name, self._source.name, topic, reason)
         self.excluded = excluded
 
+    async def _openable(self, topics: Collection[str]) -> set[str]:
+        """Return which of these topics, which are not open, could be opened now; update `failed_topics` with the others.
+
+        So a topic that cannot be copied does not reopen the route, and one that failed earlier is tried again.
+        """
+        if not topics:
+            self.failed_topics = {}
+            return set()
+        plan = await Planner(self._clusters, self._pending_routes(), self._graph()).plan(self._config, only=topics)
+        raise_problems([plan])
+        failed = dict(plan.failed)
+        for source in plan.sources:
+            topic = source.selected.topic
+            if topic in self._refused:
+                try:
+                    await self._try_targets(plan, source)
+                except MqbridgeError as error:
+                    if is_transient(error):
+                        raise
+                    failed[topic] = error
+        self.failed_topics = failed
+        return {source.selected.topic for source in plan.sources} - failed.keys()
+
+    async def _try_targets(self, plan: Plan, source: PlannedSource) -> None:
+        """Create the targets of a source topic, open each once, and close it again. Raises ConfigError or ClusterError."""
+        for config, planned in zip(self._config.targets, source.targets, strict=True):
+            await self._create_written(plan, (planned.cluster, planned.topic))
+            spec = outbound_spec(self._config.delivery, planned.topic, config.options)
+            await (await self._clusters[planned.cluster].outbound(spec)).close()
+
     # --- opening ------------------------------------------------------------------------------------------------------
+
+    async def _open_source(self, plan: Plan, source: PlannedSource) -> None:
+        """Create and open the targets of a source topic. A topic that only a pattern selects fails alone.
+
+        Raises a transient failure, and any failure of a topic that the file names, or of the last topic if all fail.
+        """
+        topic = source.selected.topic
+        try:
+            for planned in source.targets:
+                await self._create_written(plan, (planned.cluster, planned.topic))
+            await self._open_topic(source.selected, source.topic)
+        except MqbridgeError as error:
+            is_last = source is plan.sources[-1] and not self._open_targets
+            if is_transient(error) or is_named(self._config, topic) or is_last:
+                raise
+            self.failed_topics[topic] = error
+            self._refused.add(topic)
+
+    async def _create_written(self, plan: Plan, key: TopicKey) -> None:
+        """Create or grow a topic that the route writes, and create its groups, as planned; do nothing the second time."""
+        if key in self._created:
+            return
+        if (planned := plan.changes.get(key)) is not None:
+            # More partitions than in the source may be a mistake in the partition table of the target.
+            level = logging.WARNING if planned.reason_for_more else logging.INFO
+            log.log(level, "route %s prepares its targets: %s", self._config.name, planned.change)
+            await self._create_or_grow(planned.cluster, planned.topic, planned.planned_partitions)
+        await self._create_groups(*key, plan.groups.get(key, ()))
+        self._created.add(key)
 
     async def _open_topic(self, selected: SelectedTopic, topic: Topic) -> None:
         """Open every target of a source topic."""

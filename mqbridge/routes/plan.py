@@ -34,6 +34,8 @@ from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
 TopicKey = tuple[str, str]
 """Cluster and topic."""
+MAX_SHOWN_FAILURES = 10
+"""Maximum number of failed topics that an error shows, if all topics of a route fail."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class Plan:
     """Target topics whose unread messages must not be deleted: those with a target without `unread: may_be_deleted`."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Source topics that match a pattern and are left out, with the reasons; see `mqbridge.config.topic_graph`."""
+    failed: dict[str, MqbridgeError] = field(default_factory=dict)
+    """Topics that only a pattern selects and that cannot be read or copied until a person changes something; the others can."""
     problems: list[MqbridgeError] = field(default_factory=list)
     is_provisional: bool = False
     """True if the plan depends on topics that an earlier route creates or grows: it must be made again after that."""
@@ -120,6 +124,11 @@ def raise_problems(plans: Sequence[Plan]) -> None:
         raise ConfigErrors([problem for problem in problems if isinstance(problem, ConfigError)])
     if problems:
         raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if permanent else Failure.RETRY)
+
+
+def is_named(route: RouteConfig, topic: str) -> bool:
+    """Return True if the file names this source topic of the route; False if only a pattern selects it."""
+    return topic in route.source.configured_topics
 
 
 def outbound_spec(delivery: Delivery, topic: str, options: BaseModel | None) -> OutboundSpec:
@@ -169,11 +178,16 @@ class Planner:
         self._written_topics: dict[TopicKey, PlannedTopic] = {}
         """All topics that the routes planned so far write."""
 
-    async def plan(self, route: RouteConfig) -> Plan:
-        """Make the plan of a route. Expected failures are not raised but listed in `problems`."""
+    async def plan(self, route: RouteConfig, only: Collection[str] | None = None) -> Plan:
+        """Make the plan of a route, or of these source topics only. Expected failures are not raised but listed in `problems`.
+
+        If all topics of the route fail one by one, they are `problems` too.
+        """
         plan = Plan(route)
         topics_before = {key: replace(planned) for key, planned in self._written_topics.items()}  # copies: planning changes them
-        await self._plan_route(plan, route)
+        await self._plan_route(plan, route, only)
+        if only is None and plan.failed and not plan.sources and not plan.problems:
+            plan.problems, plan.failed = list(plan.failed.values())[:MAX_SHOWN_FAILURES], {}
         if plan.problems and all(map(is_transient, plan.problems)):
             self._pending_routes.append(route)
             for key, planned in plan.changes.items():  # the route does not start now: later routes must not rely on its topics
@@ -182,7 +196,7 @@ class Planner:
                 )
         return plan
 
-    async def _plan_route(self, plan: Plan, route: RouteConfig) -> None:
+    async def _plan_route(self, plan: Plan, route: RouteConfig, only: Collection[str] | None) -> None:
         """Plan the sources, the targets and the dead-letter topic of a route, and check its group."""
         for name in sorted(route.clusters - self._clusters.keys()):
             # Transient (the default of ClusterError): a later attempt may reach the cluster.
@@ -191,7 +205,7 @@ class Planner:
         if source is None:  # already in `problems`
             return
         try:
-            await self._plan_sources(plan, source)
+            await self._plan_sources(plan, source, only)
             dead_letter = route.delivery.dead_letter
             if dead_letter is not None and dead_letter.cluster in self._clusters:
                 required = PlannedTopic(dead_letter.cluster, dead_letter.topic, 0, planned_partitions=dead_letter.partitions)
@@ -203,27 +217,24 @@ class Planner:
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
-    async def _plan_sources(self, plan: Plan, source: Cluster) -> None:
+    async def _plan_sources(self, plan: Plan, source: Cluster, only: Collection[str] | None) -> None:
         """Select the source topics, and plan the targets of each."""
         missing: list[str] = []
         planned_topics = [topic for cluster, topic in self._written_topics if cluster == source.name]
         graph = TopicGraph([plan.route], {}) if self._graph is None else self._graph
         selection = await select_source_topics(source, plan.route, graph, planned_topics, self._pending_routes)
         plan.excluded = selection.excluded
-        plan.problems += [ConfigError(refusal.problem, hint=refusal.hint) for refusal in selection.refused.values()]
+        for topic, refusal in selection.refused.items():
+            self._fail(plan, topic, ConfigError(refusal.problem, hint=refusal.hint))
         for selected in selection.topics:
-            topic = await self._describe_source(plan, source, selected.topic)
-            if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
-                plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
+            if only is not None and selected.topic not in only:
                 continue
-            if topic is None:
-                missing.append(selected.topic)
-                continue
-            planned = PlannedSource(selected, topic)
-            plan.sources.append(planned)
-            for target in plan.route.targets:
-                if target.cluster in self._clusters:
-                    planned.targets.append(await self._plan_target(plan, target, planned))
+            try:
+                await self._plan_source(plan, source, selected, missing)
+            except MqbridgeError as error:
+                if is_transient(error):
+                    raise
+                self._fail(plan, selected.topic, error)
         if missing:
             is_single = len(missing) == 1
             plan.problems.append(
@@ -233,6 +244,55 @@ class Planner:
                     Failure.FATAL,
                 )
             )
+
+    async def _plan_source(self, plan: Plan, source: Cluster, selected: SelectedTopic, missing: list[str]) -> None:
+        """Plan the targets of a source topic; a topic that the file names is added to `missing` if it does not exist.
+
+        Raises ClusterError or ConfigError.
+        """
+        topic = await self._describe_source(plan, source, selected.topic)
+        if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
+            plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
+            return
+        if topic is None:
+            if is_named(plan.route, selected.topic):
+                missing.append(selected.topic)
+                return
+            text = f"route {plan.route.name!r}: the topic {selected.topic!r} of cluster {source.name!r} is listed, but not found"
+            raise ClusterError(text, Failure.FATAL)
+        part = Plan(plan.route, is_provisional=plan.is_provisional)
+        planned = PlannedSource(selected, topic)
+        before: dict[TopicKey, PlannedTopic | None] = {}
+        try:
+            for target in plan.route.targets:
+                if target.cluster in self._clusters:
+                    key = target.cluster, render_target_topic(target.topic, selected)
+                    before.setdefault(key, replace(self._written_topics[key]) if key in self._written_topics else None)
+                    planned.targets.append(await self._plan_target(part, target, planned))
+            permanent = next((problem for problem in part.problems if not is_transient(problem)), None)
+            if permanent is not None and not is_named(plan.route, selected.topic):
+                raise permanent
+        except MqbridgeError:
+            for key, written in before.items():  # nothing is written there because of this topic
+                if written is None:
+                    self._written_topics.pop(key, None)
+                else:
+                    planned_now = self._written_topics[key]  # may also be in `changes`
+                    planned_now.planned_partitions = written.planned_partitions
+                    planned_now.reason_for_more = written.reason_for_more
+            raise
+        plan.sources.append(planned)
+        plan.changes |= part.changes
+        plan.groups |= part.groups
+        plan.kept |= part.kept
+        plan.problems += part.problems
+
+    def _fail(self, plan: Plan, topic: str, error: MqbridgeError) -> None:
+        """Record a permanent failure of one source topic. It is a problem of the route if the file names the topic."""
+        if is_named(plan.route, topic):
+            plan.problems.append(error)
+        else:
+            plan.failed[topic] = error
 
     async def _describe_source(self, plan: Plan, source: Cluster, name: str) -> Topic | None:
         """Return a source topic, as planned if an earlier route will create it; None if it does not exist.
@@ -249,13 +309,38 @@ class Planner:
         return Topic(name, tuple(map(str, range(planned.planned_partitions))))  # the numbers stand for the future names
 
     async def _check_group(self, plan: Plan, source: Cluster) -> None:
-        """Check that the group can be joined, if the plan has no problems so far and waits for no other route."""
-        config = plan.route.source
-        topics = tuple(planned.selected.topic for planned in plan.sources)
-        if topics and not plan.is_provisional and not plan.problems:
-            await source.check_inbound(
-                InboundSpec(topics, config.group, start=config.start, msg_types=config.msg_types, options=config.options)
-            )
+        """Check that the group can be joined, if the plan has no problems so far and waits for no other route.
+
+        If it cannot, topics that only a pattern selects are checked one by one.
+        """
+        topics = [planned.selected.topic for planned in plan.sources]
+        if not topics or plan.is_provisional or plan.problems:
+            return
+        try:
+            await self._check_inbound(plan.route, source, topics)
+        except MqbridgeError as error:
+            if is_transient(error) or all(is_named(plan.route, topic) for topic in topics):
+                raise
+            for topic in topics:
+                try:
+                    await self._check_inbound(plan.route, source, [topic])
+                except MqbridgeError as failure:
+                    if is_transient(failure) or is_named(plan.route, topic):
+                        raise
+                    plan.failed[topic] = failure
+            if len(topics) > 1 and not plan.failed.keys() & set(topics):  # it is not about single topics
+                raise
+            plan.sources = [planned for planned in plan.sources if planned.selected.topic not in plan.failed]
+            written = {(target.cluster, target.topic) for planned in plan.sources for target in planned.targets}
+            if (letters := plan.route.delivery.dead_letter) is not None:
+                written.add((letters.cluster, letters.topic))
+            plan.changes = {key: change for key, change in plan.changes.items() if key in written}
+
+    async def _check_inbound(self, route: RouteConfig, source: Cluster, topics: Sequence[str]) -> None:
+        config = route.source
+        await source.check_inbound(
+            InboundSpec(tuple(topics), config.group, start=config.start, msg_types=config.msg_types, options=config.options)
+        )
 
     # --- targets ------------------------------------------------------------------------------------------------------
 

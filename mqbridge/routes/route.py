@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 
 from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
 from mqbridge.config.options.route import Route as RouteConfig
@@ -59,11 +60,11 @@ async def already_connected() -> float:
 class Route:
     """One route of the configuration, from `prepare` and `run` to its end; `state` says what it is doing.
 
-    Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `graph` returns the
-    graph of the topics that the routes of the running configuration read and write. `counters` continue the totals of a route
-    that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time until which a failure
-    may be due to servers that still start (0.0 if no cluster was connected late). `pending_routes` returns the routes that may
-    still create a missing source topic.
+    Without `checkpoints`, positions are not recorded, and gaps are not found. `drain_s`: see `drain_within`. `counters` continue
+    the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time
+    until which a failure may be due to servers that still start (0.0 if no cluster was connected late). `pending_routes` returns
+    the routes that may still create a missing source topic. `graph` returns the graph of the topics that the routes of the
+    running configuration read and write; None: this route is the only one.
     """
 
     def __init__(
@@ -72,17 +73,17 @@ class Route:
         clusters: Mapping[str, Cluster],
         checkpoints: Checkpoints | None,
         drain_s: float,
-        graph: Callable[[], TopicGraph],
         counters: Counters | None = None,
         wait_connected: Callable[[], Awaitable[float]] = already_connected,
         pending_routes: Callable[[], Collection[RouteConfig]] = tuple,
+        graph: Callable[[], TopicGraph] | None = None,
     ) -> None:
         self.name, self.config = config.name, config
         self.source = clusters[config.source.cluster]
         """The cluster of the source topics."""
         self._clusters = {name: clusters[name] for name in config.clusters}
         self._wait_connected, self._pending_routes = wait_connected, pending_routes
-        self.graph = graph
+        self.graph = graph if graph is not None else partial(TopicGraph, (config,), {})
         """Returns the graph of the running configuration's topics."""
         self._checkpoints, self._drain_s = checkpoints, drain_s
         self.state = RouteState(config, Counters() if counters is None else counters, self._make_endpoints())
@@ -99,6 +100,8 @@ class Route:
         """The deadline given to `stop`, or its default; None until then."""
         self._rejoin_backoff = Backoff(initial_s=MIN_REJOIN_PAUSE_S, max_s=MAX_REJOIN_PAUSE_S)
         self._looped_logged_at = float("-inf")
+        self._logged_failed_topics: Mapping[str, str] = {}
+        """The failed topics, with the reasons, that were logged last."""
 
     @property
     def is_pending(self) -> bool:
@@ -115,6 +118,7 @@ class Route:
         and retries transient failures.
         """
         await self.state.endpoints.open(plan, self._drain_deadline)
+        self._log_failed_topics(self.state.endpoints)
         self._initial_partitions = self.state.endpoints.source_partition_names
 
     async def run(self) -> None:
@@ -258,11 +262,14 @@ class Route:
                     await membership.refresh_requested.wait()
             membership.refresh_requested.clear()
             try:
-                if await self.state.endpoints.refresh():
+                must_reopen = await self.state.endpoints.refresh()
+                self._log_failed_topics(self.state.endpoints)
+                if must_reopen:
                     log.info("route %s: its topics or their partitions changed, so the route is opened again", self.name)
                     new_endpoints = self._make_endpoints()
                     await new_endpoints.open(close_deadline=self._drain_deadline)
                     self._next_endpoints = new_endpoints
+                    self._log_failed_topics(new_endpoints)
             except MqbridgeError as error:
                 log.log(
                     self._log_level(error),
@@ -291,6 +298,17 @@ class Route:
                 has_failed = True
             if new := {label: reason for label, reason in self.state.endpoints.unprotected.items() if label not in known}:
                 raise unprotected_error(self.name, new)
+
+    def _log_failed_topics(self, endpoints: RouteEndpoints) -> None:
+        """Log each topic that cannot be read or copied once, and that it can be again."""
+        failed = {topic: str(error) for topic, error in endpoints.failed_topics.items()}
+        before, self._logged_failed_topics = self._logged_failed_topics, failed
+        for topic, reason in failed.items():
+            if before.get(topic) != reason:
+                text = "route %s: topic %s/%s is not read, the route continues with the other known topics: %s"
+                log.warning(text, self.name, self.source.name, topic, reason)
+        for topic in before.keys() - failed.keys():
+            log.info("route %s: topic %s/%s does not fail any more", self.name, self.source.name, topic)
 
     def _log_level(self, error: Exception) -> int:
         """Return DEBUG for a connection error or timeout during an outage, which the cluster has logged; otherwise WARNING."""

@@ -110,6 +110,11 @@ class RouteState:
         return self.endpoints.unprotected
 
     @property
+    def failed_topics(self) -> Mapping[str, str]:
+        """Why source topics that a pattern selects are not read, by `CLUSTER/TOPIC`; a person must change something."""
+        return {f"{self._source_cluster}/{topic}": str(error) for topic, error in self.endpoints.failed_topics.items()}
+
+    @property
     def progress(self) -> Mapping[str, list[TargetProgress]]:
         """Progress of the targets by label; targets of several source topics may have the same label."""
         progress_by_label: dict[str, list[TargetProgress]] = {}

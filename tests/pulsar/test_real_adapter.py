@@ -134,6 +134,17 @@ async def test_topics_grow_and_never_shrink(endpoints):
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("suffix", ["-partition-key", "-partition-1", "-partition-key-partition-1"])
+async def test_the_check_finds_a_name_that_brokers_refuse_for_partitioned_topics(endpoints, suffix):
+    cluster, topic = endpoints.cluster(), name() + suffix
+    with pytest.raises(ClusterError, match="brokers create no partitioned topic whose name contains -partition-"):
+        await cluster.check_create(topic, 2)
+    with pytest.raises(ClusterError):  # the check is right
+        await cluster.create(topic, 2)
+    assert await cluster.describe(topic) is None
+
+
+@pytest.mark.cluster
 async def test_an_unpartitioned_topic_has_the_partition_minus_one(pulsar, endpoints):
     cluster = endpoints.cluster()
     topic = pulsar.take_topic().rpartition("/")[2]

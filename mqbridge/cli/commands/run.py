@@ -155,7 +155,7 @@ def report(result: "RunResult") -> None:
 
 
 def _stopped_suffix(route: "RouteResult") -> str:
-    """Return the end of the line for a route that stopped, or has stopped partitions; the log already has the reason."""
+    """Return the end of the line for a route that stopped, or has stopped partitions or topics; the log has the reason."""
     if route.error is not None:
         return "; stopped, see the error above"
-    return f"; {len(route.stopped)} partitions stopped, see the errors above" if route.stopped else ""
+    return f"; {len(route.stopped)} partitions or topics stopped, see the errors above" if route.stopped else ""

@@ -53,6 +53,12 @@ def states() -> Iterator[Family]:
             lambda state: len(state.stopped),
         ),
         (
+            "failed_topics",
+            "Topics that match a pattern of the route and that cannot be read or copied, for example because of their name",
+            "Above 0 needs a person: the log and `/routes` have the reasons.",
+            lambda state: len(state.failed_topics),
+        ),
+        (
             "unprotected_targets",
             "Targets, without those with `unread: may_be_deleted`, whose cluster deletes messages that nobody has read",
             "Above 0: nothing is written there until the topic has a subscription or retention.",

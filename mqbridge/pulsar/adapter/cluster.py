@@ -30,7 +30,7 @@ from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
-from mqbridge.pulsar.wire.names import TopicName
+from mqbridge.pulsar.wire.names import PARTITION_INFIX, TopicName, parse_topic
 from mqbridge.pulsar.wire.topic_lists import parse_names
 
 log = logging.getLogger(__name__)
@@ -169,6 +169,12 @@ class Pulsar:
         existing = await self._existing_partitions(full, partitions)
         if existing is not None and max(existing, 1) >= partitions:
             return
+        if existing is None and PARTITION_INFIX in full.local and (self._admin is not None or partitions > 1):
+            raise ClusterError(
+                f"topic {full} cannot be created: brokers create no partitioned topic whose name contains {PARTITION_INFIX}. "
+                "Choose another name",
+                Failure.FATAL,
+            )
         if self._admin is not None:
             await self._admin.policies(f"{full.tenant}/{full.namespace}")  # fails without the namespace or without permission
         elif existing is not None or partitions > 1:

@@ -10,6 +10,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
+from mqbridge.errors import ConfigError
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.auth import AuthOptions
 from mqbridge.pulsar.client.admin.admin_addresses import SCHEMES, parse_admin_url
@@ -111,6 +112,13 @@ class PulsarCluster(ClusterModel):
     def server_identities(self) -> frozenset[str]:
         """The address of each configured broker or proxy."""
         return server_identities("pulsar", parse_service_url(self.service_url, tls=self.is_tls))
+
+    def check_topic_name(self, topic: str) -> None:
+        """Raise ConfigError if the text is no topic name."""
+        try:
+            parse_topic(topic, self.namespace)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def full_topic_name(self, topic: str) -> str:
         """Return `domain://tenant/namespace/topic`, without the suffix of a partition."""

@@ -13,6 +13,8 @@ DEFAULT_NAMESPACE = "public/default"
 
 _ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 """Name of a tenant, cluster or namespace."""
+PARTITION_INFIX = "-partition-"
+"""Separates the name of a topic from the index of its partition."""
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})\Z", re.DOTALL)
 """The name of a partition. With more digits it is another topic: no broker has so many partitions."""
 

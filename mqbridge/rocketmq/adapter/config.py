@@ -11,6 +11,7 @@ from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import join_addresses, server_identities, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import IS_SHOWN, Secret
+from mqbridge.rocketmq.client.admin.name_rules import check_topic
 from mqbridge.rocketmq.client.connection.credentials import Credentials
 from mqbridge.rocketmq.client.connection.name_server_address import DEFAULT_PORT
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
@@ -92,6 +93,10 @@ class RocketMQCluster(ClusterModel):
     def server_identities(self) -> frozenset[str]:
         """The address of each name server."""
         return server_identities(SCHEME, self._addresses)
+
+    def check_topic_name(self, topic: str) -> None:
+        """Raise ClusterError if clients may create no topic of this name."""
+        check_topic(topic)
 
     @property
     def _addresses(self) -> list[tuple[str, int]]:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 RETRY_INTERVAL_S = 10.0
 """Pause after a failure before the same targets are planned again. Partitions that appear meanwhile end the pause."""
 
+FAILED_TEXT = "route %s: topic %s is not read, the route continues with the other known topics: %s"
+"""Log text about a topic that matches a pattern and cannot be copied."""
+
 PartitionKey = tuple[str, str]
 """A source topic, and the name of one of its partitions."""
 
@@ -45,11 +48,15 @@ async def prepare_targets(routes: list[Route], clusters: Mapping[str, Cluster], 
             log.info("route %s: %s", plan.route.name, note)
         for warning in await _create_targets(plan.route, clusters, graph, plan):
             log.warning("route %s, warning about its topics: %s", plan.route.name, warning)
+        for topic, error in plan.failed.items():
+            log.warning(FAILED_TEXT, plan.route.name, topic, error)
     return plans
 
 
 async def _create_targets(route: Route, clusters: Mapping[str, Cluster], graph: TopicGraph, plan: Plan) -> list[str]:
     """Create missing targets, open each target once to prove that it accepts messages, and return warnings about topics.
+
+    Topics for which this fails are moved from the sources of the plan to its failed topics, if only a pattern selects them.
 
     Raises ClusterError if the cluster of a target deletes messages that nobody has read, and the target does not allow it.
     The source topics are checked like topics without a consumer group: a mirror does not join the route's group, so the group
@@ -60,6 +67,8 @@ async def _create_targets(route: Route, clusters: Mapping[str, Cluster], graph: 
         await endpoints.open(plan)
     finally:
         await endpoints.close()
+    plan.failed = endpoints.failed_topics
+    plan.sources = [source for source in plan.sources if source.selected.topic not in plan.failed]
     sources = [TopicUse(route.source.cluster, source.selected.topic) for source in plan.sources]
     if endpoints.unprotected:
         raise unprotected_error(route.name, endpoints.unprotected)
@@ -77,6 +86,8 @@ class NewTargetCreator:
         self._route = route
         self._refs = {name: refs[name] for name in route.clusters}
         self._graph = TopicGraph([route], {}) if graph is None else graph
+        self._failed: dict[str, str] = {}
+        """The topics that failed in the last plan, with the reasons, which are logged once."""
         self._ready: set[PartitionKey] = set()
         """The source partitions whose targets were created."""
         self._last_attempt: tuple[float, AbstractSet[PartitionKey]] = (float("-inf"), frozenset())
@@ -112,6 +123,10 @@ class NewTargetCreator:
                 error,
             )
             return
+        for topic, failure in plan.failed.items():
+            if self._failed.get(topic) != str(failure):
+                log.warning(FAILED_TEXT, self._route.name, topic, failure)
+        self._failed = {topic: str(failure) for topic, failure in plan.failed.items()}
         planned = {(source.selected.topic, name) for source in plan.sources for name in source.topic.partitions}
         self._ready |= planned.intersection(new)
 

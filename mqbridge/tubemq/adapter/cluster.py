@@ -10,7 +10,6 @@ from this offset on, 0 for the message at the offset itself.
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -33,6 +32,7 @@ from mqbridge.tubemq.adapter.offset_store import OffsetStore
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
 from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
+from mqbridge.tubemq.adapter.topic_names import check_topic_name
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.master import MAX_TOPICS, Masters
 from mqbridge.tubemq.client.consumer.held_partitions import StartOffset
@@ -44,11 +44,8 @@ from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
-MAX_TOPIC_CHARS = 64
 MAX_GROUP_CHARS = 1024
-"""Limits of the Masters for the names of topics and groups."""
-_TOPIC = re.compile(r"[a-zA-Z]\w+", re.ASCII)
-"""Matches the topic names that Masters accept, apart from their length."""
+"""Limit of the Masters for the names of groups."""
 
 
 class TubeMQ:
@@ -314,11 +311,7 @@ def index_entries_between(begin: Position, end: Position) -> list[UnitRange]:
 
 
 def _check_topic(topic: str, partitions: int) -> None:
-    if not _TOPIC.fullmatch(topic) or len(topic) > MAX_TOPIC_CHARS:
-        raise ConfigError(
-            f"{topic[:80]!r} cannot be a topic of TubeMQ",
-            hint=f"Use a letter, then letters, digits and _, {MAX_TOPIC_CHARS} characters at most",
-        )
+    check_topic_name(topic)
     if partitions < 1:
         raise ConfigError(f"topic {topic!r} cannot have {partitions} partitions", hint="Give it one at least")
 

@@ -12,6 +12,7 @@ from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import Secret
+from mqbridge.tubemq.adapter.topic_names import check_topic_name
 from mqbridge.tubemq.client.connection.credentials import Credentials
 from mqbridge.tubemq.wire.string_formats import DEFAULT_MASTER_PORT, DEFAULT_MASTER_TLS_PORT
 
@@ -98,6 +99,10 @@ class TubeMQCluster(ClusterModel):
     def server_identities(self) -> frozenset[str]:
         """The address of each Master."""
         return server_identities("tubemq", self.addresses)
+
+    def check_topic_name(self, topic: str) -> None:
+        """Raise ConfigError if Masters accept no topic of this name."""
+        check_topic_name(topic)
 
     @property
     def credentials(self) -> Credentials:
