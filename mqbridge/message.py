@@ -81,8 +81,9 @@ class Message:
     origin         partition and position of the message from which a gateway made this one (`mqbridge.origin`); None if no
                    gateway stamped it
     hops           number of gateways that the message has passed through
-    defect         reason why the message could not be decoded; None if it was decoded. With a defect, the payload contains the
-                   raw bytes, and the message is never delivered to a target
+    defect         reason why the message could not be decoded; None if it was decoded. With a defect, the message is never
+                   delivered to a target, and is raw: its payload contains all that the source stores of it, in the form that the
+                   property `mqbridge.raw` names; other fields are copies of what can be read
     """
 
     __slots__ = (

@@ -1,6 +1,7 @@
 """Dead letters: messages that the target refuses, stored unchanged in a dead-letter topic, with the reason and the source.
 
-A dead letter keeps the payload, the properties and every other field of the message. These properties are added:
+A dead letter keeps the payload, the properties and every other field of the message. That of an unreadable message is raw: see
+`Message.defect`. These properties are added:
 
     mqbridge.dead.reason   the error of the target (or of the decoder)
     mqbridge.dead.route    the route that could not deliver the message
@@ -10,7 +11,6 @@ A dead letter keeps the payload, the properties and every other field of the mes
 The source message is acknowledged only after the dead-letter topic has stored the dead letter.
 """
 
-import itertools
 from collections.abc import Sequence
 
 from mqbridge.adapter.outbound import Outbound
@@ -28,11 +28,13 @@ class DeadLetters:
         self.outbound = outbound
         self.label = label
         self._route = route
-        self._round_robin = itertools.count()
 
-    def next_partition(self) -> int:
-        """Return the partition for the next dead letters, by round robin."""
-        return next(self._round_robin) % self.outbound.partitions
+    def partition_of(self, source: Partition) -> int:
+        """Return the partition for the dead letters of a source partition: always the same, so that they keep their order.
+
+        Chunks of a message that are put back in another order could not be joined.
+        """
+        return source.index % self.outbound.partitions
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """Make dead letters of the messages that `target` refused: those at the indexes of `failures` in `messages`.

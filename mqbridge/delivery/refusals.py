@@ -68,7 +68,7 @@ class Refusals:
         try:
             dead_share = letters.make(leg.target.label, leg.share.originals, receipt.failures, leg.batch.partition)
             on_ended = partial(self._on_dead_letters_sent, letters, leg, receipt)
-            self._sends.send(letters.outbound, letters.next_partition(), dead_share, on_ended)
+            self._sends.send(letters.outbound, letters.partition_of(leg.batch.partition), dead_share, on_ended)
             self._charge(leg.ticket, dead_share.held_bytes)
         except Exception as error:  # noqa: BLE001 - any error ends the lane and is raised by its `run`
             self._fail_leg(leg, error, receipt.failures)

@@ -12,7 +12,7 @@ from mqbridge.pulsar.mapping.properties import write_fields
 from mqbridge.pulsar.mapping.request import Limits, encode
 from mqbridge.pulsar.mapping.stored import decode_entries
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
-from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.tubemq.mapping import stored as tubemq
 from tests.strategies import attribute_strings, comparable_fields, messages
@@ -21,6 +21,7 @@ from tests.tubemq.test_mapping import native, read
 
 pytestmark = pytest.mark.usefixtures("transcoder")
 
+FORM = ("mqbridge.raw", "pulsar.entry.v1")
 ORIGIN = "c|t|1:0|"
 ITEMS = [
     b"$msgType$=t",
@@ -119,7 +120,7 @@ def test_damage_is_a_defect_for_every_decoder(single: bytes, payload: bytes) -> 
         split_batch(entry.payload, 1)
     except RemoteProtocolError:
         assert message.defect
-        assert message.payload == entry.payload
+        assert raw_payload(message) == entry.payload
 
 
 def test_text_that_is_not_utf8_is_a_defect_of_one_message() -> None:
@@ -128,7 +129,8 @@ def test_text_that_is_not_utf8_is_a_defect_of_one_message() -> None:
     good = SingleMessageMetadata(payload_size=1).SerializeToString()
     entry.payload = b"".join(len(single).to_bytes(4, "big") + single + b"x" for single in (bad, good))
     first, second = decode(entry)
-    assert (first.defect, first.payload) == ("its key or its properties are not UTF-8", b"x")
+    assert (first.defect, first.properties) == ("its key or its properties are not UTF-8", (FORM,))
+    assert raw_payload(first) == len(bad).to_bytes(4, "big") + bad + b"x", "a batch of this message alone"
     assert second.defect is None
 
 
@@ -218,7 +220,15 @@ def test_a_broken_batch_is_one_defective_message() -> None:
     entry.payload = entry.payload[:-1]
     [message] = decode(entry)
     assert message.defect
-    assert message.payload == entry.payload
+    assert raw_payload(message) == entry.payload
+
+
+def raw_payload(message: Message) -> bytes:
+    """Return the payload of the entry that a raw message contains."""
+    entry = decode_entry(message.payload or b"")
+    assert entry.defect is None
+    assert message.properties[-1] == FORM
+    return entry.payload
 
 
 def test_a_key_with_invalid_base64_stays_text() -> None:

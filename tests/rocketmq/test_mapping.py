@@ -13,7 +13,7 @@ from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
-from mqbridge.rocketmq.wire.record import Record
+from mqbridge.rocketmq.wire.record import Record, encode_record
 from tests.rocketmq.records import decode
 from tests.strategies import any_messages, comparable_fields, property_string
 
@@ -82,12 +82,24 @@ def test_properties_that_must_not_act_on_a_copy_are_escaped(name: str) -> None:
 
 
 def test_a_damaged_record_becomes_a_message_with_a_defect() -> None:
-    first, second = decode([Record("T", b"x", b"a\x01\xff\x02"), record(("a", "1"))])
-    assert (first.defect, first.payload) == ("its properties are not UTF-8", b"x")
+    damaged = Record("T", b"x", b"a\x01\xff\x02")
+    first, second = decode([damaged, record(("a", "1"))])
+    assert (first.defect, first.properties) == ("its properties are not UTF-8", (("mqbridge.raw", "rocketmq.record.v1"),))
+    assert first.payload == encode_record(damaged), "the whole record, as the broker stores it"
     assert second.defect is None
     requests, failures = encode([second, first, second], None, Limits(), NOW)
     assert [list(outgoing.indexes) for outgoing in requests] == [[0], [2]]
     assert [(failure.index, failure.failure_kind) for failure in failures] == [(1, Failure.REFUSED)]
+
+
+def test_a_damaged_record_with_readable_properties_has_copies_of_them() -> None:
+    damaged = Record("T", b"x", b"KEYS\x01k1 k2\x02TAGS\x01t\x02a\x011\x02mqbridge.origin\x01c|t|0|1\x02", sys_flag=1 | 0x400)
+    [message] = decode([damaged])
+    assert "unknown codec" in str(message.defect)
+    assert message.payload == encode_record(damaged)
+    assert (message.key, message.keys, message.msg_type) == ("k1", ("k1", "k2"), "t")
+    assert message.properties == (("a", "1"), ("mqbridge.raw", "rocketmq.record.v1"))
+    assert message.origin is None, "a looped message that nobody can read must not be dropped as a copy"
 
 
 def test_a_unique_key_added_by_the_broker_is_dropped() -> None:

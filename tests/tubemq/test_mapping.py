@@ -83,6 +83,8 @@ def test_a_wrong_checksum_is_a_defect_of_that_message_only() -> None:
     broken.checkSum ^= 1
     first, second = decode([broken, transferred(b"fine", 0)], 0)
     assert first.defect == "its checksum does not match its content"
+    assert first.payload == broken.SerializeToString(), "the whole stored message"
+    assert first.properties == (("mqbridge.raw", "tubemq.message.v1"),)
     assert second.defect is None
     requests = encode_share([second, first], None)
     assert requests.failures == [(1, "the message at (0, 0) could not be read: its checksum does not match its content")]

@@ -20,8 +20,9 @@ MAX_ENTRIES = 5000
 
 
 def deliverable_mask(entry: Entry) -> int:
-    """Return the mask of the messages to deliver: bit i is message i. A damaged entry is one message."""
-    return full_mask(1) if entry.defect is not None else from_words(entry.ack_set) or full_mask(entry.count)
+    """Return the mask of the messages to deliver: bit i is message i. A damaged entry is one message, or one for each chunk."""
+    count = entry.count
+    return full_mask(1) if count == 1 else from_words(entry.ack_set) or full_mask(count)
 
 
 def deliverable_count(entry: Entry) -> int:

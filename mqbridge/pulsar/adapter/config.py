@@ -222,3 +222,9 @@ class PulsarOutboundOptions(BaseModel):
         description="Name of the producer of every partition, for deduplication by the broker; only one instance at a time may"
         " use it. Without it the broker generates one.",
     )
+    restore_entries: bool = Field(
+        default=False,
+        description="Put dead letters of unreadable messages (with the property `mqbridge.raw: pulsar.entry.v1`) back as the"
+        " entries that they were: encrypted ones with their keys and parameters, chunks as chunks. `false` copies them as they"
+        " are. Set it only for a source of dead letters, because such an entry has the metadata that its producer chose.",
+    )

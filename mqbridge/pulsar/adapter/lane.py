@@ -149,6 +149,11 @@ class PulsarLane:
     def _acknowledge_messages(self, entry: Entry, mask: int) -> bool:
         """Acknowledge the messages whose bits are 1 in this mask; return True if the whole entry is acknowledged now."""
         delivered_mask = deliverable_mask(entry)
+        if entry.defect is not None:  # its messages are chunks: entries of their own, which are acknowledged together
+            entry.acked_chunks |= mask
+            mask = entry.acked_chunks
+            if mask != delivered_mask:
+                return False
         if mask == delivered_mask:
             self._consumer.acknowledge(entry.id)
             return True

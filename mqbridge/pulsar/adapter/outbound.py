@@ -26,7 +26,7 @@ from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, Entry
 from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, unreadable_failure
+from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, encode_restored, unreadable_failure
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -71,6 +71,8 @@ class PulsarOutbound:
         # A refused entry fails all of its messages. So no entry of several messages may exceed the size that brokers accept.
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, EntryProducer] = {}
+        self._encode_messages = encode_restored if options.restore_entries else encode
+        self._copies_entries = native.compiled is None and not options.restore_entries
         self._hash = _JAVA_HASHES.__getitem__ if options.key_hash == "java" else murmur3_32
         self._origin_of = spec.origin_of
         self._loop = asyncio.get_running_loop()
@@ -109,9 +111,9 @@ class PulsarOutbound:
     def _encode(self, share: Share) -> EncodeResult:
         """Encode a share as entries. An unchanged batch of Pulsar entries is copied undecoded, see `formats`."""
         batch, origin = share.batch, self._origin_of(share.batch.partition)
-        if native.compiled is None and batch.format == FORMAT and share.indexes is None and not share.is_edited:
+        if self._copies_entries and batch.format == FORMAT and share.indexes is None and not share.is_edited:
             return encode_entries(batch.data, origin, self._limits)
-        return encode(share.messages, origin, self._limits)
+        return self._encode_messages(share.messages, origin, self._limits)
 
     def _encode_with_sequence_ids(
         self, sequence: SenderSequence, partition: int, share: Share
@@ -129,7 +131,7 @@ class PulsarOutbound:
             sequence.check_first(partition, source, first_index_and_position[1])
         stored_count = sequence.count_stored(partition, positions)
         unstored = messages[stored_count:] if stored_count else messages
-        entries, failures = encode(unstored, self._origin_of(source), self._limits, stored_count)
+        entries, failures = self._encode_messages(unstored, self._origin_of(source), self._limits, stored_count)
         return (
             entries,
             _unreadable_failures(messages, stored_count) + failures,
@@ -262,5 +264,5 @@ def _failed_future(share: Share, error: ClusterError) -> "asyncio.Future[Receipt
 def _positions(entry: EncodedEntry, receipt: SendResult) -> list[Position]:
     """Return the positions of an entry's messages; empty ones for a duplicate, whose position the broker does not report."""
     if receipt.duplicate:
-        return [()] * entry.count
-    return [(receipt.ledger, receipt.entry, index) for index in range(entry.count)]
+        return [()] * len(entry.indexes)
+    return [(receipt.ledger, receipt.entry, index) for index in range(len(entry.indexes))]

@@ -32,8 +32,8 @@ class Consumer:
     """Consumer of topics, opened by `PulsarClient.consumer`.
 
     Exclusive and failover subscriptions deliver each partition in order. If one of their messages must be redelivered, all
-    unacknowledged messages of its partition are redelivered, in order. A message with a `defect` could not be decoded: its
-    payload holds the raw bytes.
+    unacknowledged messages of its partition are redelivered, in order. A message with a `defect` could not be decoded: it
+    is raw, see `mqbridge.message.Message`.
     """
 
     def __init__(self, topic_consumer: TopicConsumer, names: TopicNames, request_timeout_s: float) -> None:

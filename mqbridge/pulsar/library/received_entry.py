@@ -13,7 +13,7 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 class ReceivedEntry:
     """The acknowledgement handle shared by all messages of one entry."""
 
-    __slots__ = ("begin", "consumer", "count", "generation", "id", "schema_version", "undelivered_mask")
+    __slots__ = ("_chunks", "begin", "consumer", "count", "generation", "id", "schema_version", "undelivered_mask")
 
     def __init__(self, consumer: EntryConsumer, entry: Entry, messages: Iterable[Message]) -> None:
         self.consumer = consumer
@@ -22,6 +22,9 @@ class ReceivedEntry:
         """Id of the first chunk of a chunked message; otherwise the entry's own id."""
         self.count = entry.count
         """Number of messages in the entry, delivered or not."""
+        self._chunks = entry if entry.defect is not None and entry.count > 1 else None
+        """The entry if its messages are the chunks of an unreadable one. Chunks are entries of their own in the topic, so they
+        are acknowledged together, not as messages of a batch."""
         self.generation = consumer.generation
         """The consumer's generation at delivery. A new generation begins, and earlier handles become outdated, after a seek, a
         reset of the subscription or a migration of the topic; on ordered subscriptions also after a negative acknowledgement,
@@ -47,16 +50,24 @@ class ReceivedEntry:
         """
         if self.count == 1:
             self.consumer.acknowledge(self.id)
-        else:
+        elif self._chunks is None:
             self.consumer.acknowledge_messages(self.id, self.undelivered_mask | 1 << index, self.count)
+        else:
+            self._chunks.acked_chunks |= self.undelivered_mask | 1 << index
+            if self._chunks.acked_chunks == full_mask(self.count):
+                self.consumer.acknowledge(self.id)
 
     def acknowledge_all(self) -> None:
         """Acknowledge the whole entry."""
         self.consumer.acknowledge(self.id)
 
     def acknowledge_up_to(self, index: int) -> None:
-        """Acknowledge everything in the partition up to and including the message at this index."""
-        self.consumer.acknowledge_up_to(self.id, index, self.count)
+        """Acknowledge everything in the partition up to and including the message at this index.
+
+        Of an unreadable chunked message, nothing is acknowledged before its last chunk.
+        """
+        if self._chunks is None or index + 1 == self.count:
+            self.consumer.acknowledge_up_to(self.id, index, self.count)
 
 
 def decode_received(

@@ -5,7 +5,6 @@ so the same code serves both. Every property keeps its name and its order. Field
 the TubeMQ attribute string is kept byte for byte. A property `$msgType$` is the message type, no matter which client wrote it.
 """
 
-import base64
 from collections.abc import Sequence
 from itertools import chain
 
@@ -19,13 +18,13 @@ from mqbridge.mapping.reserved_properties import (
     read_carried,
 )
 from mqbridge.message import MSG_TYPE, RESERVED_PREFIX, Message, Pair, format_position
+from mqbridge.pulsar.mapping.keys import decode_key, encode_key
+from mqbridge.pulsar.mapping.raw_entry import NOT_TEXT, Metadata, raw_batch_message, raw_message
 from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import signed, unsigned
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from mqbridge.pulsar.wire.single_metadata import encode_prefix
-
-Metadata = MessageMetadata | SingleMessageMetadata
 
 CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
 """Fields that Pulsar lacks and that become reserved properties, except origin and hops, which `origin_properties` writes."""
@@ -82,11 +81,6 @@ def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key:
         metadata.ordering_key = ordering_key
 
 
-def encode_key(key: str | bytes | None) -> tuple[str | None, bool]:
-    """Return the key as text, and True if the text is base64."""
-    return (base64.b64encode(key).decode(), True) if isinstance(key, bytes) else (key, False)
-
-
 def type_properties(message: Message) -> list[Pair]:
     """Return the reserved property for a message type that differs from the property `$msgType$`; nothing if they are equal.
 
@@ -103,9 +97,10 @@ def type_properties(message: Message) -> list[Pair]:
 class MessageReader:
     """Makes the messages of one entry, which share its publish time, delivery time and delivery count."""
 
-    __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
+    __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time", "_source")
 
     def __init__(self, entry: Entry) -> None:
+        self._source = entry
         self._ledger, self._entry = entry.id
         self._publish_time, self._deliver_at = entry.metadata.publish_time, delivery_time_of(entry)
         self._delivery_count = entry.redelivery_count
@@ -118,7 +113,9 @@ class MessageReader:
         try:
             text = "".join(chain.from_iterable(pairs)) + (key or "")
         except TypeError:  # the protobuf library returns strings that are not UTF-8 as bytes
-            return Message(payload, position=position, defect="its key or its properties are not UTF-8")
+            if isinstance(metadata, SingleMessageMetadata):
+                return raw_batch_message(self._source, metadata, payload, index, NOT_TEXT)
+            return raw_message(self._source, NOT_TEXT)
         message = Message(
             None if metadata.null_value else payload,
             pairs,
@@ -147,13 +144,3 @@ def _set_carried(message: Message, *, blank: bool) -> None:
 def delivery_time_of(entry: Entry) -> int | None:
     """Return the delivery time of the entry's messages in ms since the epoch; None without a delay."""
     return entry.metadata.deliver_at_time if entry.metadata.HasField("deliver_at_time") else None
-
-
-def decode_key(key: str, is_base64: bool) -> str | bytes:
-    """Return the key of a message from its text; bytes if the text is base64."""
-    if not is_base64:
-        return key
-    try:
-        return base64.b64decode(key, validate=True)
-    except ValueError:  # invalid base64 despite the flag: kept as text
-        return key

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from mqbridge import native
 from mqbridge.adapter.receipt import MessageFailure
-from mqbridge.errors import Failure
+from mqbridge.errors import Failure, MappingError
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.properties import encode_single, write_fields, write_keys
+from mqbridge.pulsar.mapping.raw_entry import is_raw, restore_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
@@ -22,7 +23,8 @@ class Limits:
 class EncodedEntry:
     """An uncompressed entry to send: the producer adds its name, sequence id and publish time.
 
-    `indexes` are the indexes of its messages in the sequence given to `encode`, plus the parameter `start` of `encode`.
+    `indexes` are the indexes of its messages in the sequence given to `encode`, plus the parameter `start` of `encode`. `count`
+    is the number of messages that the broker counts: of a restored batch, which is one raw message, those in the batch.
     """
 
     __slots__ = ("count", "indexes", "metadata", "payload")
@@ -30,7 +32,7 @@ class EncodedEntry:
     def __init__(self, metadata: MessageMetadata, payload: bytes, indexes: range) -> None:
         self.metadata, self.payload = metadata, payload
         self.indexes = indexes
-        self.count = len(indexes)
+        self.count = max(len(indexes), metadata.num_messages_in_batch)
 
 
 EncodeResult = tuple[list[EncodedEntry], list[MessageFailure]]
@@ -117,6 +119,26 @@ def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEn
     metadata = MessageMetadata(deliver_at_time=message.deliver_at)
     write_fields(metadata, message, origin)
     return EncodedEntry(metadata, message.payload or b"", range(index, index + 1))
+
+
+def encode_restored(messages: Sequence[Message], origin: str | None, limits: Limits, start: int = 0) -> EncodeResult:
+    """Do the same as `encode`, but make of each raw message (see `raw_entry`) the entry that it contains, without an origin."""
+    entries: list[EncodedEntry] = []
+    failures: list[MessageFailure] = []
+    begin = 0
+    raw_indexes = [index for index, message in enumerate(messages) if message.defect is None and is_raw(message)]
+    for index in (*raw_indexes, len(messages)):
+        if begin < index:
+            more_entries, more_failures = encode(messages[begin:index], origin, limits, start + begin)
+            entries += more_entries
+            failures += more_failures
+        begin = index + 1
+        if index < len(messages):
+            try:
+                entries.append(EncodedEntry(*restore_entry(messages[index]), range(start + index, start + index + 1)))
+            except MappingError as error:
+                failures.append(MessageFailure(start + index, Failure.REFUSED, str(error)))
+    return entries, failures
 
 
 def unreadable_failure(index: int, defect: str) -> MessageFailure:

@@ -7,6 +7,7 @@ from mqbridge import native
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.properties import MessageReader, delivery_time_of
+from mqbridge.pulsar.mapping.raw_entry import unreadable_messages
 from mqbridge.pulsar.wire.batch import iterate_batch
 from mqbridge.pulsar.wire.entry import Entry
 
@@ -14,19 +15,17 @@ from mqbridge.pulsar.wire.entry import Entry
 def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
     """Return the messages of these entries that are not acknowledged yet, whether or not compaction has removed them.
 
-    A damaged entry becomes one message with its `defect`.
+    A damaged entry becomes raw messages with its `defect` (see `raw_entry`), which only the plain code makes.
     """
     for entry in entries:
         entry.unpack()  # decompresses the payload; a failure sets `defect`
-    if native.compiled is not None:
+    if native.compiled is not None and all(entry.defect is None for entry in entries):
         compiled_entry = native.compiled.PulsarEntry
         items = [entry if isinstance(entry, compiled_entry) else _fields_for_compiled(entry) for entry in entries]
         decoded = native.compiled.pulsar_decode(items)
-        if decoded is not None:  # None: some entry is unusual, for example has a number beyond 64 bits
-            messages: Sequence[Message]
-            messages, defects = decoded  # defects: (index of a damaged entry, reason)
-            for index, defect in defects:
-                entries[index].defect = defect
+        # None: some entry is unusual, for example has a number beyond 64 bits. Its second item names the damaged entries.
+        if decoded is not None and not decoded[1] and not decoded[0].damaged():
+            messages: Sequence[Message] = decoded[0]
             return messages
     return [message for entry in entries for message in decode_plain(entry, include_compacted_out=True)]
 
@@ -52,7 +51,7 @@ def decode_plain(entry: Entry, *, include_compacted_out: bool = False) -> list[M
         except RemoteProtocolError as error:
             entry.defect = str(error)
     if entry.defect is not None:
-        return [Message(entry.payload, position=(entry.ledger, entry.entry, 0), defect=entry.defect)]
+        return unreadable_messages(entry)
     return [MessageReader(entry).read(entry.metadata, entry.payload, 0)]
 
 

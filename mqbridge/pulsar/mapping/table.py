@@ -9,8 +9,8 @@ when a message is written, and a note for the published page. With `own=True` on
 from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
 from mqbridge.message import MSG_TYPE
 
-_CHUNKS = "a chunked message is one message here, or a defect if it cannot be joined"
-_ENCRYPTED = "an encrypted entry is a defect; written entries are not encrypted"
+_CHUNKS = "a chunked message is one message here; chunks that cannot be joined are raw messages"
+_ENCRYPTED = "an encrypted entry is a raw message, which has it; other written entries are not encrypted"
 _TRANSACTION = "only committed messages are delivered, and copies are sent outside of any transaction"
 _KEY = "text, or bytes if partition_key_b64_encoded is set"
 _NO_KEY = "a missing key means the same"
@@ -72,7 +72,7 @@ OTHER_FIELDS = (
     FieldRule("ledger, entry, index in the batch", "position", RECOMPUTED, "the position in the source; every topic has its own"),
     FieldRule("CommandMessage.redelivery_count", "delivery_count", RECOMPUTED, "read, never written: a copy starts undelivered"),
     FieldRule(f"property {MSG_TYPE}", "msg_type", NATIVE, "the message type in Pulsar, from any client; also stays a property"),
-    FieldRule("", "defect", DROPPED, "an unreadable message is never delivered"),
+    FieldRule("", "defect", DROPPED, "an unreadable message is never delivered; its dead letter is raw"),
 )
 RESERVED_PROPERTIES = (
     FieldRule("mqbridge.attributes", "attributes", CARRIED, "byte for byte"),

@@ -1,8 +1,11 @@
 """Joins the chunks of messages that are larger than an entry (see `chunks`).
 
 A joined message becomes an ordinary entry with the id of its last chunk; a message with missing chunks becomes an entry with a
-`defect`. Chunks of several messages may be interleaved. A producer sends chunks without a receipt again, and a deduplicating
-broker checks only the last chunk of a message; so a chunk may arrive twice, and its repetition is dropped.
+`defect`, which has all chunks that were received. Some chunks can never be joined: those of a message above the limits, and
+encrypted ones, because each chunk is encrypted by itself. Each of them becomes an entry of its own, with a `defect`.
+
+Chunks of several messages may be interleaved. A producer sends chunks without a receipt again, and a deduplicating broker checks
+only the last chunk of a message; so a chunk may arrive twice, and its repetition is dropped.
 """
 
 from collections import OrderedDict
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 from mqbridge.pulsar.wire.chunks import CHUNK_FIELDS, chunk_defect
 from mqbridge.pulsar.wire.compression import MAX_UNCOMPRESSED_BYTES
-from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.entry import ENCRYPTED, Entry
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
@@ -51,6 +54,7 @@ class _IncompleteMessage:
         "announced_bytes",
         "chunk_count",
         "chunk_ids",
+        "chunks",
         "defect",
         "first_entry",
         "metadata",
@@ -67,35 +71,38 @@ class _IncompleteMessage:
         self.chunk_count = entry.metadata.num_chunks_from_msg
         self.announced_bytes = entry.metadata.total_chunk_msg_size
         self.parts: list[bytes] = []
+        self.chunks: list[tuple[MessageMetadata, int]] = []
+        """Metadata and payload size of each part."""
         self.received_bytes = self.next_chunk_id = 0
         self.chunk_ids: list[EntryId] = []
         self.waiting_since = 0.0
         self.defect: str | None = None
-        if self.chunk_count > MAX_CHUNKS:
-            self.set_defect(f"the message announces {self.chunk_count} chunks, more than the limit of {MAX_CHUNKS}")
 
     def add(self, entry: Entry) -> None:
         """Add a chunk of this message. A repeated chunk only adds its id. After a missing chunk, the message gets a defect."""
         chunk_id = entry.metadata.chunk_id
         self.chunk_ids.append((entry.ledger, entry.entry))
-        if self.defect is not None or chunk_id < self.next_chunk_id:
+        if chunk_id < self.next_chunk_id:
             return
         if chunk_id != self.next_chunk_id:
             self.set_defect(
                 f"chunk {self.next_chunk_id} of {self.chunk_count} of {self.metadata.uuid} is missing: received chunk {chunk_id}"
             )
-            return
         self.parts.append(entry.payload)
+        self.chunks.append((entry.metadata, len(entry.payload)))
         self.received_bytes += len(entry.payload)
-        self.next_chunk_id += 1
+        self.next_chunk_id = chunk_id + 1
         if self.received_bytes > self.announced_bytes:
             self.set_defect(f"the chunks of {self.metadata.uuid} hold more than the announced {self.announced_bytes} bytes")
 
     def set_defect(self, reason: str) -> None:
-        """Mark the message as unreadable and free its chunks."""
-        self.defect = reason
-        self.parts.clear()
-        self.announced_bytes = 0  # so that the message no longer counts for the limit of bytes
+        """Mark the message as unreadable, unless it is. It keeps its chunks, because the entry that it becomes has them."""
+        self.defect = self.defect or reason
+
+    @property
+    def is_overfull(self) -> bool:
+        """True if the chunks hold more bytes than announced, by which the joiner limits its memory."""
+        return self.received_bytes > self.announced_bytes
 
     def owns_chunk(self, metadata: MessageMetadata) -> bool:
         """Return True if the chunk with this metadata, which has our uuid, belongs to this message.
@@ -107,7 +114,7 @@ class _IncompleteMessage:
     def finish(self, *, lacks_last_chunk: bool = False) -> JoinedMessage:
         """Return the message as one entry, with a defect unless all chunks were received."""
         if self.defect is None and (self.next_chunk_id != self.chunk_count or self.received_bytes != self.announced_bytes):
-            received = f"{self.next_chunk_id} of {self.chunk_count} chunks of {self.metadata.uuid} received"
+            received = f"{len(self.chunks)} of {self.chunk_count} chunks of {self.metadata.uuid} received"
             self.defect = f"only {received} ({self.received_bytes} of {self.announced_bytes} bytes)"
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
@@ -123,6 +130,7 @@ class _IncompleteMessage:
             redelivery_count=self.first_entry.redelivery_count,
             defect=self.defect,
         )
+        entry.chunks = tuple(self.chunks)
         entry.chunks_before = self.first_entry.metadata.chunk_id  # above 0 if reading started inside the message
         return JoinedMessage(entry, tuple(self.chunk_ids), lacks_last_chunk)
 
@@ -147,7 +155,7 @@ class ChunkJoiner:
     @property
     def held_bytes(self) -> int:
         """Bytes of the chunks in incomplete messages."""
-        return sum(message.received_bytes for message in self._incomplete.values() if message.defect is None)
+        return sum(message.received_bytes for message in self._incomplete.values())
 
     def first_chunk_ids(self) -> list[EntryId]:
         """Return the id of the first chunk of every incomplete message."""
@@ -161,11 +169,11 @@ class ChunkJoiner:
         """Add a chunk; return the message that it completes, and all messages that are abandoned.
 
         A message is abandoned to stay within the limits, if another message with its uuid begins, or if its chunks are repeated
-        too often. A chunk with invalid fields, or of a message that was joined before, is a result of its own.
+        too often. A chunk that can never be joined, or of a message that was joined before, is a result of its own.
         """
         metadata = entry.metadata
         uuid, entry_id = metadata.uuid, (entry.ledger, entry.entry)
-        if (defect := chunk_defect(metadata)) is not None:
+        if (defect := self._unjoinable_reason(metadata)) is not None:
             entry.defect = defect
             return [JoinedMessage(entry, (entry_id,))]
         completed = self._completed.get((uuid, metadata.publish_time))
@@ -185,10 +193,27 @@ class ChunkJoiner:
         message.waiting_since = now
         if metadata.chunk_id >= message.chunk_count - 1:
             finished.append(self._complete(uuid))
+        elif message.is_overfull:
+            finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
         elif len(message.chunk_ids) > min(message.chunk_count, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
             message.set_defect(f"received {len(message.chunk_ids)} chunks, but never the last one")
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
         return finished
+
+    def _unjoinable_reason(self, metadata: MessageMetadata) -> str | None:
+        """Return why a chunk with this metadata can never be joined with others; None if it can.
+
+        All chunks of a message announce the same sizes, so either all of them can be joined or none.
+        """
+        if (defect := chunk_defect(metadata)) is not None:
+            return defect
+        if metadata.encryption_keys:
+            return ENCRYPTED
+        if metadata.num_chunks_from_msg > MAX_CHUNKS:
+            return f"the message announces {metadata.num_chunks_from_msg} chunks, more than the limit of {MAX_CHUNKS}"
+        if metadata.total_chunk_msg_size > self._limits.max_bytes:
+            return f"{metadata.total_chunk_msg_size} bytes of {metadata.uuid} exceed the limit of {self._limits.max_bytes}"
+        return None
 
     def _complete(self, uuid: str) -> JoinedMessage:
         """Finish a message after its last chunk, and remember it if it is readable."""
@@ -202,15 +227,7 @@ class ChunkJoiner:
         return joined
 
     def _enforce_limits(self) -> list[JoinedMessage]:
-        """Abandon the oldest messages beyond the limits, and return them; the newest message is never abandoned.
-
-        A message that exceeds the limit alone is not abandoned: it gets a defect; only the ids of its further chunks are kept.
-        """
-        for message in self._incomplete.values():  # before the sum: a message with a defect holds no bytes
-            if message.announced_bytes > self._limits.max_bytes:
-                message.set_defect(
-                    f"{message.announced_bytes} bytes of {message.metadata.uuid} exceed the limit of {self._limits.max_bytes}"
-                )
+        """Abandon the oldest messages beyond the limits, and return them; the newest message is never abandoned."""
         finished = []
         while len(self._incomplete) > self._limits.messages or (
             len(self._incomplete) > 1 and self._total_announced_bytes > self._limits.max_bytes

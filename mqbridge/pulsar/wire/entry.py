@@ -5,10 +5,13 @@ Brokers acknowledge, deduplicate and checksum whole entries. The parts in bracke
     [0x0e02 uint32 size BrokerEntryMetadata] [0x0e01 CRC32C] uint32 metadataSize MessageMetadata payload
 
 The checksum covers everything after itself. Decoding a damaged entry returns an `Entry` with a `defect` and the raw bytes. It
-raises nothing, because an error would close the connection, which also carries other entries.
+raises nothing, because an error would close the connection, which also carries other entries. `stored_entry` returns an entry as
+bytes of this layout again, without the first bracket, so that nothing of an entry that cannot be read is lost.
 """
 
 import struct
+from collections.abc import Sequence
+from itertools import accumulate
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
@@ -27,6 +30,9 @@ MIN_MESSAGE_BYTES = 6
 payload size is required. A batch that announces more messages than fit is damaged. So an acknowledgement mask, with one bit per
 message, is always smaller than the payload."""
 
+ENCRYPTED = "the entry is encrypted, and the gateway has no keys"
+"""The `defect` of an encrypted entry."""
+
 ENTRY_BYTES, PROPERTY_BYTES = 1700, 270
 """Bytes of memory that an entry takes besides its payload, and that each property in its own metadata adds. They were measured as
 growth of the process's resident memory."""
@@ -42,8 +48,12 @@ class Entry:
     """An entry as received by a consumer.
 
     payload        after `unpack`: decompressed, still with batch framing if the metadata has `num_messages_in_batch`; with a
-                   `defect`: as received, or decompressed if only the number of messages is wrong
+                   `defect`: as received, or decompressed if the framing of the batch is wrong
     defect         the reason why the entry cannot be read; None if it can
+    is_parsed      False if the metadata cannot be read: `payload` then has all bytes of the entry, from the checksum on
+    chunks         metadata and payload size of each received chunk, whose payloads are joined in `payload`; empty for an entry
+                   that is not chunked, and after the payload was decompressed
+    acked_chunks   mask of the chunks of an unreadable message that are acknowledged; they are acknowledged at the broker together
     partition      partition index, -1 for an unpartitioned topic
     ack_set        bit set of the messages to deliver, as 64-bit words (see `ids.py`); empty for all messages
     first_chunk    id of a chunked message's first chunk (the entry has the id of the last chunk); None for other entries
@@ -53,12 +63,16 @@ class Entry:
     """
 
     __slots__ = (
+        "_decompressed",
         "_packed",
         "ack_set",
+        "acked_chunks",
+        "chunks",
         "chunks_before",
         "defect",
         "entry",
         "first_chunk",
+        "is_parsed",
         "ledger",
         "metadata",
         "partition",
@@ -77,12 +91,16 @@ class Entry:
         redelivery_count: int = 0,
         ack_set: tuple[int, ...] = (),
         defect: str | None = None,
+        is_parsed: bool = True,
     ) -> None:
         self.metadata, self.payload, self.defect = metadata, payload, defect
+        self.is_parsed = is_parsed
         self.ledger, self.entry, self.partition = ledger, entry, partition
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
         self.first_chunk: tuple[int, int] | None = None
-        self.chunks_before = 0
+        self.chunks_before = self.acked_chunks = 0
+        self.chunks: Sequence[tuple[MessageMetadata, int]] = ()
+        self._decompressed = False
         # True while `unpack` has something to do.
         self._packed = defect is None and bool(
             metadata.compression
@@ -93,11 +111,11 @@ class Entry:
 
     @property
     def count(self) -> int:
-        """Number of messages, delivered or not; 1 for a damaged entry.
+        """Number of messages, delivered or not; for a damaged entry 1, or the number of its chunks.
 
         Until `unpack` this is the producer's unchecked value.
         """
-        return 1 if self.defect is not None else max(1, self.metadata.num_messages_in_batch)
+        return (len(self.chunks) or 1) if self.defect is not None else max(1, self.metadata.num_messages_in_batch)
 
     @property
     def size(self) -> int:
@@ -137,28 +155,49 @@ class Entry:
     def unpack(self) -> None:
         """Decompress the payload and check that it can hold the announced number of messages; a failure sets `defect`.
 
-        An encrypted entry, and a chunk that is not joined, get a `defect` as well. Further calls do nothing.
+        An encrypted entry, and a chunk that is not joined, get a `defect` as well. Further calls do nothing. With a `defect`, the
+        payload stays as received.
         """
-        if not self._packed:
+        if not self._packed or self.defect is not None:
             return
         self._packed = False
         metadata = self.metadata
         if metadata.encryption_keys:
-            self.defect = "the entry is encrypted, and the gateway has no keys"
+            self.defect = ENCRYPTED
             return
         if metadata.num_chunks_from_msg > 1:
             total = metadata.num_chunks_from_msg
             self.defect = f"chunk {metadata.chunk_id} of {total} of {metadata.uuid} is not joined with the other chunks"
             return
+        payload = self.payload
         try:
             if metadata.compression:
-                self.payload = decompress(metadata.compression, self.payload, metadata.uncompressed_size)
+                payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
         except RemoteProtocolError as error:
             self.defect = str(error)
             return
-        size = len(self.payload)
+        size = len(payload)
         if self.is_batch and self.count * MIN_MESSAGE_BYTES > size:
             self.defect = f"invalid batch: {self.count} messages do not fit into {size} bytes"
+            return
+        self._decompressed = payload is not self.payload
+        self.payload, self.chunks = payload, ()
+
+    def payload_metadata(self) -> MessageMetadata:
+        """Return the metadata as they describe the present payload: after decompression, without a codec."""
+        if not self._decompressed:
+            return self.metadata
+        metadata = MessageMetadata()
+        metadata.CopyFrom(self.metadata)
+        metadata.ClearField("compression")
+        return metadata
+
+    def stored_parts(self) -> list[tuple[MessageMetadata, bytes]]:
+        """Return metadata and payload of each stored entry that this one consists of: one, or several chunks."""
+        if not self.chunks:
+            return [(self.payload_metadata(), self.payload)]
+        ends = list(accumulate(size for _, size in self.chunks))
+        return [(metadata, self.payload[end - size : end]) for (metadata, size), end in zip(self.chunks, ends, strict=True)]
 
 
 def decode_entry(data: bytes, at: int = 0) -> Entry:
@@ -166,21 +205,26 @@ def decode_entry(data: bytes, at: int = 0) -> Entry:
     size = len(data)
     if size - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
         at += 6 + _BROKER_PREFIX.unpack_from(data, at)[1]
+    begin = at
     if size - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_CHECKSUM:
         stored = _MAGIC_AND_SUM.unpack_from(data, at)[1]
         at += 6
         computed = crc32c(memoryview(data)[at:])
         if computed != stored:
-            return Entry(MessageMetadata(), data[at:], defect=f"CRC32C mismatch: computed {computed:08x}, stored {stored:08x}")
+            return _unparsed(data[begin:], f"CRC32C mismatch: computed {computed:08x}, stored {stored:08x}")
     if size - at < 4:
-        return Entry(MessageMetadata(), data[at:], defect="the entry ends before its metadata")
+        return _unparsed(data[begin:], "the entry ends before its metadata")
     end = at + 4 + _UINT32.unpack_from(data, at)[0]
     if end > size:
-        return Entry(MessageMetadata(), data[at:], defect=f"metadata of {end - at - 4} bytes exceeds the entry")
+        return _unparsed(data[begin:], f"metadata of {end - at - 4} bytes exceeds the entry")
     try:
         return Entry(MessageMetadata.FromString(data[at + 4 : end]), data[end:])
     except DecodeError:
-        return Entry(MessageMetadata(), data[at:], defect=f"metadata of {end - at - 4} bytes cannot be parsed")
+        return _unparsed(data[begin:], f"metadata of {end - at - 4} bytes cannot be parsed")
+
+
+def _unparsed(data: bytes, defect: str) -> Entry:
+    return Entry(MessageMetadata(), data, defect=defect, is_parsed=False)
 
 
 def has_valid_checksum(data: bytes, at: int = 0) -> bool:
@@ -192,10 +236,18 @@ def has_valid_checksum(data: bytes, at: int = 0) -> bool:
 
 def encode_entry_prefix(metadata: MessageMetadata, payload: bytes) -> bytes:
     """Return the bytes of the entry before its payload: magic, checksum and metadata. The payload is not copied."""
-    data = metadata.SerializeToString()
-    length = _UINT32.pack(len(data))
-    checksum = crc32c(payload, crc32c(length + data))
-    return _SUM_AND_SIZE.pack(MAGIC_CHECKSUM, checksum, len(data)) + data
+    return _prefix(metadata.SerializeToString(), payload)
+
+
+def stored_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """Return the bytes of an entry as a broker stores it, also with metadata that lack required fields."""
+    return _prefix(metadata.SerializePartialToString(), payload) + payload
+
+
+def _prefix(metadata: bytes, payload: bytes) -> bytes:
+    length = _UINT32.pack(len(metadata))
+    checksum = crc32c(payload, crc32c(length + metadata))
+    return _SUM_AND_SIZE.pack(MAGIC_CHECKSUM, checksum, len(metadata)) + metadata
 
 
 class SendEncoder:

@@ -1,16 +1,22 @@
 """Stored RocketMQ record -> `Message`. If the compiled module is installed, it decodes pulls.
 
-A pull is the response to one read request: consecutive records of one queue.
+A pull is the response to one read request: consecutive records of one queue. A record that cannot be read becomes a raw message
+of the form `rocketmq.record.v1`: its payload is the record as the broker stores it (see `wire/record.py`).
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqbridge.message import Message
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.mapping.raw_form import may_be_copied, raw_properties
+from mqbridge.message import Message, Position
 from mqbridge.native import compiled
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER, read_block
 from mqbridge.rocketmq.wire.compression import decompress
 from mqbridge.rocketmq.wire.record import Record
+
+FORM = "rocketmq.record.v1"
+"""The form of RocketMQ's raw messages (see `mqbridge.mapping.raw_form`)."""
 
 
 class DecodablePull(Protocol):
@@ -32,7 +38,8 @@ def decode_pulls(pulls: Sequence[DecodablePull]) -> Sequence[Message]:
     """Decode consecutive pulls. Raises RemoteProtocolError for damaged bytes."""
     if compiled is not None:
         messages: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
-        if messages is not None:  # None: only the plain decoder can decode these pulls
+        # None: only the plain decoder can decode these pulls. Only it makes raw messages.
+        if messages is not None and not messages.damaged():  # type: ignore[attr-defined]
             return messages
     return decode_plain(pulls)
 
@@ -51,7 +58,7 @@ def decode_record(record: Record) -> Message:
     """Decode one record; a damaged record becomes a Message with its `defect`."""
     position = (record.queue_offset,)
     if record.defect is not None:
-        return Message(record.body, publish_time=record.store_timestamp, position=position, defect=record.defect)
+        return _raw_message(record, position)
     # Brokers refuse an empty body. If PLACEHOLDER stands for a missing or empty payload, `fields` contains that payload.
     properties, fields, from_gateway = read_block(record.properties, flag=record.flag, blank=record.body == PLACEHOLDER)
     if not from_gateway:  # a record of a gateway has the event time in a property, or has none
@@ -64,3 +71,24 @@ def decode_record(record: Record) -> Message:
         position=position,
         **fields,
     )
+
+
+def _raw_message(record: Record, position: Position) -> Message:
+    """Return the raw message of a damaged record, with copies of its keys, tag and properties if these can be read."""
+    raw = Message(
+        record.stored_bytes(),
+        raw_properties((), FORM),
+        publish_time=record.store_timestamp,
+        delivery_count=record.reconsume_times,
+        position=position,
+        defect=record.defect,
+    )
+    try:
+        properties, fields, _ = read_block(record.properties, flag=record.flag, blank=False)
+    except RemoteProtocolError:  # not UTF-8
+        return raw
+    raw.properties = raw_properties(properties, FORM)
+    key, keys, msg_type = fields.get("key"), fields.get("keys", ()), fields.get("msg_type")
+    if may_be_copied(key, *keys, msg_type):
+        raw.key, raw.keys, raw.msg_type = key, keys, msg_type
+    return raw

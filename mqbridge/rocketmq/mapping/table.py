@@ -195,7 +195,7 @@ RESERVED_PROPERTIES = (
         CARRIED,
         "marks a message that a gateway wrote, if it has no other reserved property: its born timestamp is no event time",
     ),
-    FieldRule("", "defect", DROPPED, "a message that cannot be decoded is never sent"),
+    FieldRule("", "defect", DROPPED, "a message that cannot be decoded is never sent; its dead letter is raw"),
 )
 """The rules of the properties that only gateways write."""
 

@@ -125,6 +125,7 @@ class Record:
     """
 
     __slots__ = (
+        "_stored",
         "body",
         "born_host",
         "born_timestamp",
@@ -167,6 +168,23 @@ class Record:
         self.born_timestamp, self.born_host = born_timestamp, born_host
         self.store_timestamp, self.store_host = store_timestamp, store_host
         self.reconsume_times, self.prepared_offset, self.defect = reconsume_times, prepared_offset, defect
+        self._stored: bytes
+
+    @property
+    def is_inner_batch(self) -> bool:
+        """True for an inner batch that cannot be split: the messages of all others are records of their own."""
+        return self.sys_flag & _INNER_BATCH_BITS == _INNER_BATCH_BITS
+
+    def set_damaged(self, defect: str, stored: bytes) -> None:
+        """Set the `defect`, and the bytes of the record as the broker stores it."""
+        self.defect, self._stored = defect, stored
+
+    def stored_bytes(self) -> bytes:
+        """Return a record with a `defect` as bytes: as the broker stores it, or for a message of an inner batch, alone."""
+        try:
+            return self._stored
+        except AttributeError:  # only damaged records have it, because setting it would cost every record time
+            return _pack_record(self)
 
     def __repr__(self) -> str:
         location = f"{self.topic}:{self.queue_id}:{self.queue_offset}"
@@ -239,18 +257,19 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
         record.topic = topic
         if stored_crc and checksum(stored_body) & 0x7FFFFFFF != stored_crc:
             computed_crc = checksum(stored_body) & 0x7FFFFFFF
-            record.defect = f"the CRC-32 of its body is {computed_crc:08x} where {stored_crc:08x} was stored"
+            reason = f"the CRC-32 of its body is {computed_crc:08x} where {stored_crc:08x} was stored"
+            record.set_damaged(reason, body[at:record_end])
         elif properties.isascii() or _is_utf8(properties):
             record.defect = None
         else:
-            record.defect = "its properties are not UTF-8"
-        at = record_end
+            record.set_damaged("its properties are not UTF-8", body[at:record_end])
         if sys_flag & _SLOW_PATH and record.defect is None:
-            unpacked = _unpack_body(record)
+            unpacked = _unpack_body(record, body[at:record_end])
             budget = _deduct(budget, unpacked)
             records += unpacked
         else:
             append(record)
+        at = record_end
     return records
 
 
@@ -290,8 +309,11 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _unpack_body(record: Record) -> list[Record]:
-    """Decompress the body of a record; return the record, or the messages of its inner batch. Damage becomes its `defect`."""
+def _unpack_body(record: Record, stored: bytes) -> list[Record]:
+    """Decompress the body of a record; return the record, or the messages of its inner batch. Damage becomes its `defect`.
+
+    `stored` is the record as the broker stores it.
+    """
     sys_flag = record.sys_flag
     try:
         if sys_flag & SysFlag.COMPRESSED:
@@ -300,7 +322,7 @@ def _unpack_body(record: Record) -> list[Record]:
         if sys_flag & _INNER_BATCH_BITS == _INNER_BATCH_BITS:
             return _split_inner_batch(record)
     except RemoteProtocolError as error:
-        record.defect = str(error)
+        record.set_damaged(str(error), stored)
     return [record]
 
 
@@ -342,9 +364,7 @@ def encode_record(record: Record) -> bytes:
     The body is not compressed here: if `sys_flag` has the bit COMPRESSED, `body` must be compressed already. The IPv6 bits of
     `sys_flag` are set by the sizes of the hosts. A topic of more than MAX_V1_TOPIC_BYTES selects the layout V2.
     """
-    topic = record.topic.encode()
-    body = record.body
-    properties = record.properties
+    topic, properties = record.topic.encode(), record.properties
     born_host_size, store_host_size = len(record.born_host), len(record.store_host)
     if (
         len(topic) > MAX_TOPIC_BYTES
@@ -355,6 +375,13 @@ def encode_record(record: Record) -> bytes:
             f"a record has at most {MAX_TOPIC_BYTES} bytes of topic, at most {MAX_BYTES} bytes of properties,"
             f" and hosts of 8 or 20 bytes; this one has {len(topic)}, {len(properties)}, {born_host_size} and {store_host_size}"
         )
+    return _pack_record(record)
+
+
+def _pack_record(record: Record) -> bytes:
+    """Encode the record, also with texts that brokers do not store. Raises LocalProtocolError if a number is too large."""
+    topic, body, properties = record.topic.encode(), record.body, record.properties
+    born_host_size, store_host_size = len(record.born_host), len(record.store_host)
     ipv6_bits = (SysFlag.BORN_IPV6 if born_host_size > 8 else 0) | (SysFlag.STORE_IPV6 if store_host_size > 8 else 0)
     layout = _LAYOUTS_BY_IPV6_BITS[ipv6_bits]
     is_v2 = len(topic) > MAX_V1_TOPIC_BYTES

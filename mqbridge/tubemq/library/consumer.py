@@ -51,7 +51,7 @@ class Consumer:
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
         """Return the next message; wait at most `timeout` seconds for it, None: forever. Many tasks may wait at once.
 
-        A damaged message has its `defect` set, and the bytes as received. Raises
+        A damaged message has its `defect` set, and is raw (see `Message`). Raises
             TimeoutError   if no message arrived in time
             GapError       if a Broker deleted messages before they were read: once; reading then resumes after the gap
             ClusterError   if this consumer is closed, or the group cannot continue

@@ -79,7 +79,7 @@ RESERVED = (
 NOT_READABLE = (
     FieldRule("", "publish_time", RECOMPUTED, "the Broker stores it, but does not send it to consumers"),
     FieldRule("", "delivery_count", RECOMPUTED, "TubeMQ does not count deliveries"),
-    FieldRule("", "defect", DROPPED, "unreadable messages are never delivered"),
+    FieldRule("", "defect", DROPPED, "unreadable messages are never delivered; their dead letters are raw"),
 )
 """Message fields that a TubeMQ message has no value for; so the native name is empty."""
 

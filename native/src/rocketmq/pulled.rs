@@ -10,6 +10,7 @@ use crate::{Error, Result};
 /// The response to a pull: the bytes of its records, and the filter for them.
 ///
 /// The wanted records have offsets from `first` up to, but not including, `next`, and one of `tags`; no tags means all.
+/// Inner batches that cannot be split are wanted, too.
 pub struct Pull {
     pub body: Source,
     pub first: i64,
@@ -52,7 +53,8 @@ pub fn keep_wanted(store: &Store, records: &mut Vec<Record>, first: i64, next: i
     if !tags.is_empty() {
         records.retain(|record| {
             let tag = tag_of(store.bytes(record.properties));
-            tag.is_some_and(|tag| tags.iter().any(|wanted_tag| wanted_tag.as_bytes() == tag))
+            // An inner batch that cannot be split passes: the tags of its messages are unknown.
+            record.is_inner_batch() || tag.is_some_and(|tag| tags.iter().any(|wanted_tag| wanted_tag.as_bytes() == tag))
         });
     }
 }

@@ -50,6 +50,13 @@ pub struct Record {
     pub defect: Option<Slice>,
 }
 
+impl Record {
+    /// Returns true for an inner batch that cannot be split: the messages of all others are records of their own.
+    pub fn is_inner_batch(&self) -> bool {
+        self.sys_flag & INNER_BATCH_BITS == INNER_BATCH_BITS
+    }
+}
+
 /// A record as parsed, and the results of its checks.
 struct ParsedRecord {
     record: Record,
@@ -234,6 +241,7 @@ fn split_inner_batch(store: &mut Store, record: Record, records: &mut Vec<Record
             properties: record.body.part(properties_at, end),
             queue_offset: record.queue_offset.checked_add(count as i64).ok_or(Error::Unsupported)?,
             flag,
+            sys_flag: record.sys_flag & !INNER_BATCH_BITS,
             defect: if is_utf8 { None } else { Some(not_utf8_defect(store)) },
             ..record
         });

@@ -1,22 +1,27 @@
 """Entries that an outbound sends, as the scripted broker receives them."""
 
+import pytest
+
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.batches import make_batch
+from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.pulsar.client.broker import Broker, Link, scripted_client
 from tests.pulsar.entries import batch
 
 SOURCE = Partition("here", "t", "0", 0)
 
 
-async def test_an_outbound_sends_the_selected_messages_of_a_batch(broker: Broker, client):
+@pytest.fixture
+def entries(broker: Broker) -> list[Entry]:
+    """Return the list to which every received entry is added."""
     stored: list[Entry] = []
     receive = broker.receive
 
@@ -26,20 +31,24 @@ async def test_an_outbound_sends_the_selected_messages_of_a_batch(broker: Broker
         receive(link, frame)
 
     broker.receive = note  # type: ignore[method-assign]
+    return stored
+
+
+async def test_an_outbound_sends_the_selected_messages_of_a_batch(client, entries: list[Entry]):
     target = Partition("c", "target", "-1", 0)
     topics = Topics(client, "c", "public/default")
     outbound = PulsarOutbound(None, client, topics, OutboundSpec("target"), [target], 1 << 20)  # type: ignore[arg-type]
-    entries = []
+    received = []
     for number in range(2):
         metadata, payload, _ = batch([b"%d-a" % number, b"%d-b" % number])
-        entries.append(Entry(metadata, payload, ledger=7, entry=number))
-    source = make_batch(SOURCE, entries)
+        received.append(Entry(metadata, payload, ledger=7, entry=number))
+    source = make_batch(SOURCE, received)
     receipt = await outbound.send(0, Share(source))
     assert (len(receipt.positions), receipt.failures) == (4, [])
     await outbound.send(0, Share(source, [1, 2]))
     await outbound.send(0, Share(source, edited=[Message(b"edited", position=(7, 0, 0))]))
     await outbound.send(0, Share(Batch.of([Message(b"made")])))
-    found = [message for entry in stored for message in decode_plain(entry)]
+    found = [message for entry in entries for message in decode_plain(entry)]
     assert [message.payload for message in found] == [b"0-a", b"0-b", b"1-a", b"1-b", b"0-b", b"1-a", b"edited", b"made"]
     assert [message.origin for message in found[:3]] == ["here|t|0|7:0:0", "here|t|0|7:0:1", "here|t|0|7:1:0"]
     assert (found[5].origin, found[7].origin) == ("here|t|0|7:1:0", None)
@@ -64,3 +73,21 @@ async def test_a_topic_that_opens_late_loses_nothing(broker: Broker):
     assert (len(receipt.positions), receipt.failures) == (1, [])
     await outbound.close()
     await client.close()
+
+
+async def test_raw_messages_are_put_back_as_the_entries_that_they_were(broker: Broker, client, entries: list[Entry]):
+    metadata = MessageMetadata(encryption_param=b"x", num_messages_in_batch=3)
+    metadata.encryption_keys.add(key="app", value=b"data key")
+    [raw] = decode_plain(Entry(metadata, b"secret"))
+    letters = [Message(b"a"), raw.replace(defect=None), Message(b"b")]
+    target = Partition("c", "target", "-1", 0)
+    topics = Topics(client, "c", "public/default")
+    spec = OutboundSpec("target", options=PulsarOutboundOptions(restore_entries=True, compression="zstd"))
+    outbound = PulsarOutbound(None, client, topics, spec, [target], 1 << 20)  # type: ignore[arg-type]
+    receipt = await outbound.send(0, Share(Batch.of(letters, SOURCE)))
+    assert (len(receipt.positions), receipt.failures) == (3, [])
+    first, restored, last = entries
+    assert (restored.payload, restored.metadata.encryption_param, restored.metadata.compression) == (b"secret", b"x", 0)
+    assert (restored.metadata.sequence_id, restored.metadata.highest_sequence_id, last.metadata.sequence_id) == (1, 3, 4)
+    assert [message.payload for entry in (first, last) for message in decode_plain(entry)] == [b"a", b"b"]
+    await outbound.close()

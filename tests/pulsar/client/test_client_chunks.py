@@ -584,3 +584,62 @@ async def test_acknowledgements_withheld_because_of_chunks_are_sent_on_redeliver
     await until(lambda: acknowledged(broker)[-1] == (False, [4]))
     assert consumer.queued == 0
     await consumer.close()
+
+
+async def test_the_chunks_of_an_unreadable_message_are_messages_that_a_lane_acknowledges_together(broker: Broker, client):
+    """They are entries of their own: an acknowledgement of a part of one would be wrong, and one of a chunk alone loses it."""
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Shared, batch_index_ack=True))
+    lane = PulsarLane(Partition("c", "t", "0", 0), consumer, 1 << 20, 1 << 20)
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"between")
+    sender.chunk("a", 2)
+    await until(lambda: consumer.queued == 2)
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    assert [(message.position, message.defect is None) for message in batch.messages] == [
+        ((1, 1, 0), True),
+        ((1, 2, 0), False),
+        ((1, 2, 1), False),
+    ]
+    assert batch.count == 3
+    assert batch.held_bytes > batch.size == len(b"between" + b"a-0a-2")
+    chunks = [decode_entry(message.payload or b"") for message in batch.messages[1:]]
+    assert [(chunk.metadata.chunk_id, chunk.payload) for chunk in chunks] == [(0, b"a-0"), (2, b"a-2")]
+    lane.acknowledge(batch, [0, 2])
+    consumer.flush_acks()
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(False, [1])]
+    lane.acknowledge(batch, [1])
+    await consumer.close()
+    assert acknowledged(broker) == [(False, [1]), (False, [0, 2])]
+
+
+async def test_each_chunk_of_a_message_above_the_limit_is_delivered_and_acknowledged_by_itself(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(max_bytes=8)))
+    sender = Sender(broker)
+    for number in range(3):
+        sender.chunk("a", number)
+        entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
+        assert ("exceed the limit of 8" in str(entry.defect), entry.id, entry.payload) == (
+            True,
+            (1, number),
+            f"a-{number}".encode(),
+        )
+        assert (entry.metadata.uuid, entry.metadata.chunk_id) == ("a", number)
+        consumer.acknowledge_up_to(entry.id)
+    assert consumer.held_bytes == 0
+    await consumer.close()
+    assert acknowledged(broker)[-1] == (True, [2])
+
+
+async def test_a_chunk_and_an_encrypted_payload_are_sent_as_they_are(broker: Broker, client, entries):
+    """They are put back from dead letters: their payloads were compressed before they were split or encrypted."""
+    producer = client.producer(TOPIC, replace(CHUNKED, codec=CODEC_NUMBERS["zstd"], chunk_bytes=100))
+    chunk = MessageMetadata(uuid="u", chunk_id=0, num_chunks_from_msg=3, total_chunk_msg_size=9)
+    secret = MessageMetadata(encryption_param=b"x")
+    secret.encryption_keys.add(key="app", value=b"data key")
+    for metadata in (chunk, secret):
+        await producer.send(metadata, bytes(200))
+    assert [(entry.payload, entry.metadata.compression) for _, entry in entries] == [(bytes(200), 0)] * 2
+    assert [(asked.is_chunk, entry.metadata.uuid) for asked, entry in entries] == [(True, "u"), (False, "")]
+    await producer.close()

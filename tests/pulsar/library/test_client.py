@@ -235,6 +235,37 @@ async def test_a_batch_is_acknowledged_with_the_last_of_its_messages(client: Pul
     assert acknowledged(broker) == [(7, 1), (7, 0)]
 
 
+async def test_the_chunks_of_an_unreadable_message_are_acknowledged_with_the_last_of_them(
+    client: PulsarClient, broker: Broker
+) -> None:
+    consumer = await consumer_of(client, broker)
+    consumers = {asked.topic: asked.consumer_id for asked in broker.asked[BaseCommand.SUBSCRIBE]}
+
+    async def unreadable(first_entry: int) -> list[ReceivedMessage]:
+        for entry, number in ((first_entry, 0), (first_entry + 1, 2)):
+            chunk = {"uuid": "u", "chunk_id": number, "num_chunks_from_msg": 3, "total_chunk_msg_size": 9}
+            broker.link.message(consumers[f"{TOPIC}-partition-1"], 7, entry, b"abc", metadata=chunk)
+        messages = await take(consumer, 2)
+        assert [message.position for message in messages] == [(7, first_entry + 1, 0), (7, first_entry + 1, 1)]
+        assert all("is missing" in str(message.defect) for message in messages)
+        return messages
+
+    first, last = await unreadable(0)
+    deliver(broker, 1, 2, b"after")
+    assert consumer.acknowledge(first)
+    assert consumer.acknowledge(*await take(consumer, 1))
+    await until(lambda: acknowledged(broker))
+    assert acknowledged(broker) == [(7, 2)]
+    assert consumer.acknowledge(last)
+    await until(lambda: acknowledged(broker)[1:])
+    assert acknowledged(broker) == [(7, 2), (7, 0), (7, 1)]
+    first, last = await unreadable(3)
+    assert consumer.acknowledge_up_to(first), "does nothing yet"
+    assert consumer.acknowledge_up_to(last)
+    await until(lambda: acknowledged(broker)[3:])
+    assert acknowledged(broker)[3:] == [(7, 4)]
+
+
 async def test_cumulative_acknowledgements_need_an_ordered_subscription(client: PulsarClient, broker: Broker) -> None:
     consumer = await consumer_of(client, broker)
     deliver(broker, 0, 0, b"a")

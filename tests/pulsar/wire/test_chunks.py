@@ -8,7 +8,7 @@ from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.chunk_joiner import MAX_REPEATED_CHUNKS, ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, compress
-from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.entry import ENCRYPTED, Entry, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 PAYLOAD = bytes(range(100))
@@ -104,10 +104,22 @@ def test_repeated_chunks_of_a_complete_message_are_only_acknowledged():
 def test_a_missing_chunk_is_one_defect_and_never_a_fragment():
     zero, one, two, three = chunks_of(0)
     for present in ([zero, two, three], [one, two, three], [three], [zero, three]):
-        ((payload, defect, numbers),) = add_all(ChunkJoiner(ChunkLimits()), *present)
-        assert "missing" in str(defect)
-        assert payload == b""
-        assert numbers == tuple(entry.entry for entry in present)
+        joiner = ChunkJoiner(ChunkLimits())
+        ((entry, chunk_ids, _),) = [joined for chunk in present for joined in joiner.add(chunk, 0.0)]
+        assert entry is not None
+        assert "missing" in str(entry.defect)
+        assert chunk_ids == tuple(chunk.id for chunk in present)
+        assert raw_chunks(entry) == [(chunk.metadata, chunk.payload) for chunk in present], "all chunks that were received"
+        assert [message.position for message in decode_plain(entry)] == [(*entry.id, index) for index in range(len(present))]
+
+
+def raw_chunks(entry: Entry) -> list[tuple[MessageMetadata, bytes]]:
+    """Return metadata and payload of the entries in the raw messages of an unreadable entry."""
+    assert entry.defect is not None
+    messages = decode_plain(entry)
+    assert [message.defect for message in messages] == [entry.defect] * entry.count
+    raw = [decode_entry(message.payload or b"") for message in messages]
+    return [(each.metadata, each.payload) for each in raw]
 
 
 def test_a_message_without_its_last_chunk_expires():
@@ -121,7 +133,7 @@ def test_a_message_without_its_last_chunk_expires():
     ((entry, chunk_ids, _),) = joiner.expire(160.0)
     assert "only 2 of 4 chunks" in str(entry.defect)
     assert chunk_ids == ((1, 0), (1, 1))
-    assert [message.defect for message in decode_plain(entry)] == [entry.defect]
+    assert raw_chunks(entry) == [(zero.metadata, zero.payload), (one.metadata, one.payload)]
     assert len(joiner) == 0
 
 
@@ -141,17 +153,60 @@ def test_bytes_are_bounded_by_the_announced_sizes():
     joiner = ChunkJoiner(ChunkLimits(max_bytes=150))
     ((_, defect, _),) = add_all(joiner, chunks_of(0)[0], chunks_of(1)[0])
     assert "too many" in str(defect)
-    large = chunks_of(2, bytes(200), 50)
-    found = add_all(joiner, *large)
-    assert ("exceed the limit of 150" in str(found[-1][1]), found[-1][0], found[-1][2]) == (True, b"", (0, 1, 2, 3))
     assert joiner.held_bytes == 30  # of the other message, which still waits for its chunks
 
 
-def test_a_message_that_exceeds_the_limit_alone_abandons_no_other():
+def test_each_chunk_of_a_message_that_exceeds_the_limit_is_an_entry_of_its_own():
+    """So the memory is limited, no other message is abandoned, and no chunk is lost."""
     joiner = ChunkJoiner(ChunkLimits(max_bytes=150))
-    small, huge = chunks_of(0, b"s" * 60), chunks_of(1, b"h" * 1000, size=100)
-    found = add_all(joiner, small[0], huge[0], small[1])
-    assert [(payload, defect) for payload, defect, _ in found] == [(b"s" * 60, None)]
+    small, huge = chunks_of(0, b"s" * 60), chunks_of(1, b"h" * 1000, size=100, at=5)
+    assert add_all(joiner, small[0]) == []
+    for chunk in huge:
+        ((entry, chunk_ids, _),) = joiner.add(chunk, 0.0)
+        assert entry is not None
+        assert ("exceed the limit of 150" in str(entry.defect), chunk_ids) == (True, (chunk.id,))
+        entry.unpack()
+        assert raw_chunks(entry) == [(chunk.metadata, b"h" * 100)]
+    assert (len(joiner), joiner.held_bytes) == (1, 30)
+    assert [(payload, defect) for payload, defect, _ in add_all(joiner, small[1])] == [(b"s" * 60, None)]
+
+
+def test_encrypted_chunks_are_not_joined_because_each_is_encrypted_by_itself():
+    joiner = ChunkJoiner(ChunkLimits())
+    for number, chunk in enumerate(chunks_of(0)):
+        chunk.metadata.encryption_keys.add(key="app", value=b"data key")
+        chunk.metadata.encryption_param = bytes([number]) * 12
+        ((entry, chunk_ids, _),) = joiner.add(chunk, 0.0)
+        assert entry is not None
+        assert (entry.defect, chunk_ids) == (ENCRYPTED, (chunk.id,))
+        assert raw_chunks(entry) == [(chunk.metadata, chunk.payload)]
+    assert len(joiner) == 0
+
+
+def test_chunks_that_hold_more_than_announced_are_one_defect_at_once():
+    joiner = ChunkJoiner(ChunkLimits())
+    zero, one, two, _ = chunks = chunks_of(0)
+    for chunk in chunks:
+        chunk.metadata.total_chunk_msg_size = 50
+    joiner.add(zero, 0.0)
+    ((entry, chunk_ids, lacks_last_chunk),) = joiner.add(one, 0.0)
+    assert entry is not None
+    assert ("more than the announced 50" in str(entry.defect), chunk_ids) == (True, (zero.id, one.id))
+    assert lacks_last_chunk
+    assert raw_chunks(entry) == [(zero.metadata, zero.payload), (one.metadata, one.payload)]
+    assert joiner.held_bytes == 0
+    assert add_all(joiner, two) == [], "begins another message, which has a missing chunk"
+
+
+def test_a_joined_message_that_cannot_be_unpacked_keeps_its_chunks():
+    chunks = chunks_of(0, b"no zstd frame at all", 7)
+    for chunk in chunks:
+        chunk.metadata.compression, chunk.metadata.uncompressed_size = CODEC_NUMBERS["zstd"], 1000
+    joiner = ChunkJoiner(ChunkLimits())
+    (joined,) = [message for chunk in chunks for message in joiner.add(chunk, 0.0)]
+    joined.entry.unpack()
+    assert "do not decompress" in str(joined.entry.defect)
+    assert raw_chunks(joined.entry) == [(chunk.metadata, chunk.payload) for chunk in chunks]
 
 
 def test_another_message_with_the_same_uuid_ends_the_first():
@@ -229,4 +284,4 @@ def test_a_message_with_endlessly_repeated_chunks_is_abandoned(number):
         most = max([most, *(len(message.chunk_ids) for message in joiner._incomplete.values())])
     assert most <= MAX_REPEATED_CHUNKS + 4
     assert [joined.lacks_last_chunk for joined in given_up] == [True] * 2
-    assert "never" in str(given_up[0].entry.defect)
+    assert ("never" if number == 0 else "missing") in str(given_up[0].entry.defect)

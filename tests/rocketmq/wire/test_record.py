@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire import record as module
-from mqbridge.rocketmq.wire.batch import decode_batch, encode_element
+from mqbridge.rocketmq.wire.batch import decode_batch, encode_batch, encode_element
 from mqbridge.rocketmq.wire.compression import LZ4, OLD_ZLIB, ZLIB, ZSTD, compress
 from mqbridge.rocketmq.wire.ids import format_host, parse_host
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
@@ -27,7 +27,7 @@ from mqbridge.rocketmq.wire.record import (
 from tests.rocketmq.wire import vectors
 from tests.rocketmq.wire.damaged_bytes import mutated
 
-FIELDS = [name for name in Record.__slots__ if name != "defect"]
+FIELDS = [name for name in Record.__slots__ if name not in {"defect", "_stored"}]
 
 
 def fields_of(record: Record) -> dict[str, object]:
@@ -195,7 +195,31 @@ def test_an_unusable_record_has_a_defect_and_its_stored_body(record: Record, wor
     assert word in damaged.defect
     assert (damaged.body, damaged.sys_flag) == (b"junk", record.sys_flag)
     assert whole.defect is None
-    assert encode_record(damaged) == encode_record(record)
+    assert damaged.stored_bytes() == encode_record(damaged) == encode_record(record)
+
+
+def test_a_damaged_record_keeps_its_bytes_as_stored() -> None:
+    """Its wrong checksum, its codec, and the inner batch that cannot be split, before it was decompressed."""
+    flags = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | ZLIB
+    for stored in (
+        encode_record(Record("t", b"body", b"a\x01b"))[:-8] + b"B" + encode_record(Record("t", b"body", b"a\x01b"))[-7:],
+        encode_record(Record("t", compress(ZLIB, b"no batch, but long enough for one"), sys_flag=flags)),
+    ):
+        assert one(stored).defect
+        assert one(stored).stored_bytes() == stored
+
+
+def test_a_damaged_message_of_an_inner_batch_becomes_a_record_of_its_own() -> None:
+    """Its properties may be longer than those of a record: a broker does not check them inside a batch."""
+    properties = b"k\x01" + b"\xff" * 0xFFFD
+    batch = encode_batch([(1, b"first", b"a\x01b"), (2, b"second", properties)])
+    flags = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+    first, second = decode_records(encode_record(Record("t", batch, sys_flag=flags, queue_offset=7)))
+    assert first.defect is None
+    alone = one(second.stored_bytes())
+    assert (alone.defect, alone.body, alone.properties, alone.queue_offset, alone.sys_flag) == (
+        "its properties are not UTF-8", b"second", properties, 8, 0,
+    )  # fmt: skip
 
 
 def test_only_both_inner_batch_bits_split_a_record() -> None:

@@ -224,10 +224,12 @@ async def test_only_messages_of_the_wanted_types_are_delivered(client: TubeMQCli
 
 async def test_a_damaged_message_is_delivered_with_its_defect(client: TubeMQClient, cluster: Model) -> None:
     store(cluster, "single", 0, BODIES[:2])
-    cluster.broker.stored["single", 0][0].checkSum ^= 1
+    stored = cluster.broker.stored["single", 0][0]
+    stored.checkSum ^= 1
     async with client.consumer("single", "g") as consumer:
         damaged, well = await received(consumer, 2)
-    assert (damaged.payload, well.payload, well.defect) == (BODIES[0], BODIES[1], None)
+    assert (damaged.payload, well.payload, well.defect) == (stored.SerializeToString(), BODIES[1], None)
+    assert damaged.property("mqbridge.raw") == "tubemq.message.v1"
     assert damaged.defect
 
 

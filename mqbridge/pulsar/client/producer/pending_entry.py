@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.net.waiting_sends import Caller
-from mqbridge.pulsar.wire.chunks import max_chunk_payload, split_payload
+from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import SendEncoder
 from mqbridge.pulsar.wire.frame import FRAME_PADDING
@@ -85,9 +85,12 @@ class PendingEntry:
         """State of the chunked message that this entry is a chunk of; None if it is no chunk."""
 
     def compress_payload(self, codec: int) -> None:
-        """Compress the payload unless `codec` is NONE (0), or the payload is compressed already or would not become smaller."""
+        """Compress the payload unless `codec` is NONE (0), or the payload is compressed already or would not become smaller.
+
+        Payloads are compressed before they are encrypted or split, so an encrypted one and a chunk stay as they are.
+        """
         metadata, payload = self.metadata, self.payload
-        if codec and payload and not metadata.compression:
+        if codec and payload and not (metadata.compression or metadata.encryption_keys or metadata.uuid):
             compressed = compress(codec, payload)
             if len(compressed) < len(payload):
                 metadata.compression = codec
@@ -99,7 +102,8 @@ class PendingEntry:
         payload = self.payload
         if len(payload) > max_message_size:
             raise too_large_error(len(payload), max_message_size)
-        prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, self.chunked is not None)
+        is_chunk = self.chunked is not None or describes_chunk(self.metadata)
+        prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, is_chunk)
         # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
         # must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
@@ -109,11 +113,12 @@ class PendingEntry:
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
         """Return the chunks of this entry, each at most `chunk_bytes` long; None: as long as the broker allows.
 
-        Return only the entry itself if it is small enough, if it is a batch, or if its metadata leaves no room for a payload. In
-        the last two cases `encode` fails if the entry is too large.
+        Return only the entry itself if it is small enough, if it is a batch, encrypted or a chunk already, or if its metadata
+        leaves no room for a payload. In all cases but the first `encode` fails if the entry is too large.
         """
         chunk_size = min(chunk_bytes or max_message_size, max_chunk_payload(self.metadata, max_message_size))
-        if len(self.payload) <= chunk_size or self.metadata.HasField("num_messages_in_batch") or chunk_size <= 0:
+        is_indivisible = self.metadata.HasField("num_messages_in_batch") or self.metadata.encryption_keys or self.metadata.uuid
+        if len(self.payload) <= chunk_size or is_indivisible or chunk_size <= 0:
             return [self]
         message = ChunkedMessage()
         chunks = []

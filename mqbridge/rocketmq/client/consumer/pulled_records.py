@@ -33,9 +33,9 @@ class PulledRecords:
 
     `first` is the requested offset, `next` the offset at which to continue. `body` contains the records as the broker returned
     them. `records` are the messages in `body` with offsets from `first` up to, but not including, `next`, and with one of `tags`
-    (without `tags`: with any tag or none). Others are there because a broker returns an inner batch (one record with several
-    messages) as a whole, and compares tags by their hash only. Decoded records are not kept, because they take several times the
-    memory of their bytes.
+    (without `tags`: with any tag or none), and the inner batches that cannot be split. Others are there because a broker returns
+    an inner batch (one record with several messages) as a whole, and compares tags by their hash only. Decoded records are not
+    kept, because they take several times the memory of their bytes.
     """
 
     __slots__ = (
@@ -85,7 +85,8 @@ class PulledRecords:
             records = [record for record in records if self.first <= record.queue_offset < self.next]
         if self.tags:
             encoded_tags = {tag.encode() for tag in self.tags}
-            records = [record for record in records if tag_of(record) in encoded_tags]
+            # An inner batch that cannot be split passes: the tags of its messages are unknown.
+            records = [record for record in records if tag_of(record) in encoded_tags or record.is_inner_batch]
         return records
 
     @property

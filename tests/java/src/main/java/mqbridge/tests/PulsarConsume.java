@@ -1,5 +1,6 @@
 package mqbridge.tests;
 
+import java.nio.file.Path;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.Base64;
@@ -35,6 +36,7 @@ import org.apache.pulsar.client.api.SubscriptionType;
  * --keep-from 0                          from the message of this number on, all are kept (0: none)
  * --batch-index-ack         --receiver-queue 1000
  * --live                                 a line can be read before its message is acknowledged
+ * --private-key FILE                     PEM, with which encrypted messages are read
  * </pre>
  */
 public final class PulsarConsume {
@@ -77,6 +79,10 @@ public final class PulsarConsume {
                 .negativeAckRedeliveryDelay(AGAIN_MS, TimeUnit.MILLISECONDS)
                 .enableBatchIndexAcknowledgment(args.flag("batch-index-ack"))
                 .receiverQueueSize(args.count("receiver-queue", 1000));
+        String privateKey = args.text("private-key", null);
+        if (privateKey != null) {
+            builder.defaultCryptoKeyReader(Path.of(privateKey).toUri().toString());
+        }
         String name = args.text("name", null);
         return name == null ? builder : builder.consumerName(name);
     }

@@ -1,6 +1,7 @@
 package mqbridge.tests;
 
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Semaphore;
@@ -30,6 +31,7 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  * --chunk-bytes 0           cut larger messages, without batches --access Shared|Exclusive|ExclusiveWithFencing|WaitForExclusive
  * --producer NAME           --window 2000  --timeout 120         seconds without any answer before it gives up
  * --rate 0                  --print        messages per second (0: no limit); a line per stored message
+ * --public-key FILE                        PEM: messages are encrypted, for whoever has its private key
  * </pre>
  */
 public final class PulsarProduce {
@@ -94,6 +96,10 @@ public final class PulsarProduce {
         int chunkBytes = args.count("chunk-bytes", 0);
         if (chunkBytes > 0) {
             builder.enableBatching(false).enableChunking(true).chunkMaxMessageSize(chunkBytes);
+        }
+        String publicKey = args.text("public-key", null);
+        if (publicKey != null) {
+            builder.addEncryptionKey("app").defaultCryptoKeyReader(Path.of(publicKey).toUri().toString());
         }
         String name = args.text("producer", null);
         return name == null ? builder : builder.producerName(name);
