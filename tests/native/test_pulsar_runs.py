@@ -20,7 +20,7 @@ from mqbridge.pulsar.client.connection.entry_runs import EntryRun, group_runs
 from mqbridge.pulsar.mapping.stored import decode_entries, decode_plain
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
-from mqbridge.pulsar.wire.entry import Entry, decode_entry, encode_entry_prefix
+from mqbridge.pulsar.wire.entry import MAX_BATCH_MESSAGES, Entry, decode_entry, encode_entry_prefix
 from mqbridge.pulsar.wire.frame import encode_frame_prefix, parse_frame
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
 from tests.example_counts import examples
@@ -203,3 +203,15 @@ def test_entries_that_the_compiled_decoder_refuses_are_decoded_by_the_plain_code
             messages = decode_entries([entry])
             assert not native.is_native(messages)
             assert [message.event_time for message in messages] == [None, 1 << 60][2 - len(singles) + begin :]
+
+
+@pytest.mark.parametrize("count", [2, 1000, 100_000, 100_001])
+def test_many_small_messages_are_charged_like_by_the_plain_code_and_limited(count: int) -> None:
+    metadata = MessageMetadata(num_messages_in_batch=count)
+    run = check_frame(message_frame(Entry(metadata, b"\0\0\0\2\x18\0" * count)))
+    if count > MAX_BATCH_MESSAGES:
+        assert run is None, "the plain code reports it"
+    else:
+        assert run is not None
+        [charge] = run.charges
+        assert charge >= 64 * count

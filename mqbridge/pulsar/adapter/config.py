@@ -16,6 +16,7 @@ from mqbridge.pulsar.adapter.auth import AuthOptions
 from mqbridge.pulsar.client.admin.admin_addresses import SCHEMES, parse_admin_url
 from mqbridge.pulsar.client.connection.service_url import SCHEME, TLS_SCHEME, parse_service_url
 from mqbridge.pulsar.wire.compression import CodecName
+from mqbridge.pulsar.wire.entry import MAX_BATCH_MESSAGES
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE, parse_topic
 
 ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
@@ -203,7 +204,7 @@ class PulsarOutboundOptions(BaseModel):
 
     compression: CodecName = Field(default="none", description="Compression of every entry.")
     batch_messages: int = Field(
-        default=5000, ge=1, le=100_000, description="Maximum number of messages in an entry (a Pulsar batch)."
+        default=5000, ge=1, le=MAX_BATCH_MESSAGES, description="Maximum number of messages in an entry (a Pulsar batch)."
     )
     batch_bytes: Size = Field(
         default=512 << 10,

@@ -44,6 +44,7 @@ from mqbridge.pulsar.library.topic_names import TopicNames, full_name
 from mqbridge.pulsar.library.topic_producer import KeyHash, open_topic_producer
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, CodecName
+from mqbridge.pulsar.wire.entry import MAX_BATCH_MESSAGES
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
 from mqbridge.pulsar.wire.schemas import Schema
@@ -149,8 +150,8 @@ class PulsarClient:
         """Open a producer of all partitions of a topic: `await` it, or use it with `async with`. Raises ClusterError.
 
         batch_messages, batch_bytes, batch_delay_s
-                               limits of a batch: messages (1: no batches), bytes, and seconds from its first message until it
-                               is sent
+                               limits of a batch: messages (1: no batches, at most 100,000), bytes, and seconds from its first
+                               message until it is sent
         batch_by_key           make one batch per key, as key_shared subscriptions need it (False: batches mix keys)
         key_hash               hash function that chooses the partition of a key; `java` is the default of the Java client
         max_pending_bytes      `send` waits while messages of this total size have no receipt
@@ -171,6 +172,8 @@ class PulsarClient:
                                continue; a deduplicating broker may then drop messages that have no receipt)
         retries_first_opening  retry the first opening until the broker is ready (False: for at most `operation_timeout_s`)
         """
+        if batch_messages > MAX_BATCH_MESSAGES:
+            raise ConfigError(f"batch_messages is {batch_messages}, but consumers take at most {MAX_BATCH_MESSAGES} in a batch")
         batching = Batching(batch_messages, batch_bytes, batch_delay_s, batch_by_key)
         settings = ProducerSettings(
             name=name,

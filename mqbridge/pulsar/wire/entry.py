@@ -30,6 +30,14 @@ MIN_MESSAGE_BYTES = 6
 payload size is required. A batch that announces more messages than fit is damaged. So an acknowledgement mask, with one bit per
 message, is always smaller than the payload."""
 
+MAX_BATCH_MESSAGES = 100_000
+"""Maximum number of messages in a batch; one with more is not unpacked. A message without payload takes 360 bytes of memory while
+it is decoded and encoded again (measured), so a compressed batch of a few KB could take gigabytes. By default clients put at most
+1000 messages into a batch."""
+MESSAGE_BYTES = 64
+"""Bytes of memory that a message in a batch takes at least: those of its copy, encoded with an origin. A message without payload
+has only 6 bytes in the batch. Decoded messages take more, but only while their batch is encoded, one batch at a time."""
+
 ENCRYPTED = "the entry is encrypted, and the gateway has no keys"
 """The `defect` of an encrypted entry."""
 
@@ -125,7 +133,13 @@ class Entry:
     @property
     def held_bytes(self) -> int:
         """Current memory use, in bytes."""
-        return len(self.payload) + ENTRY_BYTES + PROPERTY_BYTES * len(self.metadata.properties)
+        return max(len(self.payload), self.min_bytes) + ENTRY_BYTES + PROPERTY_BYTES * len(self.metadata.properties)
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes of memory that the messages of a batch take at least; 0 for an entry that is not unpacked, or of one message."""
+        count = self.count
+        return count * MESSAGE_BYTES if 1 < count <= MAX_BATCH_MESSAGES else 0
 
     @property
     def publish_time(self) -> int:
@@ -168,6 +182,9 @@ class Entry:
         if metadata.num_chunks_from_msg > 1:
             total = metadata.num_chunks_from_msg
             self.defect = f"chunk {metadata.chunk_id} of {total} of {metadata.uuid} is not joined with the other chunks"
+            return
+        if self.is_batch and self.count > MAX_BATCH_MESSAGES:
+            self.defect = f"the batch has {self.count} messages, more than the limit of {MAX_BATCH_MESSAGES}"
             return
         payload = self.payload
         try:

@@ -43,6 +43,9 @@ pub struct Decoder {
 /// Minimum size of a message in a batch: four bytes for the size of its metadata, at least two for the metadata.
 pub const MIN_MESSAGE_BYTES: usize = 6;
 
+/// Maximum number of messages in a batch; see `mqbridge/pulsar/wire/entry.py`.
+pub const MAX_BATCH_MESSAGES: usize = 100_000;
+
 impl Decoder {
     /// Adds the messages of an entry that are to be delivered.
     ///

@@ -6,7 +6,7 @@
 
 use crate::message::Slice;
 use crate::protobuf::{Reader, Value};
-use crate::pulsar::decode::{Entry, Kind, MIN_MESSAGE_BYTES};
+use crate::pulsar::decode::{Entry, Kind, MAX_BATCH_MESSAGES, MIN_MESSAGE_BYTES};
 
 /// Start and end offset in a frame.
 type Span = (usize, usize);
@@ -148,8 +148,8 @@ impl Delivered {
             }
         }
         self.publish_time = publish_time.and_then(|value| i64::try_from(value).ok())?;
-        // A count for which the payload is too small is damage, which the plain code reports.
-        let can_contain = |count: i32| count > 0 && count as usize <= self.size() / MIN_MESSAGE_BYTES;
+        // The plain code reports a count for which the payload is too small, and a count above the limit.
+        let can_contain = |count: i32| count > 0 && count as usize <= MAX_BATCH_MESSAGES.min(self.size() / MIN_MESSAGE_BYTES);
         (has_producer && has_sequence && self.count.is_none_or(can_contain)).then_some(())
     }
 }

@@ -31,6 +31,8 @@ pub struct PulsarEntry {
 /// entry, not of a message in its batch, adds. They were measured as growth of the process's resident memory.
 const ENTRY_BYTES: usize = 1000;
 const PROPERTY_BYTES: usize = 60;
+/// Bytes of memory that a message in a batch takes at least; see `mqbridge/pulsar/wire/entry.py`.
+const MESSAGE_BYTES: usize = 64;
 
 impl PulsarEntry {
     /// Returns the bytes of the frame between two offsets.
@@ -46,7 +48,9 @@ impl PulsarEntry {
 
     /// Returns the bytes of memory that `FlowPermits` counts for the entry.
     fn charge(&self) -> usize {
-        self.frame.len() + ENTRY_BYTES + PROPERTY_BYTES * self.fields.property_count
+        // A single message has no minimum, like in the plain code.
+        let min_bytes = if self.count() > 1 { self.count() as usize * MESSAGE_BYTES } else { 0 };
+        self.frame.len().max(min_bytes) + ENTRY_BYTES + PROPERTY_BYTES * self.fields.property_count
     }
 }
 

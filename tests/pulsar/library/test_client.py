@@ -367,6 +367,8 @@ async def test_invalid_arguments_are_refused_at_once(client: PulsarClient) -> No
         client.consumer("a/b", "group")
     with pytest.raises(ConfigError, match="admin_url"):
         _ = client.admin
+    with pytest.raises(ConfigError, match="at most 100000 in a batch"):
+        client.producer("orders", batch_messages=100_001)
     with pytest.raises(ClusterError, match="does not exist") as missing:
         await client.reader("missing")
     assert missing.value.failure is Failure.FATAL

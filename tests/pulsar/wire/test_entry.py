@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+import tracemalloc
 import zlib
 from typing import get_args
 
@@ -16,6 +17,8 @@ from mqbridge.pulsar.wire.batch import frame_message, join_batch, split_batch
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, MAX_UNCOMPRESSED_BYTES, compress, decompress
 from mqbridge.pulsar.wire.entry import (
     MAGIC_BROKER_METADATA,
+    MAX_BATCH_MESSAGES,
+    Entry,
     SendEncoder,
     decode_entry,
     encode_entry_prefix,
@@ -125,6 +128,34 @@ def test_fuzz_entries_never_raise(data):
     entry.unpack()
     for magic in (b"\x0e\x01", b"\x0e\x02"):
         decode_entry(magic + data).unpack()
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_of_too_many_messages_is_not_unpacked(codec: str) -> None:
+    """A few KB of Zstandard unpack to millions of messages without payload, which took gigabytes of memory when decoded."""
+    empty = b"\0\0\0\2\x18\0"
+    for count, is_readable in ((MAX_BATCH_MESSAGES, True), (MAX_BATCH_MESSAGES + 1, False), (11_000_000, False)):
+        plain = empty * count
+        packed = compress(CODEC_NUMBERS[codec], plain)
+        metadata = MessageMetadata(
+            compression=CODEC_NUMBERS[codec],
+            uncompressed_size=len(plain),
+            num_messages_in_batch=count,  # type: ignore[arg-type]
+        )
+        entry = Entry(metadata, packed)
+        del plain
+        tracemalloc.start()
+        try:
+            entry.unpack()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert (entry.defect is None, entry.count) == (is_readable, count if is_readable else 1)
+        if not is_readable:
+            assert str(entry.defect) == f"the batch has {count} messages, more than the limit of 100000"
+            assert entry.payload is packed, "for the dead letter, as it is stored"
+            assert entry.held_bytes < len(packed) + 10_000
+            assert peak < 100_000
 
 
 @given(st.binary(max_size=200), st.integers(0, 5))

@@ -29,6 +29,8 @@ def entry_memory(entry: Entry, size: int) -> int:
     metadata = entry.metadata
     if (unpacked := metadata.uncompressed_size) > size:
         size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
+    if (min_bytes := entry.min_bytes) > size:
+        size = min_bytes
     return size + ENTRY_BYTES + PROPERTY_BYTES * len(metadata.properties)
 
 

@@ -11,14 +11,14 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.client.consumer.flow_permits import MAX_OUTSTANDING, FlowPermits, ReceiveBudget
+from mqbridge.pulsar.client.consumer.flow_permits import MAX_OUTSTANDING, FlowPermits, ReceiveBudget, entry_memory
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.compression import compress
-from mqbridge.pulsar.wire.entry import ENTRY_BYTES
+from mqbridge.pulsar.wire.entry import ENTRY_BYTES, Entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.pulsar.client.broker import Broker, scripted_client, until
 from tests.pulsar.client.store import Store
 
@@ -95,6 +95,19 @@ async def test_a_compressed_entry_is_charged_its_uncompressed_size(broker: Broke
     broker.link.message(0, 1, 0, compress(pb.ZLIB, payload), metadata={"compression": pb.ZLIB, "uncompressed_size": len(payload)})
     assert len(payload) < consumer.held_bytes < len(payload) + 2 * ENTRY_BYTES
     await consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "charged"),
+    [(1, 50, 50), (2, 500, 500), (1000, 6000, 64_000), (100_000, 600_000, 6_400_000), (100_001, 700_000, 700_000)],
+)
+def test_small_messages_of_a_batch_are_charged_what_their_copies_take(count: int, size: int, charged: int) -> None:
+    """A batch of more messages than the limit is not unpacked, so it takes only its own bytes."""
+    metadata = MessageMetadata(num_messages_in_batch=count)
+    entry = Entry(metadata, bytes(size))
+    assert entry_memory(entry, size) - ENTRY_BYTES == charged
+    entry.unpack()
+    assert entry.held_bytes - ENTRY_BYTES == charged
 
 
 def test_after_an_overflow_the_estimate_falls_slowly_until_reset():
