@@ -109,7 +109,8 @@ _COLUMN_MEANINGS = {
     "any other name, `at=` and the addresses follow. `part` is at the end if a task read only a part of the partition's range",
     "origin": "where an earlier mqbridge route read the message",
     "hops": "number of mqbridge routes that the message passed",
-    "defect": "why the message could not be decoded; the payload contains its bytes",
+    "defect": "why the message could not be decoded; the payload is then the stored message, in the form that the property"
+    " `mqbridge.raw` names",
 }
 
 
