@@ -19,7 +19,7 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
     """
     for entry in entries:
         entry.unpack()  # decompresses the payload; a failure sets `defect`
-    if native.compiled is not None and all(entry.defect is None for entry in entries):
+    if native.compiled is not None:
         compiled_entry = native.compiled.PulsarEntry
         items = [entry if isinstance(entry, compiled_entry) else _fields_for_compiled(entry) for entry in entries]
         decoded = native.compiled.pulsar_decode(items)

@@ -16,7 +16,7 @@ from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.brokers import Brokers
 from mqbridge.rocketmq.client.consumer.consumer_settings import StartOffset
-from mqbridge.rocketmq.client.consumer.pulled_records import tag_of
+from mqbridge.rocketmq.client.consumer.pulled_records import may_have_tag
 from mqbridge.rocketmq.client.consumer.subscription import Subscription
 from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAcks
@@ -176,8 +176,8 @@ class Popper:
         tags = {tag.encode() for tag in self._subscription.tags}
         if not tags:
             return Popped(messages, header.rest_num)
-        subscribed = [(record, receipt) for record, receipt in messages if tag_of(record) in tags]
-        other_receipts = [receipt for record, receipt in messages if tag_of(record) not in tags]
+        subscribed = [(record, receipt) for record, receipt in messages if may_have_tag(record, tags)]
+        other_receipts = [receipt for record, receipt in messages if not may_have_tag(record, tags)]
         try:
             await self.acknowledge(other_receipts)
         except ClusterError as error:

@@ -22,7 +22,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.receipts import ReceiptHandle
-from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
 from tests.rocketmq.client.broker import Answer, Cluster, Link, refuses, scripted_client, success
 
 HEADER = PopResult(1000, 60000, 3, 7, "0 0 10;2 0 5", "0 0 10,12;2 0 6")
@@ -81,6 +81,15 @@ async def test_messages_with_another_tag_of_the_same_hash_are_acknowledged_and_d
     assert [AckHeader.decode(command.ext).offset for command in cluster.requests[Code.ACK_MESSAGE]] == [12]
     cluster.on[Code.ACK_MESSAGE] = refuses(Status.SYSTEM_ERROR)
     assert len((await Popper(client, "G", tagged("T", ["Aa"])).pop("broker-a")).messages) == 1
+
+
+async def test_an_inner_batch_that_cannot_be_split_is_received_although_its_tags_are_unknown(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    torn = Record("T", b"torn", queue_offset=10, sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+    cluster.on[Code.POP_MESSAGE] = returns_messages(torn, record(12, tag="a"))
+    popped = await Popper(client, "G", tagged("T", ["a"])).pop("broker-a")
+    assert [(one.queue_offset, one.defect is None) for one, _ in popped.messages] == [(10, False), (12, True)]
 
 
 def test_a_redelivered_message_has_its_receipt_as_a_property() -> None:

@@ -1,5 +1,6 @@
 """The records (stored messages) that one pull returned. They are kept as bytes, and decoded on demand."""
 
+from collections.abc import Collection
 from struct import Struct
 
 from mqbridge.errors import RemoteProtocolError
@@ -85,8 +86,7 @@ class PulledRecords:
             records = [record for record in records if self.first <= record.queue_offset < self.next]
         if self.tags:
             encoded_tags = {tag.encode() for tag in self.tags}
-            # An inner batch that cannot be split passes: the tags of its messages are unknown.
-            records = [record for record in records if tag_of(record) in encoded_tags or record.is_inner_batch]
+            records = [record for record in records if may_have_tag(record, encoded_tags)]
         return records
 
     @property
@@ -182,6 +182,11 @@ def first_record_identity(body: bytes) -> tuple[int, bytes]:
 def stored_ms(identity: bytes) -> int:
     """Return the store timestamp (ms since the epoch) in the identity of a record."""
     return int.from_bytes(identity[-8:], signed=True)
+
+
+def may_have_tag(record: Record, tags: Collection[bytes]) -> bool:
+    """Return True if the record has one of the tags. So may an inner batch that cannot be split: those inside are unknown."""
+    return tag_of(record) in tags or record.is_inner_batch
 
 
 def tag_of(record: Record) -> bytes | None:
