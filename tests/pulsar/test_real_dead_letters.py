@@ -12,6 +12,7 @@ from mqbridge.gateway.run import Gateway
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
 from tests.patience import SERVER_PATIENCE_S
@@ -91,6 +92,23 @@ async def test_unreadable_entries_are_put_back_as_they_were(pulsar: Pulsar, clie
     entries = await drain(await subscribe(restored))
     assert [entry.defect for entry in entries] == [entry.defect for entry in originals[:-1]]
     assert [content(entry) for entry in entries] == [content(entry) for entry in originals[:-1]]
+
+
+async def test_an_entry_of_the_largest_size_has_its_dead_letter_in_the_same_cluster(
+    pulsar: Pulsar, client, subscribe, routes: Routes
+):
+    topic, dead, restored = (pulsar.keep(pulsar.take_topic()) for _ in range(3))
+    producer = client.producer(topic)
+    await producer.send(encrypted(), bytes(DEFAULT_MAX_MESSAGE_SIZE))
+    await producer.close()
+    [original] = await drain(await subscribe(topic))
+    counters, error = await routes.run(f"pulsar/{topic}", {"cluster": "log", "topic": "copy"}, f"pulsar/{dead}")
+    assert (counters.dead, error) == (1, None)
+    target = {"cluster": "pulsar", "topic": restored, "options": {"restore_entries": True}}
+    counters, error = await routes.run(f"pulsar/{dead}", target)
+    assert (counters.stored, error) == (1, None)
+    [entry] = await drain(await subscribe(restored))
+    assert content(entry) == content(original)
 
 
 async def test_a_source_is_not_acknowledged_if_its_dead_letter_is_too_large(pulsar: Pulsar, client, routes: Routes):

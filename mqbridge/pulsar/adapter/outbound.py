@@ -26,7 +26,16 @@ from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, Entry
 from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.request import EncodedEntry, EncodeResult, Limits, encode, encode_restored, unreadable_failure
+from mqbridge.pulsar.mapping.raw_entry import is_raw
+from mqbridge.pulsar.mapping.request import (
+    EncodedEntry,
+    EncodeResult,
+    Limits,
+    encode,
+    encode_alone,
+    encode_restored,
+    unreadable_failure,
+)
 from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
@@ -69,6 +78,7 @@ class PulsarOutbound:
         self._client, self._spec, self._options = client, spec, options
         self._topic_names = [topics.partition_topic_name(partition) for partition in targets]
         # A refused entry fails all of its messages. So no entry of several messages may exceed the size that brokers accept.
+        self._max_message_size = max_message_size
         self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
         self._producers: dict[int, EntryProducer] = {}
         self._encode_messages = encode_restored if options.restore_entries else encode
@@ -112,8 +122,22 @@ class PulsarOutbound:
         """Encode a share as entries. An unchanged batch of Pulsar entries is copied undecoded, see `formats`."""
         batch, origin = share.batch, self._origin_of(share.batch.partition)
         if self._copies_entries and batch.format == FORMAT and share.indexes is None and not share.is_edited:
-            return encode_entries(batch.data, origin, self._limits)
-        return self._encode_messages(share.messages, origin, self._limits)
+            entries, failures = encode_entries(batch.data, origin, self._limits)
+        else:
+            entries, failures = self._encode_messages(share.messages, origin, self._limits)
+        self._unframe_large_raw(entries, share, origin)
+        return entries, failures
+
+    def _unframe_large_raw(self, entries: list[EncodedEntry], share: Share, origin: str | None) -> None:
+        """Encode raw messages above the broker's limit without batch framing, so that they are sent in chunks.
+
+        An entry of the source may have the size of the limit, and its dead letter is a little larger.
+        """
+        for number, entry in enumerate(entries):
+            if len(entry.payload) > self._max_message_size and len(entry.indexes) == 1 and not self._options.restore_entries:
+                index = entry.indexes[0]
+                if is_raw(message := share.messages[index]):
+                    entries[number] = encode_alone(message, origin, index)
 
     def _encode_with_sequence_ids(
         self, sequence: SenderSequence, partition: int, share: Share
@@ -132,6 +156,7 @@ class PulsarOutbound:
         stored_count = sequence.count_stored(partition, positions)
         unstored = messages[stored_count:] if stored_count else messages
         entries, failures = self._encode_messages(unstored, self._origin_of(source), self._limits, stored_count)
+        self._unframe_large_raw(entries, share, self._origin_of(source))
         return (
             entries,
             _unreadable_failures(messages, stored_count) + failures,
@@ -153,6 +178,7 @@ class PulsarOutbound:
         settings = ProducerSettings(
             name=self._spec.sender if has_sender else self._options.producer_name,
             codec=CODEC_NUMBERS[self._options.compression],
+            chunking=True,  # of large raw and delayed messages: all others are in batches, which are never chunked
             access=pb.ExclusiveWithFencing if self._fences else pb.Shared,
             max_elapsed_s=self._spec.max_elapsed_s,
             retries_first_opening=True,

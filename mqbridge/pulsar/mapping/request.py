@@ -101,7 +101,7 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
         if message.defect is not None:
             failures.append(unreadable_failure(start + index, message.defect))
         else:
-            entries.append(_encode_alone(message, origin, start + index))
+            entries.append(encode_alone(message, origin, start + index))
     if parts:
         entries.append(_batch(messages[first], parts, range(start + first, start + len(messages))))
     return entries, failures
@@ -114,7 +114,7 @@ def _batch(first: Message | CopiedMessage, parts: list[bytes], indexes: range) -
     return EncodedEntry(metadata, b"".join(parts), indexes)
 
 
-def _encode_alone(message: Message, origin: str | None, index: int) -> EncodedEntry:
+def encode_alone(message: Message, origin: str | None, index: int) -> EncodedEntry:
     """Make an entry of one message without batch framing."""
     metadata = MessageMetadata(deliver_at_time=message.deliver_at)
     write_fields(metadata, message, origin)

@@ -3,12 +3,14 @@
 import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.errors import Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.mapping.stored import decode_plain
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -90,4 +92,32 @@ async def test_raw_messages_are_put_back_as_the_entries_that_they_were(broker: B
     assert (restored.payload, restored.metadata.encryption_param, restored.metadata.compression) == (b"secret", b"x", 0)
     assert (restored.metadata.sequence_id, restored.metadata.highest_sequence_id, last.metadata.sequence_id) == (1, 3, 4)
     assert [message.payload for entry in (first, last) for message in decode_plain(entry)] == [b"a", b"b"]
+    await outbound.close()
+
+
+@pytest.mark.parametrize("sender", [None, "one"])
+async def test_a_raw_message_above_the_limit_is_sent_in_chunks(broker: Broker, client, entries: list[Entry], sender: str | None):
+    """The entry that it contains may have the size of the limit."""
+    limit = 1 << 20
+    metadata = MessageMetadata(uuid="u", chunk_id=1, num_chunks_from_msg=9, total_chunk_msg_size=9 << 20)
+    [raw] = decode_plain(Entry(metadata, bytes(limit), ledger=3))
+    letters = [Message(b"a", position=(1,)), raw.replace(defect=None, position=(2,)), Message(b"b", position=(3,))]
+    target = Partition("c", "target", "-1", 0)
+    topics = Topics(client, "c", "public/default")
+    outbound = PulsarOutbound(None, client, topics, OutboundSpec("target", sender=sender), [target], limit)  # type: ignore[arg-type]
+    if sender is not None:
+        outbound._sender_sequence.set_stored(SOURCE, {})  # type: ignore[union-attr]
+    receipt = await outbound.send(0, Share(Batch.of(letters, SOURCE)))
+    assert (len(receipt.positions), receipt.failures) == (3, [])
+    first, *chunks, last = entries
+    joiner = ChunkJoiner(ChunkLimits())
+    [joined] = [message.entry for chunk in chunks for message in joiner.add(chunk, 0.0)]
+    assert joined is not None
+    found = [message for entry in (first, joined, last) for message in decode_plain(entry)]
+    assert [message.payload for message in found] == [b"a", raw.payload, b"b"]
+    assert found[1].property("mqbridge.raw") == "pulsar.entry.v1"
+    assert found[1].origin == "here|t|0|2"
+    large = Message(bytes(limit + 1), position=(4,))
+    [failure] = (await outbound.send(0, Share(Batch.of([large], SOURCE)))).failures
+    assert failure.failure_kind is Failure.REFUSED, "an ordinary message"
     await outbound.close()
