@@ -50,7 +50,7 @@ def unreadable_messages(entry: Entry) -> list[Message]:
 
 
 def raw_message(entry: Entry, defect: str) -> Message:
-    """Return the raw message of a whole entry."""
+    """Return the raw message of a whole entry, joined if it is chunked."""
     metadata = _payload_metadata(entry)
     return _message(entry, metadata, stored_entry(metadata, entry.payload), 0, defect)
 

@@ -11,6 +11,13 @@ from google.protobuf.message import DecodeError
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
 
+MAX_METADATA_BYTES = 5 << 20
+"""Maximum size of the metadata of one message in a batch: by default a broker stores no larger entry, so only the metadata of a
+compressed batch can be larger."""
+MAX_BATCH_PROPERTIES = 1_000_000
+"""Maximum number of properties of all messages in a batch. A property has at least 6 bytes, and takes about 200 bytes of memory
+when it is decoded, so a compressed batch of a few KB could take gigabytes."""
+
 _SIZE = struct.Struct(">I")
 
 
@@ -22,13 +29,17 @@ def split_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata,
 def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
     """Yield the messages that `split_batch` returns. May raise RemoteProtocolError after it has yielded some of them."""
     parse, unpack_size = SingleMessageMetadata.FromString, _SIZE.unpack_from
-    at = index = 0
+    at = index = properties = 0
     size = len(payload)
+    is_large = size > MAX_METADATA_BYTES  # only then its metadata can exceed one of the limits
     while index < count and at + 4 <= size:
         begin = at + 4  # the metadata is payload[begin:end]
         end = begin + unpack_size(payload, at)[0]
         if end > size:
             break
+        if is_large and end - begin > MAX_METADATA_BYTES:
+            reason = f"its metadata have {end - begin} bytes, more than the limit of {MAX_METADATA_BYTES}"
+            raise RemoteProtocolError(f"message {index} of a batch of {count} cannot be read: {reason}")
         try:
             single = parse(payload[begin:end])
         except DecodeError as error:
@@ -37,6 +48,8 @@ def iterate_batch(payload: bytes, count: int) -> Iterator[tuple[SingleMessageMet
         at = end + single.payload_size
         if not end <= at <= size:  # a damaged `payload_size` can be negative, or too large
             break
+        if is_large and (properties := properties + len(single.properties)) > MAX_BATCH_PROPERTIES:
+            raise RemoteProtocolError(f"a batch of {count} has more than {MAX_BATCH_PROPERTIES} properties")
         index += 1
         yield single, payload[end:at]
     if index != count or at != size:

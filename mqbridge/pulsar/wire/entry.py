@@ -38,6 +38,10 @@ MESSAGE_BYTES = 64
 """Bytes of memory that a message in a batch takes at least: those of its copy, encoded with an origin. A message without payload
 has only 6 bytes in the batch. Decoded messages take more, but only while their batch is encoded, one batch at a time."""
 
+KEPT_RATIO = 16
+"""If decompression makes a payload this much larger, the compressed one is kept, too, which takes little memory. So the dead
+letter is small if the batch turns out to be unreadable. Otherwise the dead letter has the decompressed payload."""
+
 ENCRYPTED = "the entry is encrypted, and the gateway has no keys"
 """The `defect` of an encrypted entry."""
 
@@ -73,6 +77,7 @@ class Entry:
     __slots__ = (
         "_decompressed",
         "_packed",
+        "_packed_payload",
         "ack_set",
         "acked_chunks",
         "chunks",
@@ -109,6 +114,7 @@ class Entry:
         self.chunks_before = self.acked_chunks = 0
         self.chunks: Sequence[tuple[MessageMetadata, int]] = ()
         self._decompressed = False
+        self._packed_payload: bytes | None = None
         # True while `unpack` has something to do.
         self._packed = defect is None and bool(
             metadata.compression
@@ -197,7 +203,10 @@ class Entry:
         if self.is_batch and self.count * MIN_MESSAGE_BYTES > size:
             self.defect = f"invalid batch: {self.count} messages do not fit into {size} bytes"
             return
-        self._decompressed = payload is not self.payload
+        if payload is not self.payload:
+            self._decompressed = True
+            if len(self.payload) * KEPT_RATIO <= size:
+                self._packed_payload = self.payload
         self.payload, self.chunks = payload, ()
 
     def payload_metadata(self) -> MessageMetadata:
@@ -211,6 +220,8 @@ class Entry:
 
     def stored_parts(self) -> list[tuple[MessageMetadata, bytes]]:
         """Return metadata and payload of each stored entry that this one consists of: one, or several chunks."""
+        if self._packed_payload is not None:
+            return [(self.metadata, self._packed_payload)]
         if not self.chunks:
             return [(self.payload_metadata(), self.payload)]
         ends = list(accumulate(size for _, size in self.chunks))

@@ -46,6 +46,10 @@ pub const MIN_MESSAGE_BYTES: usize = 6;
 /// Maximum number of messages in a batch; see `mqbridge/pulsar/wire/entry.py`.
 pub const MAX_BATCH_MESSAGES: usize = 100_000;
 
+/// Maximum size of the metadata of one message, and number of properties of all messages; see `mqbridge/pulsar/wire/batch.py`.
+const MAX_METADATA_BYTES: usize = 5 << 20;
+const MAX_BATCH_PROPERTIES: usize = 1_000_000;
+
 impl Decoder {
     /// Adds the messages of an entry that are to be delivered.
     ///
@@ -86,6 +90,7 @@ impl Decoder {
     fn add_batch(&mut self, entry: &Entry, count: i64, ack_set: &[i64]) -> Result<Option<String>> {
         let size = entry.payload.len();
         let mut index = 0;
+        let mut properties = 0;
         let mut at = 0i64; // signed, because damaged metadata may contain a negative payload size
         while index < count {
             let metadata_at = at as usize + 4;
@@ -95,6 +100,9 @@ impl Decoder {
             let size_field = self.store.bytes(entry.payload.part(metadata_at - 4, metadata_at));
             let metadata_size = u32::from_be_bytes([size_field[0], size_field[1], size_field[2], size_field[3]]) as usize;
             let Some(payload_at) = metadata_at.checked_add(metadata_size).filter(|end| *end <= size) else { break };
+            if metadata_size > MAX_METADATA_BYTES {
+                return Ok(Some(format!("message {index} of a batch of {count} has {metadata_size} bytes of metadata")));
+            }
             let Ok(metadata) = Metadata::read(
                 &SINGLE_MESSAGE_METADATA,
                 &self.store,
@@ -109,6 +117,10 @@ impl Decoder {
             at = payload_at as i64 + i64::from(metadata.payload_size);
             if at < payload_at as i64 || at > size as i64 {
                 break;
+            }
+            properties += self.pairs.len();
+            if properties > MAX_BATCH_PROPERTIES {
+                return Ok(Some(format!("a batch of {count} has more than {MAX_BATCH_PROPERTIES} properties")));
             }
             if is_due(ack_set, index as usize) {
                 self.push(entry, index, &metadata, entry.payload.part(payload_at, at as usize))?;

@@ -122,6 +122,32 @@ def test_a_compressed_message_that_is_not_text_is_put_back_decompressed() -> Non
     assert b"\x32\x01\xff" in entry.metadata.SerializePartialToString(), "the key"
 
 
+EMPTY_PROPERTY = b"\x0a\x04\x0a\x00\x12\x00"
+
+
+@pytest.mark.parametrize(
+    ("messages", "properties", "problem"),
+    [
+        (1, 11_000_000, "66000002 bytes"),  # the metadata of one message
+        (20, 60_000, "more than 1000000 properties"),
+        (20, 50_000, None),
+    ],
+)
+def test_a_batch_of_too_many_properties_is_kept_as_stored(messages: int, properties: int, problem: str | None) -> None:
+    """Compressed, it has a few KB, and would take gigabytes when it is decoded."""
+    single = EMPTY_PROPERTY * properties + b"\x18\x00"
+    payload = (len(single).to_bytes(4, "big") + single) * messages
+    packed = compress(CODEC_NUMBERS["zstd"], payload)
+    metadata = metadata_of(compression=CODEC_NUMBERS["zstd"], uncompressed_size=len(payload), num_messages_in_batch=messages)
+    found = decode_entries([Entry(metadata, packed)])
+    if problem is None:
+        assert [len(message.properties) for message in found] == [properties] * messages
+    else:
+        [message] = found
+        assert problem in str(message.defect)
+        assert message.payload == stored_entry(metadata, packed), "not decompressed"
+
+
 @given(st.binary(max_size=60), st.binary(max_size=4))
 def test_an_entry_that_cannot_be_parsed_is_kept_byte_for_byte(data: bytes, changed: bytes) -> None:
     whole = stored_entry(encrypted(), data)
