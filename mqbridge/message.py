@@ -7,7 +7,7 @@ Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -46,18 +46,23 @@ def parse_position(text: str) -> Position:
     return tuple(map(int, text.split(":")))
 
 
+NO_INDEX = -1
+"""The index of a partition that has none: it is at a broker that is not among those over which indexes are counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """A partition of a topic of a cluster.
 
     `name` is the system's own name of the partition (TubeMQ `broker:partition`, RocketMQ `broker:queue`, Pulsar and log the
-    number). `index` is its index in the topic's list of partitions, sorted by broker and number.
+    number). `index` is its index in the topic, by number first and then by broker (see `mqbridge.adapter.known_brokers`), or
+    NO_INDEX. Two partitions with the same name are equal, whatever their index is.
     """
 
     cluster: str
     topic: str
     name: str
-    index: int
+    index: int = field(compare=False)
 
     def __str__(self) -> str:
         return f"{self.cluster}/{self.topic}/{self.name}"
@@ -145,8 +150,8 @@ class Message:
     def replace(self, **changes: Any) -> "Message":
         """Return a copy with some fields changed."""
         copy = Message(*fields_of(self))
-        for field, value in changes.items():
-            setattr(copy, field, value)
+        for name, value in changes.items():
+            setattr(copy, name, value)
         return copy
 
     def property(self, key: str) -> str | None:

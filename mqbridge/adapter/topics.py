@@ -9,13 +9,20 @@ from mqbridge.message import Position
 class Topic:
     """A topic as its cluster describes it.
 
-    `partitions` has the names of the partitions, sorted by broker and number; `Partition.index` is an index in it. `aliases` are
-    further names of the topic. Loop prevention looks for all of them in the origin, which says where a gateway read a message.
+    `partitions` has the names of the partitions, sorted by number and then by broker. `aliases` are further names of the topic.
+    Loop prevention looks for all of them in the origin, which says where a gateway read a message. `indexes` are the
+    `Partition.index` of the partitions, in the same order; None means that they are 0, 1, 2 and so on.
     """
 
     name: str
     partitions: tuple[str, ...]
     aliases: tuple[str, ...] = ()
+    indexes: tuple[int, ...] | None = None
+
+    @property
+    def index_by_partition(self) -> dict[str, int]:
+        """The `Partition.index` of each partition, by name."""
+        return dict(zip(self.partitions, range(len(self.partitions)) if self.indexes is None else self.indexes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,17 @@ def server_identities(system: str, addresses: Iterable[tuple[str, int]]) -> froz
     )
 
 
+def split_names(value: Any) -> Any:
+    """Return a text with commas as a list of its parts, a number as a list of its text, and every other value as it is.
+
+    In a list, numbers become texts: YAML reads `1` as a number, and it may be a name.
+    """
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [str(each) if isinstance(each, int) and not isinstance(each, bool) else each for each in values]
+
+
 def _put(parameters: dict[str, Any], path: list[str], value: str, name: str) -> None:
     """Store a value under its path of nested groups; `name` is the parameter in errors. Raises ValueError for a conflict."""
     *groups, last = path

@@ -5,6 +5,9 @@ message of a partition lies after its checkpoint, the source has lost messages t
 partitions that this gateway holds and has not released, the file also has the positions to which the group has to be set back if
 a server has moved it on by itself (see `mqbridge.adapter.inbound.HeldPositions`).
 
+The file also keeps which brokers had partitions of a topic, and over which of them indexes are counted: see
+`mqbridge.adapter.known_brokers`. A restart finds out by it that one is missing.
+
 One gateway owns the file, and reads it only once, when it opens it. A failed write is retried every second, without limit until
 the gateway stops.
 """
@@ -14,10 +17,11 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from mqbridge.adapter.known_brokers import KnownBrokers, Series
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
@@ -41,6 +45,12 @@ CREATE TABLE IF NOT EXISTS delivered (
 CREATE TABLE IF NOT EXISTS held (
     route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, confirmed TEXT NOT NULL, upper_limit TEXT NOT NULL,
     PRIMARY KEY (route, grp, cluster, topic, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS seen_broker (
+    cluster TEXT, topic TEXT, broker TEXT, PRIMARY KEY (cluster, topic, broker)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS layout (
+    cluster TEXT, topic TEXT, broker TEXT, store INTEGER, PRIMARY KEY (cluster, topic, broker, store)
 ) WITHOUT ROWID
 """
 
@@ -82,6 +92,10 @@ class Checkpoints:
         self._unwritten: dict[CheckpointKey, Position] = {}
         self._unwritten_held: dict[CheckpointKey, Held | None] = {}
         """Changes of `_held`; None for a partition that was released."""
+        self._unwritten_brokers: set[tuple[str, str, str]] = set()
+        """Cluster, topic and broker of each new row of `seen_broker`."""
+        self._unwritten_layouts: dict[tuple[str, str], Collection[Series]] = {}
+        """New rows of `layout`, by cluster and topic; they replace the earlier ones."""
         self._last_write_failed = False
         """Only the first failed write and the first successful one after it are logged."""
         self._connection_lock = threading.Lock()
@@ -113,6 +127,25 @@ class Checkpoints:
         elif self._held.pop(key, None) is not None:
             self._unwritten_held[key] = None
 
+    def keep_brokers(self, cluster: str, known: KnownBrokers) -> None:
+        """Load what the file has about the brokers of a cluster, and record what changes."""
+
+        def on_seen(topic: str, broker: str) -> None:
+            self._unwritten_brokers.add((cluster, topic, broker))
+
+        def on_layout(topic: str, series: Collection[Series]) -> None:
+            self._unwritten_layouts[cluster, topic] = series
+
+        with self._connection_lock:
+            seen = self._db.execute("SELECT topic, broker FROM seen_broker WHERE cluster = ?", (cluster,)).fetchall()
+            rows = self._db.execute("SELECT topic, broker, store FROM layout WHERE cluster = ?", (cluster,)).fetchall()
+        layouts = [(topic, Series(broker, store)) for topic, broker, store in rows]
+        known.keep(seen, sorted(layouts, key=lambda each: each[1].order), on_seen, on_layout)
+
+    async def flush(self) -> None:
+        """Write what is recorded now. If that fails, it is retried and logged as every write is."""
+        await self._write_pending(BUSY_TIMEOUT_S)
+
     async def run(self) -> None:
         """Write recorded positions every second, until cancelled."""
         while True:
@@ -139,25 +172,32 @@ class Checkpoints:
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._unwritten or self._unwritten_held)
+        return bool(self._unwritten or self._unwritten_held or self._unwritten_brokers or self._unwritten_layouts)
 
     async def _write_pending(self, busy_timeout_s: float) -> None:
         """Write the positions recorded since the last write; after a failure, keep them for the next call."""
         # Replaced on the event loop, where `record` runs too, so that nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
         held, self._unwritten_held = self._unwritten_held, {}
-        if not recorded and not held:
+        brokers, self._unwritten_brokers = self._unwritten_brokers, set()
+        layouts, self._unwritten_layouts = self._unwritten_layouts, {}
+        if not (recorded or held or brokers or layouts):
             return
+
+        def keep() -> None:
+            self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
+            self._unwritten_brokers |= brokers
+            self._unwritten_layouts = layouts | self._unwritten_layouts
+
         try:
-            await asyncio.shield(asyncio.to_thread(self._write, recorded, held, busy_timeout_s))
+            await asyncio.shield(asyncio.to_thread(self._write, recorded, held, brokers, layouts, busy_timeout_s))
         except sqlite3.Error as error:
             if not self._last_write_failed:
                 log.error("the state file %s cannot be written, retrying until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
             self._last_write_failed = True
-            self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
+            keep()
         except asyncio.CancelledError:
-            # The write may have happened; writing it twice is harmless.
-            self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
+            keep()  # the write may have happened; writing it twice is harmless
             raise
         else:
             if self._last_write_failed:
@@ -165,7 +205,12 @@ class Checkpoints:
             self._last_write_failed = False
 
     def _write(
-        self, recorded: Mapping[CheckpointKey, Position], held: Mapping[CheckpointKey, Held | None], busy_timeout_s: float
+        self,
+        recorded: Mapping[CheckpointKey, Position],
+        held: Mapping[CheckpointKey, Held | None],
+        brokers: Collection[tuple[str, str, str]],
+        layouts: Mapping[tuple[str, str], Collection[Series]],
+        busy_timeout_s: float,
     ) -> None:
         now = int(time.time() * 1000)
         with self._connection_lock:
@@ -182,6 +227,12 @@ class Checkpoints:
                 self._db.executemany(
                     "DELETE FROM held WHERE (route, grp, cluster, topic, partition) = (?, ?, ?, ?, ?)",
                     [key for key, each in held.items() if each is None],
+                )
+                self._db.executemany("INSERT OR IGNORE INTO seen_broker VALUES (?, ?, ?)", brokers)
+                self._db.executemany("DELETE FROM layout WHERE (cluster, topic) = (?, ?)", layouts)
+                self._db.executemany(
+                    "INSERT INTO layout VALUES (?, ?, ?, ?)",
+                    [(*key, *series) for key, each in layouts.items() for series in each],
                 )
 
     def _close_database(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from mqbridge import __version__, native
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.known_brokers import HasBrokers
 from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route as RouteConfig
@@ -136,6 +137,7 @@ class Gateway:
             rollback.callback(setattr, self, "_graph", self._graph)
             self._graph = TopicGraph.of(config)
             new_clusters = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)
+            self._keep_brokers(new_clusters)
             rollback.push_async_callback(lambda: close_clusters(new_clusters.values(), self._deadline))
             retained = {name: cluster for name, cluster in self.clusters.items() if name not in change.clusters_to_close}
             new_routes = {
@@ -217,6 +219,7 @@ class Gateway:
         if server is not None:
             await stack.enter_async_context(server)
         self.clusters = make_clusters(config.clusters, self.adapters)
+        self._keep_brokers(self.clusters)
         stack.push_async_callback(self._close_all_clusters)
         stack.push_async_callback(self.initial_connections.close)
         await self.initial_connections.start(self.clusters, fail_fast=fail_fast)
@@ -258,6 +261,12 @@ class Gateway:
         connected = {name: cluster for name, cluster in clusters.items() if name not in unconnected}
         planner = Planner(connected, [route.config for route in retained if route.is_pending], self._graph)
         return {route: await planner.plan(route.config) for route in routes}
+
+    def _keep_brokers(self, clusters: Mapping[str, Cluster]) -> None:
+        """Keep in the state file which brokers the clusters have."""
+        for name, cluster in clusters.items():
+            if self._checkpoints is not None and isinstance(cluster, HasBrokers):
+                self._checkpoints.keep_brokers(name, cluster.known_brokers)
 
     def _on_connect_failure(self, name: str, error: MqbridgeError) -> None:
         """Show the error of a cluster that is not connected yet as the reason why its routes wait."""

@@ -22,7 +22,7 @@ from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.target import Target
 from mqbridge.errors import ClusterError, Failure, MqbridgeError, is_transient
-from mqbridge.message import Partition
+from mqbridge.message import NO_INDEX, Partition
 from mqbridge.routes.closing import close_by_deadline, no_deadline
 from mqbridge.routes.plan import (
     Plan,
@@ -35,6 +35,7 @@ from mqbridge.routes.plan import (
     raise_problems,
 )
 from mqbridge.routes.retention_warnings import TopicUse, warnings_about
+from mqbridge.routes.source_indexes import record_partitions, why_no_index
 from mqbridge.routes.topic_selection import select_source_topics
 from mqbridge.routes.unprotected import describe, unprotected_targets
 from mqbridge.routing.edits import Edit
@@ -166,7 +167,8 @@ class RouteEndpoints:
         for open_target in open_targets:
             rule, count = open_target.config.partitions, open_target.target.outbound.partitions
             if (reason := unassignable_reason(rule, partition.name, partition.index, count)) is not None:
-                return f"target {open_target.target.label} has no partition for source partition {partition}: {reason}"
+                why = why_no_index(self._source, partition.topic, partition.name) if partition.index == NO_INDEX else ""
+                return f"target {open_target.target.label} has no partition for source partition {partition}: {reason}{why}"
         return None
 
     async def warnings(self) -> list[str]:
@@ -212,8 +214,9 @@ class RouteEndpoints:
         for topic, open_targets in self._open_targets.items():
             described = await self._source.describe(topic)
             if described is not None:
+                record_partitions(self._source, described, ())
                 for open_target in open_targets:
-                    must_reopen |= await self._grow(open_target, len(described.partitions))
+                    must_reopen |= await self._grow(open_target, described)
         return must_reopen
 
     def _exclude(self, excluded: Mapping[str, str]) -> None:
@@ -289,6 +292,7 @@ class RouteEndpoints:
         name, source = self._config.name, self._source.name
         open_targets = [await self._open_target(config, selected, topic) for config in self._config.targets]
         targets = [open_target.target for open_target in open_targets]
+        record_partitions(self._source, topic, (config.partitions for config in self._config.targets))
         self._open_targets[selected.topic] = open_targets
         self.source_partitions += len(topic.partitions)
         self.source_partition_names[selected.topic] = frozenset(topic.partitions)
@@ -304,7 +308,7 @@ class RouteEndpoints:
         label = f"{config.cluster}/{name}"
         if unassignable_partitions(rule, topic, outbound.partitions):
             # `open` has grown the target topic as planned, but the outbound cannot send to the new partitions yet.
-            needed = partitions_needed(rule, len(topic.partitions))
+            needed = partitions_needed(rule, topic)
             problem = (
                 f"route {self._config.name!r}: target {label} accepts messages in only {outbound.partitions} partitions so far"
             )
@@ -351,13 +355,13 @@ class RouteEndpoints:
 
     # --- growing ------------------------------------------------------------------------------------------------------
 
-    async def _grow(self, open_target: OpenTarget, source_partitions: int) -> bool:
+    async def _grow(self, open_target: OpenTarget, source: Topic) -> bool:
         """Grow a target with the option `create` that has too few partitions.
 
         Returns True if the route must be reopened, because only a new outbound sees the target's new partitions.
         """
         config, cluster = open_target.config, self._clusters[open_target.config.cluster]
-        wanted_partitions = configured_or_needed_partitions(config, source_partitions)
+        wanted_partitions = configured_or_needed_partitions(config, source)
         if config.create and open_target.target.outbound.partitions < wanted_partitions:
             await self._create_or_grow(config.cluster, open_target.topic, wanted_partitions)
             await self._create_groups(config.cluster, open_target.topic, config.subscriptions)

@@ -23,6 +23,7 @@ from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError, is_transient
 from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routes.retention_warnings import TopicUse
+from mqbridge.routes.source_indexes import index_problem
 from mqbridge.routes.topic_selection import select_source_topics
 from mqbridge.routing.partitions import (
     configured_or_needed_partitions,
@@ -347,8 +348,12 @@ class Planner:
     async def _plan_target(self, plan: Plan, target: TargetConfig, source: PlannedSource) -> PlannedTopic:
         """Plan the target topic of a source topic."""
         rule, partitions = target.partitions, len(source.topic.partitions)
-        needed = partitions_needed(rule, partitions)  # `to_create` may be fewer: `create.partitions` overrides it
-        to_create = configured_or_needed_partitions(target, partitions)
+        needed = partitions_needed(rule, source.topic)  # `to_create` may be fewer: `create.partitions` overrides it
+        to_create = configured_or_needed_partitions(target, source.topic)
+        cluster = self._clusters[plan.route.source.cluster]
+        problem = None if plan.is_provisional else index_problem(plan.route.name, cluster, source.topic, rule)
+        if problem is not None:
+            plan.problems.append(problem)
         # With `create.partitions` the number was chosen on purpose, so no reason is needed.
         reason = f", {_reason_for_more(to_create, partitions)}" if to_create > partitions and target.create is True else ""
         required = PlannedTopic(
@@ -361,7 +366,7 @@ class Planner:
         self._plan_groups(plan, required, target)
         planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create))
         count = planned.planned_partitions
-        if count and (reasons := unassignable_partitions(rule, source.topic, count)):
+        if count and problem is None and (reasons := unassignable_partitions(rule, source.topic, count)):
             plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, reasons, needed))
         return planned
 

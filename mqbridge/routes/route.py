@@ -119,6 +119,8 @@ class Route:
         """
         await self.state.endpoints.open(plan, self._drain_deadline)
         self._log_failed_topics(self.state.endpoints)
+        if self._checkpoints is not None:
+            await self._checkpoints.flush()  # which brokers the indexes are counted over, before the first message is read
         self._initial_partitions = self.state.endpoints.source_partition_names
 
     async def run(self) -> None:

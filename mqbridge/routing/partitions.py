@@ -1,6 +1,6 @@
 """Chooses the target partition of each message.
 
-modulo        the source partition's index, modulo the number of target partitions
+modulo        the source partition's number (see `stable_number`), modulo the number of target partitions
 identity      the source partition's index itself
 table         the partition in the configured table, by the source partition's name or index
 key           the partition that the target system's own producers choose for the key; without a key by modulo
@@ -13,34 +13,46 @@ target are used at once.
 
 from collections.abc import Callable, Iterable, Mapping
 
+from mqbridge.adapter.known_brokers import stable_number
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.create_rule import CreateRule
 from mqbridge.config.options.partition_rule import By, PartitionRule
 from mqbridge.config.options.target import Target as TargetConfig
-from mqbridge.message import Share
+from mqbridge.message import NO_INDEX, Share
 from mqbridge.routing.keys import KeyPicker
 
 PartitionShare = tuple[int, Share]
 """The index of a target partition, and the messages of a batch that are written to it."""
 
 
-def partitions_needed(rule: PartitionRule, source_partitions: int) -> int:
-    """Return the number of partitions that a target should have: as many as the source topic, and all that the table contains."""
-    return max([source_partitions, *(partition + 1 for partition in rule.table.values())])
+def partitions_needed(rule: PartitionRule, topic: Topic) -> int:
+    """Return the number of partitions that a target should have.
+
+    It is as many as the source topic has, and for identity as its largest index needs, and all that the table contains.
+    """
+    indexes = topic.index_by_partition.values() if rule.by == "identity" else ()
+    return max([len(topic.partitions), *(index + 1 for index in indexes), *(partition + 1 for partition in rule.table.values())])
 
 
-def configured_or_needed_partitions(target: TargetConfig, source_partitions: int) -> int:
+def configured_or_needed_partitions(target: TargetConfig, topic: Topic) -> int:
     """Return the number of partitions with which a target topic is created, or to which it is grown if it has fewer.
 
-    It is the number in the option `create`; without it, the number that the target needs.
+    It is the number in the option `create`; without it, the number that the target needs for this source topic.
     """
     configured = target.create.partitions if isinstance(target.create, CreateRule) else None
-    return partitions_needed(target.partitions, source_partitions) if configured is None else configured
+    return partitions_needed(target.partitions, topic) if configured is None else configured
+
+
+def needs_index(rule: PartitionRule, partition: str) -> bool:
+    """Return True if the rule chooses the target partition of this source partition by its index."""
+    return rule.by == "identity" or (rule.by == "table" and partition not in rule.table)
 
 
 def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
     """Return why the rule finds none of the target's `count` partitions for a source partition; None if it finds one."""
+    if index == NO_INDEX and needs_index(rule, name):
+        return f"`by: {rule.by}` needs the index of the source partition, and it has none"
     if rule.by == "identity" and index >= count:
         return f"`by: identity` needs target partition {index}, but the target has {count} partitions (0 to {count - 1})"
     if rule.by == "table":
@@ -55,7 +67,7 @@ def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) 
 
 def unassignable_partitions(rule: PartitionRule, topic: Topic, count: int) -> dict[str, str]:
     """Return the reasons of `unassignable_reason` by the name of the source partition, for those that have one."""
-    reasons = ((name, unassignable_reason(rule, name, index, count)) for index, name in enumerate(topic.partitions))
+    reasons = ((name, unassignable_reason(rule, name, index, count)) for name, index in topic.index_by_partition.items())
     return {name: reason for name, reason in reasons if reason is not None}
 
 
@@ -90,7 +102,7 @@ class Partitioner:
         """Divides a share by target partition, by the method of the rule; the share must not be empty."""
 
     def _divide_by_modulo(self, share: Share) -> list[PartitionShare]:
-        return [(share.batch.partition.index % self._outbound.partitions, share)]
+        return [(stable_number(share.batch.partition) % self._outbound.partitions, share)]
 
     def _divide_by_identity(self, share: Share) -> list[PartitionShare]:
         return [(share.batch.partition.index, share)]
@@ -107,7 +119,7 @@ class Partitioner:
 
     def _divide_by_key(self, share: Share) -> list[PartitionShare]:
         count = self._outbound.partitions
-        keyless_partition = share.batch.partition.index % count
+        keyless_partition = stable_number(share.batch.partition) % count
         if count == 1:
             return [(keyless_partition, share)]
         partition_of = self._outbound.partition_of

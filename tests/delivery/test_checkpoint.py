@@ -1,5 +1,6 @@
 """The state file: locked, damaged, in use by another gateway, of another group."""
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mqbridge.adapter.known_brokers import KnownBrokers
 from mqbridge.config.load import from_dict
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.run import Gateway
-from mqbridge.message import Partition
+from mqbridge.message import NO_INDEX, Partition
 from mqbridge.net.tasks import cancel, spawn
 from tests.gateway.world import ADAPTERS, World, committed, fill, named, put, route, run, running, until
 
@@ -103,6 +105,41 @@ async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_
     lock.close()
     await until(lambda: positions(tmp_path / "state.db") == ["8"])
     await cancel(writer)
+    await checkpoints.close()
+
+
+async def test_a_file_of_an_earlier_version_is_read_and_gets_the_tables_about_brokers(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    partition = Partition("rocket", "orders", "broker-a:0", index=0)
+    checkpoints = Checkpoints(path)
+    checkpoints.record("r", "g", partition, (7,))
+    await checkpoints.close()
+    with contextlib.closing(sqlite3.connect(path)) as earlier, earlier:
+        earlier.executescript("DROP TABLE seen_broker; DROP TABLE layout")
+    for is_new in (True, False):
+        checkpoints, known = Checkpoints(path), KnownBrokers()
+        checkpoints.keep_brokers("rocket", known)
+        checkpoints.keep_brokers("other", KnownBrokers())
+        assert checkpoints.load("r", "g", partition) == (7,)
+        assert known.of("orders") == (frozenset() if is_new else {"broker-a", "broker-b"})
+        assert known.indexes("orders", ["broker-b:0"]) == ((0,) if is_new else (1,))
+        known.record("orders", ["broker-a", "broker-b"])
+        known.fix_layout("orders", ["broker-a:0", "broker-b:0"])
+        await checkpoints.close()
+
+
+async def test_what_is_known_about_brokers_is_written_although_the_file_was_locked(tmp_path: Path) -> None:
+    checkpoints, known = Checkpoints(tmp_path / "state.db"), KnownBrokers()
+    checkpoints.keep_brokers("rocket", known)
+    known.record("orders", ["broker-a"])
+    known.fix_layout("orders", ["broker-a:0"])
+    with contextlib.closing(locked(tmp_path / "state.db")):
+        await checkpoints.flush()
+    await checkpoints.close()
+    checkpoints, known = Checkpoints(tmp_path / "state.db"), KnownBrokers()
+    checkpoints.keep_brokers("rocket", known)
+    assert known.of("orders") == {"broker-a"}
+    assert known.indexes("orders", ["broker-a:0", "broker-b:0"]) == (0, NO_INDEX)
     await checkpoints.close()
 
 

@@ -131,7 +131,10 @@ def test_unassignable_partitions_are_named() -> None:
         "b:1": "the table of `partitions` contains target partition 7, but the target has 3 partitions (0 to 2)",
         "b:2": "the table of `partitions` does not contain this source partition",
     }
-    assert partitions_needed(rule("table", table={"b:0": 0, "1": 7}), 3) == 8
+    assert partitions_needed(rule("table", table={"b:0": 0, "1": 7}), topic) == 8
+    spread = Topic("t", ("a:0", "b:0", "b:1"), indexes=(0, 1, 3))
+    assert partitions_needed(rule("identity"), spread) == 4
+    assert partitions_needed(rule("modulo"), spread) == 3
 
 
 # --- in a route -----------------------------------------------------------------------------------------------------------

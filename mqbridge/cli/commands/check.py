@@ -97,6 +97,7 @@ def _route_fields(route: "Route", notes: list[str]) -> dict[str, Any]:
 
 async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Connect to every cluster and plan every route; return the fields of each cluster and of each route, for JSON."""
+    from mqbridge.adapter.known_brokers import HasBrokers
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.config.topic_graph import TopicGraph
@@ -110,6 +111,9 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
         clusters = {
             choice.name: cluster for choice, (_, cluster) in zip(choices, connections, strict=True) if cluster is not None
         }
+        for cluster in clusters.values():
+            if isinstance(cluster, HasBrokers):  # what `state` has about them is not read: the gateway has the file open
+                cluster.known_brokers.is_kept = config.state is not None
         graph = TopicGraph.of(config)
         planner = Planner(clusters, graph=graph)
         plans = [await planner.plan(route) for route in config.routes]

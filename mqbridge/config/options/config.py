@@ -21,7 +21,8 @@ class Config(Options):
     state: Path | None = Field(
         default=None,
         description="The path of the checkpoint database, relative to the working directory. The file is created if it is "
-        "missing; its folder must exist. Without a checkpoint database, gaps in a source are not detected after a restart.",
+        "missing; its folder must exist. Without a checkpoint database, gaps in a source are not detected after a restart. It "
+        "also keeps which brokers the topics of RocketMQ and TubeMQ have, so that a restart notices that one is missing.",
     )
     http: Http = Field(default=Http(), description="Metrics and health over HTTP.")
     reload: Reload = Field(default=Reload(), description="Reloading a changed configuration file while the gateway runs.")

@@ -33,17 +33,19 @@ class PartitionRule(Options):
 
     by: By = Field(
         default="modulo",
-        description="`modulo`: each source partition is written to one target partition, its index modulo the number of target "
-        "partitions; `identity`: to the target partition with the same index, so the target needs at least as many "
-        "partitions as the source; `table`: to the target partition in `table`; `key`: to the partition that the target's own "
-        "producers choose for the message's key (a message without a key as with `modulo`); `round_robin`: each batch to the "
-        "next partition, without any order. New partitions of a target are used at once: with `modulo` and `key`, later messages "
-        "may then be written to another partition than earlier ones.",
+        description="`modulo`: each source partition is written to one target partition, its number modulo the number of target "
+        "partitions; the number is that of Pulsar and the log, on RocketMQ and TubeMQ a checksum of the broker's name plus the "
+        "number of the queue or partition; `identity`: to the target partition with the same index, so the target needs at least "
+        "as many partitions as the source; `table`: to the target partition in `table`; `key`: to the partition that the "
+        "target's own producers choose for the message's key (a message without a key as with `modulo`); `round_robin`: each "
+        "batch to the next partition, without any order. New partitions of a target are used at once: with `modulo` and `key`, "
+        "later messages may then be written to another partition than earlier ones. Indexes count by number first and then by "
+        "broker; over several brokers they need the cluster's option `brokers`, or `state`.",
     )
     table: dict[Name, Annotated[int, Field(ge=0)]] = Field(
         default={},
-        description="For `by: table`: the target partition's index by the source partition's name or index. A source partition "
-        "that is added later and is not in the table is not read, and is shown as stopped.",
+        description="For `by: table`: the target partition's index by the source partition's name, or by its index as in "
+        "`identity`. A source partition that is added later and is not in the table is not read, and is shown as stopped.",
     )
     key: Annotated[tuple[KeyName, ...], OneOrMore] = Field(
         default=("key",),

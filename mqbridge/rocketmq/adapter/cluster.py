@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.known_brokers import KnownBrokers, list_order
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
@@ -30,7 +31,7 @@ from mqbridge.rocketmq.client.admin.topic_growth import TopicGrowth
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection.base_client import connectivity_of
-from mqbridge.rocketmq.client.connection.route import TopicRoute
+from mqbridge.rocketmq.client.connection.route import MASTER, TopicRoute
 from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.pull_consumer import join
@@ -52,6 +53,7 @@ class RocketMQ:
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.name, self.identity = name, config.identity
         self.connectivity = connectivity_of(name, config.name_servers)
+        self.known_brokers = KnownBrokers(config.brokers)
         self._config = config
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = None if config.auth is None else config.auth.make()
@@ -110,9 +112,31 @@ class RocketMQ:
         return await self._client.admin.user_topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """Return the topic with its readable queues, sorted by Broker name and number; None if it does not exist."""
+        """Return the topic with its readable queues, sorted by number and Broker name; None if it does not exist."""
         route = await self._client.admin.route(topic, fresh=True)
-        return None if route is None else Topic(topic, tuple(map(partition_name, route.read_queues())))
+        if route is None:
+            return None
+        names = sorted(map(partition_name, route.read_queues()), key=list_order)
+        return Topic(topic, tuple(names), indexes=self.known_brokers.indexes(topic, names))
+
+    async def why_incomplete(self, topic: str) -> str | None:
+        """Return why Brokers may have queues of the topic that its route lacks: they are known, and no master is registered.
+
+        A Broker registers together with all its topics, so one that is registered and missing in the route lacks the topic. After
+        this call, the cached route has the queues of every registered Broker.
+        """
+        route = await self._client.admin.route(topic)
+        brokers = {} if route is None else route.brokers
+        suspects = {*self.known_brokers.of(topic), *brokers} - {name for name, each in brokers.items() if MASTER in each}
+        if not suspects:
+            return None
+        if not (absent := sorted(suspects - (await self._client.admin.masters()).keys())):
+            await self._client.admin.route(topic, fresh=True)  # one may have registered since the last query
+            return None
+        problem = (
+            f"no master of broker {', '.join(absent)} is registered with the name servers, and topic {topic} may have queues"
+        )
+        return f"{problem} there. If a broker is gone for good, list the others in `brokers` of cluster {self.name!r}"
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create a topic at every master, or grow it at its Brokers, to at least `partitions` writable queues.
@@ -158,12 +182,11 @@ class RocketMQ:
 
         With None as `end`, continue with new messages, for ever.
         """
-        queues = {partition_name(queue): (index, queue) for index, queue in enumerate(await self.queues(topic))}
+        queues = {partition_name(queue): queue for queue in await self.queues(topic)}
         if partition not in queues:
             raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
-        index, queue = queues[partition]
-        source = Partition(self.name, topic, partition, index)
-        async with aclosing(read_range(self._client, source, queue, begin, end)) as batches:
+        source = Partition(self.name, topic, partition, self.known_brokers.index(topic, partition, list(queues)))
+        async with aclosing(read_range(self._client, source, queues[partition], begin, end)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -198,7 +221,7 @@ class RocketMQ:
         except BaseException:
             await client.close()
             raise
-        return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group))
+        return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group), self.known_brokers)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Raise an error if a topic or the permission to consume is missing, or if the filter or the group is invalid."""
@@ -210,9 +233,15 @@ class RocketMQ:
                 await check_may_consume(self._client, spec.group, route)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a producer for a topic."""
+        """Open a producer for a topic.
+
+        Raises ClusterError (RETRY) while a Broker that may have queues of the topic has no master: without them, messages of a
+        key or of a source partition would go to other queues than before and after.
+        """
         options = _outbound_options(spec)
         client, max_size = self._client, self._config.max_message_size
+        if (reason := await self.why_incomplete(spec.topic)) is not None:
+            raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} is not written now: {reason}", Failure.RETRY)
         route = await self._route(spec.topic)
         if not route.write_queues():
             raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue", Failure.FATAL)
@@ -241,7 +270,13 @@ class RocketMQ:
             delay_levels=levels,
             requires_keys=is_compacted,
         )
-        stop_watching = client.routes.watch(spec.topic, outbound.on_route)
+
+        def on_route(route: TopicRoute) -> None:
+            self.known_brokers.record(spec.topic, route.brokers)
+            outbound.on_route(route)
+
+        self.known_brokers.record(spec.topic, route.brokers)
+        stop_watching = client.routes.watch(spec.topic, on_route)
         outbound.on_close(stop_watching)
         return outbound
 

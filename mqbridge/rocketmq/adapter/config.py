@@ -8,7 +8,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration, Size
-from mqbridge.config.urls import join_addresses, server_identities, split_url
+from mqbridge.config.urls import join_addresses, server_identities, split_names, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import IS_SHOWN, Secret
 from mqbridge.rocketmq.client.admin.name_rules import check_topic
@@ -45,6 +45,12 @@ class RocketMQCluster(ClusterModel):
         min_length=1,
         description="The name servers, host:port, as a list or one text with commas or semicolons; port 9876 may be left out.",
         examples=["10.0.0.1:9876,10.0.0.2:9876"],
+    )
+    brokers: tuple[str, ...] = Field(
+        default=(),
+        description="The names of all Brokers, as a list or one text with commas. Name servers do not list a Broker that is "
+        "down; with this list the gateway notices that one is missing. Without it, it knows the Brokers in `state`.",
+        examples=["broker-a,broker-b"],
     )
     tls: TlsChoice = Field(
         default=None,
@@ -106,6 +112,11 @@ class RocketMQCluster(ClusterModel):
     @classmethod
     def _split_name_servers(cls, value: Any) -> Any:
         return [part.strip() for part in value.replace(";", ",").split(",")] if isinstance(value, str) else value
+
+    @field_validator("brokers", mode="before")
+    @classmethod
+    def _split_brokers(cls, value: Any) -> Any:
+        return split_names(value)
 
     @field_validator("name_servers")
     @classmethod

@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
+from mqbridge.adapter.known_brokers import KnownBrokers
 from mqbridge.adapter.tools.deadlines import resolve_deadline
 from mqbridge.errors import MqbridgeError
 from mqbridge.message import Partition
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.adapter.deadlines import close_by_deadline
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
+from mqbridge.rocketmq.adapter.operations import partition_name
 from mqbridge.rocketmq.adapter.retry_lane import RetryLane
 from mqbridge.rocketmq.adapter.retry_queue import RetryQueue
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
@@ -31,9 +33,16 @@ class RocketMQInbound:
     """The group has only one offset per queue, so batches are acknowledged as a whole and in order."""
 
     def __init__(
-        self, cluster: str, client: ClusterClient, consumer: PullConsumer, topics: Sequence[str], send_back: SendBack
+        self,
+        cluster: str,
+        client: ClusterClient,
+        consumer: PullConsumer,
+        topics: Sequence[str],
+        send_back: SendBack,
+        known_brokers: KnownBrokers,
     ) -> None:
         self._cluster, self._client, self._consumer = cluster, client, consumer
+        self._known_brokers = known_brokers
         self._topics, self._send_back = topics, send_back
         self._retry_queues: list[RetryQueue] = []
         self._new_lanes: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
@@ -53,9 +62,10 @@ class RocketMQInbound:
         """Create a lane for each assigned queue of a topic, and a RetryQueue for each assigned retry queue."""
         try:
             async for assigned in self._consumer.assigned_queues():
-                topic, broker, number = assigned.queue
+                topic = assigned.queue.topic
                 if topic in self._topics:
-                    partition = Partition(self._cluster, topic, f"{broker}:{number}", await self._partition_index(assigned))
+                    name = partition_name(assigned.queue)
+                    partition = Partition(self._cluster, topic, name, await self._partition_index(assigned))
                     self._new_lanes.put_nowait(RocketMQLane(partition, assigned))
                 else:
                     # The other assigned queues are those of the retry topic.
@@ -69,10 +79,11 @@ class RocketMQInbound:
             self._new_lanes.put_nowait(error)
 
     async def _partition_index(self, assigned: AssignedQueue) -> int:
-        """Return the index of a queue among the readable queues of its topic; if it is not one of them, the next free index."""
-        route = await self._client.routes.get(assigned.queue.topic)
-        queues = [] if route is None else list(route.read_queues())
-        return queues.index(assigned.queue) if assigned.queue in queues else len(queues)
+        """Return the index of a queue in its topic."""
+        topic = assigned.queue.topic
+        route = await self._client.routes.get(topic)
+        queues = [] if route is None else route.read_queues()
+        return self._known_brokers.index(topic, partition_name(assigned.queue), list(map(partition_name, queues)))
 
     async def close(self, deadline: float | None = None) -> None:
         """Release all queues and leave the group, by the deadline (loop time; None: 30 s from now).

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.known_brokers import list_order
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
@@ -23,7 +24,7 @@ from mqbridge.message import Partition, Position, Share
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import partition_name
-from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
+from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label, queue_order
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.producer.send_request import DIVIDED, OnDivided, SendRequest, SendResult
 from mqbridge.rocketmq.mapping.limits import Limits
@@ -35,8 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class RocketMQOutbound:
-    """Produces the messages of a route to one topic. The partition with index i is the i-th writable queue of the topic.
+    """Produces the messages of a route to one topic. The partition with index i is the i-th of its writable queues.
 
+    They are counted by number first and then by broker, so that queues which every broker gets are at the end.
     `delay_levels` are the delays (ms), from level 1 on, of Brokers before 5.0; empty for later ones, which deliver at any time.
     `requires_keys` is True for a compacted topic, whose messages need KEYS. `max_batch_bytes` is the `maxMessageSize` of the
     Brokers, which also limits a batch (None: unknown); `max_message_bytes` is that of the configuration.
@@ -60,7 +62,8 @@ class RocketMQOutbound:
         assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or RocketMQOutboundOptions()
         self._cluster, self._producer, self._spec = cluster, producer, spec
-        self._queues = list(queues)
+        self._queues: list[Queue] = []
+        self._adopt(queues)
         self._limits = Limits(
             max_bytes=min(options.batch_bytes, max_message_bytes, max_batch_bytes or max_message_bytes),
             max_messages=options.batch_messages,
@@ -88,16 +91,16 @@ class RocketMQOutbound:
     def on_route(self, route: TopicRoute) -> None:
         """Adopt the queues of a new topic route, the list of Brokers and queues from the name server.
 
-        If the topic has more writable queues than before, all are used. Otherwise the number of partitions stays the same: a
-        queue of a Broker without a master keeps its index, because the master may return, and each index whose queue is no longer
-        writable gets one of the other queues. If no queue is left, nothing changes.
+        A queue of a Broker without a master keeps its index, because the master may return. If there are more queues than before,
+        all are used. Otherwise the number of partitions stays the same, and each index whose queue is no longer writable gets one
+        of the other queues. If no queue is left, nothing changes.
         """
-        queues, old_queues = route.write_queues(), self._queues
-        if len(queues) > len(old_queues):
-            self._queues = list(queues)
-            return
+        old_queues = self._queues
         remaining = [queue for queue in old_queues if route.is_writable(queue) or route.master(queue.broker) is None]
-        if remaining and len(remaining) < len(old_queues):
+        queues = {*route.write_queues(), *remaining}
+        if len(queues) > len(old_queues):
+            self._adopt(queues)
+        elif remaining and len(remaining) < len(old_queues):
             self._queues = [
                 queue if queue in remaining else remaining[index % len(remaining)] for index, queue in enumerate(old_queues)
             ]
@@ -108,6 +111,13 @@ class RocketMQOutbound:
                 self._spec.topic,
                 ", ".join(map(queue_label, removed)),
             )
+
+    def _adopt(self, queues: Collection[Queue]) -> None:
+        """Use these queues, and no others."""
+        self._queues = sorted(queues, key=lambda queue: list_order(partition_name(queue)))
+        numbers = {queue: number for number, queue in enumerate(self._queues)}
+        self._java_order = [numbers[queue] for queue in sorted(queues, key=queue_order)]
+        """The index of each queue, in the order in which Java's producers count queues."""
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Queue a share for sending, in order; the receipt has the positions of its messages.
@@ -168,7 +178,8 @@ class RocketMQOutbound:
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition of a key: its absolute Java hash code modulo the number of queues, as SelectMessageQueueByHash."""
-        return _HASH_CACHE[key] % len(self._queues)
+        order = self._java_order
+        return order[_HASH_CACHE[key] % len(order)]
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the last position of this source partition that each queue has stored, by partition index.

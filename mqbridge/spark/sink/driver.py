@@ -36,14 +36,14 @@ def written_topics(spec: TargetsSpec, counts: Counts) -> set[TopicKey]:
 
 async def find_topic_ends(
     spec: TargetsSpec, topics: Collection[TopicKey], find_cluster: FindCluster
-) -> dict[TopicKey, Mapping[int, Position]]:
+) -> dict[TopicKey, Mapping[str, Position]]:
     """Return the current end positions of these topics, without topics that cannot be read or whose cluster is not in `spec`.
 
     Callers then use an earlier end instead, which is correct too: a repeated attempt only searches more of the topic for stored
     messages.
     """
 
-    async def find(key: TopicKey) -> Mapping[int, Position]:
+    async def find(key: TopicKey) -> Mapping[str, Position]:
         try:
             async with find_cluster(spec.clusters[key[0]]) as cluster:
                 return await find_ends(cluster, key[1])

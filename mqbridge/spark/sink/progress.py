@@ -120,7 +120,7 @@ class Progress:
             {
                 "cluster": cluster,
                 "topic": topic,
-                "partitions": {str(index): format_position(position) for index, position in partitions.items()},
+                "partitions": {name: format_position(position) for name, position in partitions.items()},
             }
             for (cluster, topic), partitions in self.ends.items()
         ]
@@ -147,9 +147,8 @@ class Progress:
             if content["version"] != VERSION:
                 raise ValueError(f"unknown version {content['version']}, expected {VERSION}")
             ends = {
-                (topic["cluster"], topic["topic"]): {
-                    int(index): parse_position(text) for index, text in topic["partitions"].items()
-                }
+                # Earlier versions wrote indexes. Where these are no names, the partition is searched from its beginning.
+                (topic["cluster"], topic["topic"]): {name: parse_position(text) for name, text in topic["partitions"].items()}
                 for topic in content["ends"]
             }
             return cls(

@@ -131,7 +131,7 @@ def _lags_without_density(unit_ranges: Mapping[PartitionKey, Sequence[UnitRange]
 async def _partition_indexes(queries: ClusterQueries, ranges: Ranges) -> dict[PartitionKey, int]:
     """Return the index of each partition in its topic. Raises ClusterError, FATAL for a missing partition."""
     topics = await queries.describe({topic for topic, _ in ranges})
-    indexes = {(topic, name): index for topic in topics for index, name in enumerate(topics[topic].partitions)}
+    indexes = {(topic, name): index for topic in topics for name, index in topics[topic].index_by_partition.items()}
     if missing := ranges.keys() - indexes.keys():
         raise ClusterError(f"{describe_partition(min(missing))} does not exist", Failure.FATAL)
     return indexes

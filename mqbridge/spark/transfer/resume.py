@@ -67,13 +67,21 @@ class StoredPositions:
         return finished
 
 
-async def find_ends(cluster: Cluster, topic: str) -> dict[int, Position]:
-    """Return the current end positions of a topic's partitions, by index; none if it does not exist. Raises ClusterError."""
+async def find_ends(cluster: Cluster, topic: str) -> dict[str, Position]:
+    """Return the current end positions of a topic's partitions, by name; none if it does not exist. Raises ClusterError."""
     described = await cluster.describe(topic)
     if described is None:
         return {}
     bounds = await cluster.bounds(topic)
-    return {index: bounds[name].next for index, name in enumerate(described.partitions) if name in bounds}
+    return {name: bounds[name].next for name in described.partitions if name in bounds}
+
+
+async def by_index(cluster: Cluster, topic: str, ends: Mapping[str, Position] | None) -> dict[int, Position] | None:
+    """Return the ends by the present indexes of the partitions; None if there are none. Raises ClusterError."""
+    described = await cluster.describe(topic) if ends is not None else None
+    if described is None or ends is None:
+        return None
+    return {index: ends[name] for index, name in enumerate(described.partitions) if name in ends}
 
 
 async def find_stored(
@@ -83,19 +91,20 @@ async def find_stored(
     source: Partition,
     first: Position,
     writer: str,
-    since: Mapping[int, Position] | None,
+    since: Mapping[str, Position] | None,
 ) -> StoredPositions:
     """Find the positions of a source, from `first` on, that this writer has stored in a target.
 
     `outbound` writes under the id `writer`, so its `resume` finds the same messages.
 
-    `since` are the ends of the target partitions before the first attempt, by index. Each is searched from there, or from its
+    `since` are the ends of the target partitions before the first attempt, by name. Each is searched from there, or from its
     first message if `since` is None or lacks it.
 
     Raises ClusterError, with Failure.RETRY if the system has accepted messages that it has not stored yet. Pulsar, for example,
     reports the last message that it received from an earlier attempt, even if it is not on disk yet and may never be.
     """
-    last = await outbound.resume(source, since)
+    searched_from = await by_index(cluster, topic, since)
+    last = await outbound.resume(source, searched_from)
     reached = [index for index, position in last.items() if position >= first]
     if not reached:
         return StoredPositions(last)
@@ -103,8 +112,8 @@ async def find_stored(
     if described is None:
         raise ClusterError(f"the topic {topic!r} of cluster {cluster.name!r} does not exist any more")
     names = {index: described.partitions[index] for index in reached}
-    searched_from = since or {}
-    stored = await stored_from(cluster, topic, names, source, first, since, writer)
+    stored = await stored_from(cluster, topic, names, source, first, searched_from, writer)
+    searched_from = searched_from or {}
     # A job that was started again under its old name, but without its checkpoint, may have stored messages before `since`.
     if incomplete := {index: names[index] for index in names if index in searched_from and stored[index].highest < last[index]}:
         stored |= await stored_from(cluster, topic, incomplete, source, first, writer=writer)
@@ -124,7 +133,7 @@ async def find_stored(
 
 
 async def find_dead_letters(
-    cluster: Cluster, topic: str, source: Partition, first: Position, writer: str | None, since: Mapping[int, Position] | None
+    cluster: Cluster, topic: str, source: Partition, first: Position, writer: str | None, since: Mapping[str, Position] | None
 ) -> dict[str, set[Position]]:
     """Return the positions of a source, from `first` on, that have a dead letter of this writer, by the refusing target's label.
 
@@ -134,8 +143,8 @@ async def find_dead_letters(
     described, bounds = await cluster.describe(topic), await cluster.bounds(topic)
     prefix = origin_prefix(source, writer)
     positions_of: dict[str, set[Position]] = {}
-    for index, name in enumerate(described.partitions if described else ()):
-        begin = max(bounds[name].first, (since or {}).get(index, ()))
+    for name in described.partitions if described else ():
+        begin = max(bounds[name].first, (since or {}).get(name, ()))
         async for batch in cluster.read(topic, name, begin, bounds[name].next):
             for letter in batch.messages:
                 position = position_of(letter.origin, prefix)

@@ -18,8 +18,9 @@ WRITE_TIMEOUT_S = 120.0
 
 TopicKey = tuple[str, str]
 """The name of a target cluster, and of a topic in it."""
-TopicEnds = Mapping[TopicKey, Mapping[int, Position]]
-"""End positions of target partitions, by topic and partition index."""
+TopicEnds = Mapping[TopicKey, Mapping[str, Position]]
+"""End positions of target partitions, by topic and partition name. Their indexes may be others in the next attempt: a broker that
+was down may be back."""
 PartitionMode = Literal["rule", "auto", "column"]
 """How the target partition of a row is chosen: by the target's rule (`rule`), by the row's column `partition` (`column`), or
 by the column and, where it is NULL, by the rule (`auto`).

@@ -21,7 +21,7 @@ from mqbridge.routing.edits import Edit
 from mqbridge.routing.topics import SelectedTopic, render_target_topic, select_topics
 from mqbridge.spark.cluster_ref import ClusterRef
 from mqbridge.spark.transfer.dead_letters import BoundedDeadLetters
-from mqbridge.spark.transfer.resume import ResumedTarget, StoredPositions, find_dead_letters, find_ends, find_stored
+from mqbridge.spark.transfer.resume import ResumedTarget, StoredPositions, by_index, find_dead_letters, find_ends, find_stored
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec, TopicKey
 from mqbridge.spark.transfer.tally import Tally
 from mqbridge.spark.transfer.target_partitions import CheckedOutbound, RefusingOutbound, RowPartitioner
@@ -90,7 +90,7 @@ class OpenTargets:
         """The opened targets, in the order of the spec."""
         self.dead_letters: DeadLetters | None = None
         """The opened dead-letter topic; None if the spec has none."""
-        self.initial_ends: dict[TopicKey, dict[int, Position]] = {}
+        self.initial_ends: dict[TopicKey, dict[str, Position]] = {}
         """End positions of the topics before the first send. Empty in a replay: an earlier attempt may have sent already."""
         self._request, self._spec = request, request.spec
         self._clusters, self._tally = clusters, tally
@@ -180,7 +180,7 @@ class OpenTargets:
                 await warn_of_unnamed(cluster, topic, request.source, request.first, since)
             return stored
         ends = self.initial_ends[cluster.name, topic] = await find_ends(cluster, topic)
-        last = await outbound.resume(request.source, ends)
+        last = await outbound.resume(request.source, await by_index(cluster, topic, ends))
         # An earlier run of this job is still in the system's deduplication state.
         if any(position >= request.first for position in last.values()):
             log.warning(

@@ -11,12 +11,13 @@ from dataclasses import replace
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.message import Partition, Position, format_position
+from mqbridge.spark.transfer.resume import by_index
 
 log = logging.getLogger(__name__)
 
 
 async def warn_of_unnamed(
-    cluster: Cluster, topic: str, source: Partition, first: Position, since: Mapping[int, Position] | None
+    cluster: Cluster, topic: str, source: Partition, first: Position, since: Mapping[str, Position] | None
 ) -> None:
     """Log a warning if the target stores messages of a source, from `first` on, that name no writer. Raises ClusterError.
 
@@ -26,7 +27,7 @@ async def warn_of_unnamed(
     if described is None:
         return
     partitions = dict(enumerate(described.partitions))
-    stored = await last_stored(cluster, topic, partitions, _as_earlier_versions(source), since)
+    stored = await last_stored(cluster, topic, partitions, _as_earlier_versions(source), await by_index(cluster, topic, since))
     if (last := max(stored.values(), default=())) >= first:
         log.warning(
             "%s: %s/%s stores messages of this source up to position %s whose origins name no writer. A route of the gateway "

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
+from mqbridge.adapter.known_brokers import KnownBrokers, brokers_of, list_order
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.tools.deadlines import seconds_until
@@ -61,6 +62,7 @@ class TubeMQ:
             list_topics=has_admin,
             group_topics=MAX_TOPICS,
         )
+        self.known_brokers = KnownBrokers(config.brokers)
         self._addresses = config.addresses
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = config.credentials
@@ -125,9 +127,32 @@ class TubeMQ:
         return await self._require_admin("list topics").topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """Return the topic with its partitions sorted by Broker and number; None if it does not exist."""
+        """Return the topic with its partitions sorted by number and Broker; None if it does not exist."""
         route = await self._connected_routes.look_up(topic)
-        return None if route is None else Topic(topic, tuple(route.partitions))
+        if route is None:
+            return None
+        names = sorted(route.partitions, key=list_order)
+        return Topic(topic, tuple(names), indexes=self.known_brokers.indexes(topic, names))
+
+    async def why_incomplete(self, topic: str) -> str | None:
+        """Return why Brokers may have partitions of the topic that the Master does not list.
+
+        With `admin_url`, the Master says which online Brokers accept messages of the topic by its configuration. Without it, all
+        that are known must be listed.
+        """
+        route = await self._connected_routes.topic(topic)
+        listed = brokers_of(route.readable)
+        if self._admin is None:
+            absent = set(self.known_brokers.of(topic) - listed)
+            advice = (
+                f"If a Broker has no partition of it, list the others in `brokers` of cluster {self.name!r}, or set `admin_url`"
+            )
+        else:
+            absent = {str(broker) for broker in await self._admin.publishing_brokers(topic)} - listed
+            advice = "If a Broker is gone for good, set it offline at the Master"
+        if not absent:
+            return None
+        return f"the Master lists no partition of topic {topic} at Broker {', '.join(sorted(absent))}. {advice}"
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, spread over the online Brokers, or add partitions until it has at least `partitions`.
@@ -180,7 +205,7 @@ class TubeMQ:
     async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
         """Read a range with a temporary group, so that no other group's position changes; without `end`, for ever."""
         ref = await self._partition_ref(topic, partition)
-        source = Partition(self.name, topic, partition, (await self._connected_routes.topic(topic)).index_of(partition))
+        source = Partition(self.name, topic, partition, await self._index_of(ref))
         async with aclosing(self._connected_reader.read(ref, source, begin, end)) as batches:
             async for batch in batches:
                 yield batch
@@ -210,7 +235,7 @@ class TubeMQ:
         await self._check_names(spec)
         consumer = self._consumer(spec)
         await consumer.start()
-        return TubeMQInbound(self.name, consumer, self._zone, self._connected_routes.index_of)
+        return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check that the topics exist, our credentials allow consuming, and with `admin_url` that the group may consume them.
@@ -251,8 +276,15 @@ class TubeMQ:
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
-        """Open a sender to the topic."""
+        """Open a sender to the topic.
+
+        Raises ClusterError (RETRY) while a Broker that may have partitions of the topic is down: without them, messages of a
+        key or of a source partition would go to other partitions than before and after.
+        """
         routes = self._connected_routes
+        if (reason := await self.why_incomplete(spec.topic)) is not None:
+            raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} is not written now: {reason}", Failure.RETRY)
+        self.known_brokers.record(spec.topic, brokers_of((await routes.topic(spec.topic)).partitions))
         assert self._connections is not None  # noqa: S101 - connected with the routes
         sender = await open_partition_sender(
             routes, self._connections, spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s
@@ -286,6 +318,11 @@ class TubeMQ:
                 f"cluster {self.name!r} cannot {purpose}: set admin_url (--at URL?admin=http://HOST:PORT)", Failure.FATAL
             )
         return self._admin
+
+    async def _index_of(self, ref: PartitionRef) -> int:
+        """Return the index of a partition in its topic."""
+        readable = await self._connected_routes.readable_with(ref)
+        return self.known_brokers.index(ref.topic, ref.name, readable)
 
     async def _partition_names(self, topic: str) -> list[str]:
         return list((await self._connected_routes.topic(topic)).partitions)

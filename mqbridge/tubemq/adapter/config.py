@@ -1,6 +1,6 @@
 """The configuration of a TubeMQ cluster."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -9,7 +9,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
-from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
+from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_names, split_url
 from mqbridge.net.dial import split_address
 from mqbridge.net.secret import Secret
 from mqbridge.tubemq.adapter.topic_names import check_topic_name
@@ -20,6 +20,10 @@ URL_HEARTBEAT = "2s"
 """Default heartbeat interval of a cluster that is given as a URL: on the command line a person waits for the result."""
 
 PLAIN_SCHEME, TLS_SCHEME = "tubemq://", "tubemq+ssl://"
+
+
+BrokerId = Annotated[str, Field(pattern=r"^\d+$")]
+"""The id of a Broker, as a text, as in the names of partitions."""
 
 
 class TubeMQAuth(Options):
@@ -36,6 +40,12 @@ class TubeMQCluster(ClusterModel):
         min_length=1,
         description="The Masters, host:port, as a list or one text with commas; the default port is 8715, with `tls` 8716.",
         examples=["10.0.0.1:8715,10.0.0.2:8715"],
+    )
+    brokers: tuple[BrokerId, ...] = Field(
+        default=(),
+        description="The ids of all Brokers, as a list or one text with commas. Masters do not list the partitions of a Broker "
+        "that is down; with this list the gateway notices that one is missing. Without it, it knows the Brokers in `state`.",
+        examples=["1,2"],
     )
     admin_url: str | None = Field(
         default=None,
@@ -113,6 +123,11 @@ class TubeMQCluster(ClusterModel):
     @classmethod
     def _split_text(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("brokers", mode="before")
+    @classmethod
+    def _split_brokers(cls, value: Any) -> Any:
+        return split_names(value)
 
     @field_validator("masters")
     @classmethod

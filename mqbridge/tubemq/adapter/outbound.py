@@ -10,6 +10,7 @@ from datetime import tzinfo
 from functools import partial
 from zlib import crc32
 
+from mqbridge.adapter.known_brokers import list_order
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
@@ -85,8 +86,10 @@ class TubeMQOutbound:
     def __init__(self, sender: PartitionSender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
         self._sender, self._spec = sender, spec
         self._zone, self._last_stored = zone, last_stored
-        self._names = list(sender.route.partitions)
-        """The partitions' names, by index."""
+        self._names = sorted(sender.route.partitions, key=list_order)
+        """The partitions' names, by index: by number first and then by Broker."""
+        self._key_order = list(map(self._names.index, sender.route.partitions))
+        """The index of each partition, in the order in which this package's producers count partitions: by Broker first."""
         self._origin_prefix_of = spec.origin_of
         """Returns the origin prefix to write for a source partition; None if messages keep their origins."""
         self._closed = False
@@ -131,7 +134,7 @@ class TubeMQOutbound:
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition index of a key, chosen by CRC-32. TubeMQ's own producers have no keys and use round robin."""
-        return crc32(key) % self.partitions
+        return self._key_order[crc32(key) % self.partitions]
 
     async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
         """Return the last stored positions of `source`, found in the origins of the messages that the topic has stored.

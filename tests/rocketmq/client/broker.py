@@ -63,6 +63,8 @@ class Cluster:
         self.dialled: list[str] = []
         self.brokers: dict[str, dict[int, str]] = {"broker-a": {0: A}, "broker-b": {0: B}}
         self.topics: dict[str, dict[str, int]] = {TOPIC: {"broker-a": 2, "broker-b": 2}}
+        self.down: set[str] = set()
+        """Names of brokers that do not run: no name server lists them, their queues, or topics that only they have."""
         self.stored: defaultdict[tuple[str, int], list[tuple[bytes, str]]] = defaultdict(list)
         """Body and properties by address and queue, in the order of storing."""
         self.at: dict[tuple[str, int], Answer] = {}
@@ -118,7 +120,7 @@ class Cluster:
 
 def route_body(cluster: Cluster, topic: str, **options: Any) -> dict[str, Any]:
     """Return the JSON object of a topic's route, as a name server sends it."""
-    queues = cluster.topics[topic]
+    queues = {name: count for name, count in cluster.topics[topic].items() if name not in cluster.down}
     return {
         "brokerDatas": [
             {
@@ -140,7 +142,7 @@ def route_body(cluster: Cluster, topic: str, **options: Any) -> dict[str, Any]:
 
 def route(link: Link, request: Command) -> None:
     topic = request.ext["topic"]
-    if topic in link.cluster.topics:
+    if link.cluster.topics.get(topic, {}).keys() - link.cluster.down:
         responds_with(route_body(link.cluster, topic))(link, request)
     else:
         link.answer(request, Status.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}")
@@ -158,7 +160,7 @@ def topic_config(link: Link, request: Command) -> None:
 
 def cluster_info(link: Link, request: Command) -> None:
     """Answer with the cluster info: all brokers with their addresses."""
-    brokers = link.cluster.brokers
+    brokers = {name: addresses for name, addresses in link.cluster.brokers.items() if name not in link.cluster.down}
     infos = {name: BrokerData(name, "DefaultCluster", addresses) for name, addresses in brokers.items()}
     link.answer(request, body=ClusterInfo(infos, {"DefaultCluster": tuple(brokers)}).encode())
 

@@ -62,7 +62,7 @@ class SparkModel(RuleBasedStateMachine):
         if len(self.offsets) == self.commits:
             self.offsets.append(range(self.next_number, self.next_number + count))
             self.next_number += count
-        progress, stage = load_progress(self.files).begin(lambda: {TOPIC: {0: (len(self.target),)}})
+        progress, stage = load_progress(self.files).begin(lambda: {TOPIC: {"0": (len(self.target),)}})
         save_progress(self.files, progress)
         self.running = (self.batch_id, progress.as_json(), stage)
         self.written, self.is_sink_committed = None, False
@@ -79,7 +79,7 @@ class SparkModel(RuleBasedStateMachine):
             return []
         if stage is Stage.FRESH:
             return numbers
-        since = progress.ends_before(batch_id).get(TOPIC, {}).get(0, (0,))[0]
+        since = progress.ends_before(batch_id).get(TOPIC, {}).get("0", (0,))[0]
         stored = self.target[since:]
         return [number for number in numbers if not stored or number > max(stored)]
 
@@ -100,7 +100,7 @@ class SparkModel(RuleBasedStateMachine):
     def commit_in_the_sink(self) -> None:
         assert self.running is not None
         assert self.written is not None
-        ends = {TOPIC: {0: (len(self.target),)}}
+        ends = {TOPIC: {"0": (len(self.target),)}}
         save_progress(self.files, load_progress(self.files).commit(self.running[0], ends, {"received": self.written}))
         self.is_sink_committed = True
 
@@ -161,10 +161,10 @@ def test_saved_progress_is_loaded_again_and_commits_add_to_the_totals(tmp_path: 
     save_progress(files, begun)
     assert load_progress(files) == begun
     assert load_progress(files).begin(dict)[1] is Stage.REPLAY
-    ends: TopicEnds = {TOPIC: {0: (12, 3), 10: (5,)}, ("here", "a/b"): {0: (1, 2, 3)}}
-    save_progress(files, begun.commit(0, ends, {"stored": 5}).commit(1, {TOPIC: {0: (13, 0)}}, {"stored": 2, "dead": 1}))
+    ends: TopicEnds = {TOPIC: {"a:0": (12, 3), "a:10": (5,)}, ("here", "a/b"): {"0": (1, 2, 3)}}
+    save_progress(files, begun.commit(0, ends, {"stored": 5}).commit(1, {TOPIC: {"a:0": (13, 0)}}, {"stored": 2, "dead": 1}))
     loaded = load_progress(files)
-    assert loaded.ends == {TOPIC: {0: (13, 0)}, ("here", "a/b"): {0: (1, 2, 3)}}
+    assert loaded.ends == {TOPIC: {"a:0": (13, 0)}, ("here", "a/b"): {"0": (1, 2, 3)}}
     assert read_totals(f"file:{tmp_path}") == read_totals(tmp_path.as_uri()) == {"stored": 7, "dead": 1}
     assert loaded.commit(1, {}, {"stored": 99}) == loaded, "a repeated commit changes nothing"
     assert loaded.decide(1, Stage.FRESH) is Stage.SKIP

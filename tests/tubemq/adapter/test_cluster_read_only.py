@@ -11,9 +11,7 @@ from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
-from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, TopicInfo
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 from tests.tubemq.client.model import STEP, Model
@@ -51,7 +49,7 @@ def store(model: Model, partition: int, body: bytes) -> None:
 
 
 async def test_read_only_partitions_become_lanes(model: Model, cluster: TubeMQ, lanes: dict[str, InboundLane]) -> None:
-    assert {name: lane.partition.index for name, lane in lanes.items()} == {"1:0": 0, "1:1": 1, "1:2": 2 + 2, "1:3": 2 + 3}
+    assert {name: lane.partition.index for name, lane in lanes.items()} == {"1:0": 0, "1:1": 1, "1:2": 2, "1:3": 3}
     store(model, 3, b"to be read")
     batch = await asyncio.wait_for(lanes["1:3"].receive(), PATIENCE_S)
     assert [message.payload for message in batch.messages] == [b"to be read"]
@@ -75,23 +73,9 @@ async def test_a_partition_that_accepts_messages_again_is_no_longer_read_only(
     model.master.published["demo"] = 4
     route = await cluster._connected_routes.topic("demo")
     await until(lambda: list(route.partitions) == list(route.readable) == ["1:0", "1:1", "1:2", "1:3"])
-    assert [route.index_of(name) for name in route.partitions] == [0, 1, 2, 3]
-
-
-def test_partition_indexes_do_not_depend_on_the_known_read_only_partitions() -> None:
-    """Two members know different read-only partitions of a Broker; later this Broker accepts messages."""
-    brokers = {number: Broker(number, "10.0.0.5", 8123) for number in (1, 2, 3)}
-    one, other = TopicRoute("demo"), TopicRoute("demo")
-    for route in (one, other):
-        route.update(TopicInfo("demo", ((1, 3, 1), (3, 3, 1)), None), brokers)
-    for route, numbers in ((one, (0, 2)), (other, (1, 2))):
-        refs = (PartitionRef(brokers[2], "demo", number) for number in numbers)
-        route.read_only = {ref.name: ref for ref in refs}
-    assert one.index_of("2:2") == other.index_of("2:2") == 5
-    assert one.index_of("3:0") == other.index_of("3:0") == 3
-    one.update(TopicInfo("demo", ((1, 3, 1), (2, 3, 1), (3, 3, 1)), None), brokers)
-    assert not one.read_only
-    assert one.index_of("2:2") == 5
+    described = await cluster.describe("demo")
+    assert described is not None
+    assert described.index_by_partition == {"1:0": 0, "1:1": 1, "1:2": 2, "1:3": 3}
 
 
 async def test_reading_an_unlisted_partition_is_a_fatal_error(cluster: TubeMQ) -> None:

@@ -20,7 +20,7 @@ from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from mqbridge.tubemq.wire.pb import master_pb2 as m
 from mqbridge.tubemq.wire.string_formats import Broker, PartitionRef, parse_subscription
 
-BROKER = Broker(1, "10.0.0.5", 8123)
+BROKER, SECOND = Broker(1, "10.0.0.5", 8123), Broker(2, "10.0.0.6", 8123)
 MASTER_ADDRESS = ("10.0.0.1", 8715)
 STEP = 28
 """Index bytes of a message: offsets are multiples of this."""
@@ -136,12 +136,15 @@ class ModelBroker:
 class ModelMaster:
     """`topics` are partitions by topic; members of a group share them evenly, disconnects before connects.
 
-    `published` are the partitions listed to producers, if fewer: the others are read-only.
+    `published` are the partitions listed to producers, if fewer: the others are read-only. `at_second` are the partitions of a
+    second Broker, which only producers see, and only while it is not down.
     """
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.topics = topics
         self.published: dict[str, int] = {}
+        self.at_second: dict[str, int] = {}
+        self.second_is_down = False
         self.producers: set[str] = set()
         self.members: dict[str, dict[str, set[PartitionRef]]] = defaultdict(dict)
         self.outstanding: dict[str, m.EventProto] = {}
@@ -154,13 +157,14 @@ class ModelMaster:
 
     def producer_register(self, r: m.RegisterRequestP2M) -> Message:
         self.producers.add(r.clientId)
-        return m.RegisterResponseM2P(**OK, brokerCheckSum=1, brokerInfos=[str(BROKER)], authorizedInfo=self.token)
+        return m.RegisterResponseM2P(**OK, brokerCheckSum=1, brokerInfos=[str(BROKER), str(SECOND)], authorizedInfo=self.token)
 
     def producer_heartbeat(self, r: m.HeartRequestP2M) -> Message:
         if r.clientId not in self.producers:
             return m.HeartResponseM2P(success=False, errCode=411, errMsg="who", brokerCheckSum=-1)
         counts = self.topics | self.published
-        infos = [f"{topic}#1:{counts[topic]}:1#1048576" for topic in r.topicList if topic in counts]
+        second = {} if self.second_is_down else {topic: f",2:{count}:1" for topic, count in self.at_second.items()}
+        infos = [f"{topic}#1:{counts[topic]}:1{second.get(topic, '')}#1048576" for topic in r.topicList if topic in counts]
         return m.HeartResponseM2P(**OK, brokerCheckSum=1, topicInfos=infos, authorizedInfo=self.token)
 
     def producer_close(self, r: m.CloseRequestP2M) -> Message:

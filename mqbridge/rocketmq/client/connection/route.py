@@ -38,8 +38,8 @@ class TopicRoute:
         """True if the writable queues are listed in an order configuration at the name servers."""
         self.brokers = brokers
         """Addresses by broker name, then by broker id; id 0 is the master."""
-        self._read_queues = tuple(sorted(readable, key=_queue_order))
-        self._write_queues = tuple(sorted(writable, key=_queue_order))
+        self._read_queues = tuple(sorted(readable, key=queue_order))
+        self._write_queues = tuple(sorted(writable, key=queue_order))
         self._write_queue_set = frozenset(writable)
 
     def read_queues(self) -> Sequence[Queue]:
@@ -83,7 +83,7 @@ class TopicRoute:
     __hash__ = None  # type: ignore[assignment]  # compared, but never a key
 
 
-def _queue_order(queue: Queue) -> tuple[bytes, int]:
+def queue_order(queue: Queue) -> tuple[bytes, int]:
     """Return a sort key that orders queues of one topic like Java's MessageQueue.compareTo."""
     return queue.broker.encode("utf-16-be", "surrogatepass"), queue.id
 

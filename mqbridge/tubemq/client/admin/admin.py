@@ -83,6 +83,11 @@ class Admin:
         """
         return {broker: partition_count(topic, entry) for broker, entry in (await self._topic_configs(topic)).items()}
 
+    async def publishing_brokers(self, topic: str) -> set[int]:
+        """Return the ids of the Brokers that accept messages of the topic by their configuration, whether or not they run."""
+        online = {node.id for node in await self.brokers()}  # by configuration, too
+        return {broker for broker, entry in (await self._topic_configs(topic)).items() if entry["acceptPublish"]} & online
+
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions until it has at least `partitions`; return when it accepts messages.
 
@@ -121,7 +126,7 @@ class Admin:
 
     @reads_json
     async def brokers(self) -> list[Node]:
-        """Return the online Brokers."""
+        """Return the Brokers that administrators have set online, whether or not they run."""
         response = await self._master("admin_query_broker_run_status")
         online = [entry for entry in response["data"] if entry["manageStatus"] == "online"]
         return [Node(entry["brokerId"], f"http://{entry['brokerIp']}:{entry['brokerWebPort']}/broker.htm") for entry in online]

@@ -1,13 +1,13 @@
 """A producer's view of the cluster: Brokers and the partitions of its topics, updated by heartbeats to the Master.
 
 A partition that the Master has listed once is kept for the lifetime of this client. While a Broker is down, the Master does not
-list its partitions. If they were removed here, too, the indexes of the other partitions would shift, and the messages of a key
-would go to another partition.
+list its partitions. If they were removed here, too, a topic would have fewer partitions, and the messages of a key would go to
+another partition.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
@@ -67,25 +67,6 @@ class TopicRoute:
     def readable(self) -> dict[str, PartitionRef]:
         """All known partitions, read-only ones included."""
         return self.partitions | self.read_only
-
-    def index_of(self, name: str) -> int:
-        """Return the index of a partition in its topic. Raises KeyError.
-
-        A read-only partition gets the index that it would have if its Broker accepted messages, estimated from its name. The
-        indexes of the other partitions do not depend on read-only ones.
-
-        The estimate has two consequences for a route that maps indexes to target partitions. Two partitions may get the same
-        index; both are then written to one target partition, where each keeps its order. And with several stores, a member that
-        knew the partition before it became read-only may compute another index, since the name does not contain the number of
-        partitions per store. The target partition may then change when another member takes over.
-        """
-        if name in self.partitions:
-            return list(self.partitions).index(name)
-        ref = self.read_only[name]
-        store, number = divmod(ref.partition, STORE_STEP)  # ids are store * STORE_STEP + number in the store
-        listed_before = sum(_sort_key(other) < _sort_key(ref) for other in self.partitions.values())
-        # Exact if the Broker has one store (`store` is 0) or one partition per store (`number` is 0).
-        return listed_before + store + number
 
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
         """Apply the topic's description from the response to a heartbeat. Raises RemoteProtocolError for too many partitions."""
@@ -173,8 +154,8 @@ class Routes:
             route = self._topics.setdefault(topic, new_route)  # a concurrent call may have added it
         return route
 
-    async def index_of(self, ref: PartitionRef) -> int:
-        """Return the index of a consumer's partition in its topic.
+    async def readable_with(self, ref: PartitionRef) -> Mapping[str, PartitionRef]:
+        """Return the topic's readable partitions, among them this one of a consumer.
 
         An unknown partition is added as read-only if the Master does not list it to producers. Raises ClusterError.
         """
@@ -184,7 +165,7 @@ class Routes:
             if ref.name not in route.partitions:
                 log.info("partition %s is read-only now: its Broker accepts no messages for the topic", ref)
                 route.read_only[ref.name] = ref
-        return route.index_of(ref.name)
+        return route.readable
 
     async def look_up(self, topic: str) -> TopicRoute | None:
         """Request a topic's route from the Master; return None if the topic does not exist.

@@ -1,0 +1,156 @@
+"""Numbers and indexes of partitions do not depend on which brokers run at the moment."""
+
+from collections.abc import Iterable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mqbridge.adapter.known_brokers import KnownBrokers, Series, list_order, locate, stable_number
+from mqbridge.message import NO_INDEX, Partition
+
+A, B, C = "broker-a", "broker-b", "broker-c"
+
+
+def names(**queues: int) -> list[str]:
+    """Return the partitions of brokers, given by the last letter of their name, with these numbers of queues."""
+    return [f"broker-{letter}:{number}" for letter, count in queues.items() for number in range(count)]
+
+
+def numbers(partitions: Iterable[str]) -> dict[str, int]:
+    return {name: stable_number(Partition("c", "t", name, index=0)) for name in partitions}
+
+
+def test_the_number_of_a_partition_depends_on_its_name_only() -> None:
+    found = numbers(names(a=4, b=4))
+    assert [found[f"{A}:{n}"] - found[f"{A}:0"] for n in range(4)] == [0, 1, 2, 3]
+    assert numbers([f"{B}:3"]) == {f"{B}:3": found[f"{B}:3"]}
+    assert [stable_number(Partition("c", "t", name, index)) for index, name in enumerate(("0", "1"))] == [0, 1]
+    assert stable_number(Partition("c", "t", "-1", 0)) == 0, "an unpartitioned topic of Pulsar"
+
+
+def test_the_stores_of_a_broker_are_series_of_their_own() -> None:
+    assert locate("1:20003") == (Series("1", 2), 3)
+    found = numbers(["1:0", "1:1", "1:10000", "1:10001"])
+    assert found["1:10001"] - found["1:10000"] == found["1:1"] - found["1:0"] == 1
+    assert found["1:10000"] - found["1:0"] != 10_000
+
+
+def test_partitions_are_listed_by_number_and_then_by_broker() -> None:
+    assert sorted(names(b=2, a=3), key=list_order) == [f"{A}:0", f"{B}:0", f"{A}:1", f"{B}:1", f"{A}:2"]
+    assert sorted(["10:0", "9:1", "9:0", "9:10000"], key=list_order) == ["9:0", "9:10000", "10:0", "9:1"]
+
+
+def test_indexes_of_a_single_broker_are_its_numbers() -> None:
+    known = KnownBrokers()
+    assert known.indexes("t", names(b=3)) == (0, 1, 2)
+    assert known.why_uncertain("t", names(b=3)) is None
+
+
+def test_named_brokers_have_their_indexes_whether_or_not_they_run() -> None:
+    known = KnownBrokers([B, A])
+    assert known.indexes("t", names(a=2, b=2)) == (0, 2, 1, 3)
+    assert known.indexes("t", names(b=2)) == (1, 3)
+    assert known.indexes("t", names(b=3)) == (1, 3, 5), "more queues are added at the end"
+    assert known.index("t", f"{C}:0", names(b=2)) == NO_INDEX
+    assert "broker-c is not among the `brokers`" in known.why_no_index("t", f"{C}:0")
+
+
+def test_indexes_over_several_brokers_are_uncertain_unless_they_are_named_or_kept() -> None:
+    known = KnownBrokers()
+    assert "several brokers (broker-a, broker-b)" in (known.why_uncertain("t", names(a=1, b=1)) or "")
+    assert KnownBrokers([A, B]).why_uncertain("t", names(a=1, b=1)) is None
+    known.is_kept = True
+    assert known.why_uncertain("t", names(a=1, b=1)) is None
+
+
+def test_a_layout_stays_when_a_broker_is_added() -> None:
+    known = KnownBrokers()
+    known.fix_layout("t", names(a=1))
+    assert known.indexes("t", names(a=2, b=1)) == (0, 1, NO_INDEX)
+    assert "broker broker-b is new" in known.why_no_index("t", f"{B}:0")
+
+
+def test_a_changed_list_of_names_replaces_a_kept_layout() -> None:
+    layout = [("t", Series(A, 0)), ("t", Series(B, 0))]
+    for named, indexes in (((), (0, 1)), ((A, B), (0, 1)), ((A, B, C), (0, 1)), ((B,), (NO_INDEX, 0))):
+        known = KnownBrokers(named)
+        known.keep([("t", A), ("t", B)], layout, lambda *_: None, lambda *_: None)
+        assert known.indexes("t", names(a=1, b=1)) == indexes
+    known = KnownBrokers([A, B, C])
+    known.keep([], layout, lambda *_: None, lambda *_: None)
+    assert known.indexes("t", names(a=2)) == (0, 3)
+
+
+class Rows:
+    """What a state file has kept about one cluster."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[str, str]] = set()
+        self.layouts: dict[str, tuple[Series, ...]] = {}
+
+    def load_into(self, known: KnownBrokers) -> None:
+        layouts = [(topic, series) for topic, all_series in self.layouts.items() for series in all_series]
+        known.keep(
+            self.seen,
+            layouts,
+            lambda topic, broker: self.seen.add((topic, broker)),
+            lambda topic, series: self.layouts.update({topic: tuple(series)}),
+        )
+
+
+class MomentaryLists(RuleBasedStateMachine):
+    """Brokers stop, return and get queues, and gateways start anew, with `state`, with `brokers`, or with neither.
+
+    Each of them has the number of a queue that all others have; those that count over known brokers have its index, too.
+    """
+
+    @initialize(counts=st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    def create(self, counts: list[int]) -> None:
+        self.queues = {f"broker-{letter}": count for letter, count in zip("abcd", counts, strict=False)}
+        self.down: set[str] = set()
+        self.rows = Rows()
+        self.first_numbers: dict[str, int] = {}
+        self.first_indexes: dict[str, int] = {}
+        self.known = [self.start(by_name=True), self.start(by_name=False)]
+
+    def start(self, *, by_name: bool) -> KnownBrokers:
+        known = KnownBrokers(self.queues if by_name else ())
+        if not by_name:
+            self.rows.load_into(known)
+        known.fix_layout("t", self.listed)
+        return known
+
+    @property
+    def listed(self) -> list[str]:
+        running = [(broker, count) for broker, count in self.queues.items() if broker not in self.down]
+        return [f"{broker}:{number}" for broker, count in running for number in range(count)]
+
+    @rule(data=st.data())
+    def stop_a_broker(self, data: st.DataObject) -> None:
+        self.down.add(data.draw(st.sampled_from(sorted(self.queues))))
+
+    @rule()
+    def start_all_brokers(self) -> None:
+        self.down.clear()
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def add_queues(self, data: st.DataObject, count: int) -> None:
+        self.queues[data.draw(st.sampled_from(sorted(self.queues)))] += count
+
+    @rule(by_name=st.booleans())
+    def restart_a_gateway(self, by_name: bool) -> None:
+        self.known[0 if by_name else 1] = self.start(by_name=by_name)
+
+    @invariant()
+    def numbers_and_indexes_stay(self) -> None:
+        listed = self.listed
+        for name, number in numbers(listed).items():
+            assert self.first_numbers.setdefault(name, number) == number
+        for known in self.known:
+            for name, index in zip(listed, known.indexes("t", listed), strict=True):
+                assert self.first_indexes.setdefault(name, index) == index
+                assert known.index("t", name, []) == index
+        assert len(set(self.first_indexes.values())) == len(self.first_indexes), "no two queues have one index"
+
+
+TestMomentaryLists = MomentaryLists.TestCase

@@ -1,0 +1,77 @@
+"""A broker of a topic is down for a while: the order of the others stays, and targets are not written in part."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.support import read
+from tests.kit.gateway import GatewayProcess
+from tests.kit.rocketmq import RocketMQ
+from tests.patience import SERVER_PATIENCE_S
+
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RocketMQ]:
+    with RocketMQ(brokers=2, heap_mb=384) as kit:
+        yield kit
+
+
+def settings_of(server: RocketMQ) -> dict[str, Any]:
+    return {"name_servers": [server.name_server], "refresh": "1s"}
+
+
+def wait_until(condition: Any, *gateways: GatewayProcess) -> None:
+    deadline = time.monotonic() + SERVER_PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, [gateway.log for gateway in gateways]
+        time.sleep(0.1)
+
+
+def lanes(gateway: GatewayProcess) -> set[str]:
+    """Return the source partitions that the gateway reads, without those of messages that were sent back."""
+    return {name.rpartition("/")[2] for name in gateway.route().get("lanes", {}) if "%RETRY%" not in name}
+
+
+async def test_two_instances_keep_the_order_of_a_broker_while_another_crashes_and_returns(
+    server: RocketMQ, tmp_path: Path
+) -> None:
+    topic, path = server.take_topic(2), tmp_path / "target.db"
+    config = {
+        "clusters": {"here": {"system": "rocketmq", **settings_of(server)}, "there": {"system": "log", "path": str(path)}},
+        "routes": [{"name": "r", "from": {"cluster": "here", "topic": topic, "group": f"g-{topic}"}, "to": {"cluster": "there"}}],
+    }
+    numbers = iter(range(100))
+
+    def put() -> None:
+        for queue in (0, 1):
+            server.send(topic, b"b%d/%d" % (queue, next(numbers)), queue=queue, broker=1)
+
+    def share(*expected: int) -> bool:
+        return sorted(len(lanes(gateway)) for gateway in (one, other)) == sorted(expected)
+
+    with GatewayProcess(config, tmp_path / "one") as one, GatewayProcess(config, tmp_path / "other") as other:
+        await asyncio.to_thread(wait_until, lambda: share(2, 2), one, other)
+        await asyncio.to_thread(put)
+        server.kill_broker(0)
+        await asyncio.to_thread(wait_until, lambda: share(1, 1), one, other)
+        await asyncio.to_thread(put)
+        await asyncio.to_thread(server.restart_broker, 0)
+        await asyncio.to_thread(wait_until, lambda: share(2, 2), one, other)
+        await asyncio.to_thread(put)
+        stored = lambda: sum(gateway.route().get("stored", 0) for gateway in (one, other))  # noqa: E731
+        await asyncio.to_thread(wait_until, lambda: stored() >= 6, one, other)
+        assert await asyncio.to_thread(one.terminate) == 0, one.log
+        assert await asyncio.to_thread(other.terminate) == 0, other.log
+    targets: dict[bytes, set[int]] = {}
+    async for partition, messages in read("log", {"path": str(path)}, topic, "judge"):
+        for message in messages:
+            targets.setdefault((message.payload or b"").partition(b"/")[0], set()).add(partition)
+    assert {queue: len(partitions) for queue, partitions in targets.items()} == {b"b0": 1, b"b1": 1}

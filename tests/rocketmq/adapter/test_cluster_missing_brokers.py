@@ -1,0 +1,242 @@
+"""A Broker that is down is in no route: what is known about it keeps the numbers of queues, and targets wait for it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.config.load import from_dict
+from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.gateway.clusters import connected_clusters
+from mqbridge.message import Batch, Message, Share
+from mqbridge.rocketmq.adapter.cluster import RocketMQ
+from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
+from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.routes.plan import Plan, Planner
+from mqbridge.routes.source_indexes import record_partitions
+from mqbridge.testing.memory.broker import delete_broker, get_broker
+from tests.kit.conversation import until
+from tests.rocketmq.client import broker
+from tests.rocketmq.client.broker import TOPIC, A, B, cluster, responds_with
+
+__all__ = ["cluster"]
+
+
+def config(partitions: dict[str, Any] | None = None, **settings: Any) -> Any:
+    return from_dict(
+        {
+            "clusters": {
+                "rocket": {"system": "rocketmq", "name_servers": "ns:9876", "refresh": "100ms", **settings},
+                "here": {"system": "memory", "broker": __name__},
+            },
+            "routes": [
+                {
+                    "name": "r",
+                    "from": {"cluster": "rocket", "topic": TOPIC, "group": "G"},
+                    "to": {"cluster": "here", "partitions": partitions or {"by": "modulo"}},
+                }
+            ],
+        }
+    )
+
+
+@asynccontextmanager
+async def opened(**settings: Any) -> AsyncIterator[RocketMQ]:
+    async with connected_clusters(config(**settings)) as clusters:
+        rocket = clusters["rocket"]
+        assert isinstance(rocket, RocketMQ)
+        yield rocket
+
+
+async def open_outbound(rocket: RocketMQ) -> RocketMQOutbound:
+    outbound = await rocket.outbound(OutboundSpec(TOPIC))
+    assert isinstance(outbound, RocketMQOutbound)
+    return outbound
+
+
+async def where(cluster: broker.Cluster, outbound: RocketMQOutbound, partition: int) -> tuple[str, int]:
+    """Send a message to a partition, and return the address of the Broker and the queue that got it."""
+    before = {key: len(messages) for key, messages in cluster.stored.items()}
+    assert not (await outbound.send(partition, Share(Batch.of([Message(b"x")])))).failures
+    (found,) = [key for key, messages in cluster.stored.items() if len(messages) > before.get(key, 0)]
+    return found
+
+
+# --- targets --------------------------------------------------------------------------------------------------------------
+
+
+async def test_partitions_of_a_target_are_counted_by_queue_number_first(cluster: broker.Cluster) -> None:
+    async with opened() as rocket:
+        outbound = await open_outbound(rocket)
+        before = [await where(cluster, outbound, partition) for partition in range(4)]
+        assert before == [(A, 0), (B, 0), (A, 1), (B, 1)]
+        cluster.topics[TOPIC] = {"broker-a": 3, "broker-b": 3}
+        await until(lambda: outbound.partitions == 6)
+        assert [await where(cluster, outbound, partition) for partition in range(4)] == before, "new queues are at the end"
+        await outbound.close()
+
+
+async def test_a_key_goes_to_the_queue_that_java_producers_choose(cluster: broker.Cluster) -> None:
+    async with opened() as rocket:
+        outbound = await open_outbound(rocket)
+        in_java = [(A, 0), (A, 1), (B, 0), (B, 1)]  # sorted by Broker; "a".hashCode() is 97
+        for number, key in enumerate((b"d", b"e", b"f", b"g")):
+            assert await where(cluster, outbound, outbound.partition_of(key)) == in_java[number]
+        await outbound.close()
+
+
+async def test_a_queue_of_an_absent_broker_keeps_its_index_when_another_broker_gets_queues(cluster: broker.Cluster) -> None:
+    async with opened() as rocket:
+        outbound = await open_outbound(rocket)
+        cluster.down.add("broker-a")
+        cluster.topics[TOPIC]["broker-b"] = 5
+        await until(lambda: outbound.partitions > 4)
+        assert outbound.partitions == 7
+        assert await where(cluster, outbound, 1) == (B, 0)
+        assert await where(cluster, outbound, 3) == (B, 1)
+        cluster.down.clear()
+        assert await where(cluster, outbound, 0) == (A, 0)
+        await outbound.close()
+
+
+async def test_a_target_is_not_opened_without_a_named_broker(cluster: broker.Cluster) -> None:
+    cluster.down.add("broker-a")
+    async with opened(brokers="broker-a, broker-b") as rocket:
+        with pytest.raises(ClusterError, match="no master of broker broker-a is registered") as caught:
+            await open_outbound(rocket)
+        assert caught.value.failure is Failure.RETRY
+        cluster.down.clear()
+        outbound = await open_outbound(rocket)
+        assert outbound.partitions == 4
+        await outbound.close()
+
+
+async def test_a_named_broker_that_runs_without_the_topic_is_not_missing(cluster: broker.Cluster) -> None:
+    cluster.topics[TOPIC] = {"broker-b": 2}
+    async with opened(brokers="broker-a,broker-b") as rocket:
+        outbound = await open_outbound(rocket)
+        assert outbound.partitions == 2
+        await outbound.close()
+
+
+async def test_a_target_is_not_opened_without_a_broker_of_which_only_a_slave_runs(cluster: broker.Cluster) -> None:
+    cluster.brokers["broker-a"] = {1: A}
+    async with opened() as rocket:
+        with pytest.raises(ClusterError, match="no master of broker broker-a is registered") as caught:
+            await open_outbound(rocket)
+        assert caught.value.failure is Failure.RETRY
+
+
+async def test_a_target_is_not_opened_without_a_broker_that_is_in_the_state(cluster: broker.Cluster, tmp_path: Path) -> None:
+    for down in (set[str](), {"broker-a"}):
+        cluster.down = down
+        checkpoints = Checkpoints(tmp_path / "state.db")
+        async with opened() as rocket:
+            checkpoints.keep_brokers("rocket", rocket.known_brokers)
+            if down:
+                with pytest.raises(ClusterError, match="no master of broker broker-a is registered"):
+                    await open_outbound(rocket)
+            else:
+                await (await open_outbound(rocket)).close()
+        await checkpoints.close()
+
+
+# --- sources --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def settings_and_groups(cluster: broker.Cluster) -> None:
+    cluster.on[Code.GET_BROKER_CONFIG] = responds_with(b"brokerName=x\n")
+    cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = responds_with(GroupConfigs({"G": GroupConfig("G")}).encode())
+
+
+async def plan(by: dict[str, Any], *, kept: bool = False, **settings: Any) -> Plan:
+    made = config(by, **settings)
+    get_broker(__name__)
+    try:
+        async with connected_clusters(made) as clusters:
+            rocket = clusters["rocket"]
+            assert isinstance(rocket, RocketMQ)
+            rocket.known_brokers.is_kept = kept
+            return await Planner(clusters).plan(made.routes[0])
+    finally:
+        delete_broker(__name__)
+
+
+TABLE_BY_NAME = {f"broker-{letter}:{number}": number for letter in "ab" for number in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("by", "options"),
+    [
+        ({"by": "modulo"}, {}),
+        ({"by": "key"}, {}),
+        ({"by": "table", "table": TABLE_BY_NAME}, {}),
+        ({"by": "identity"}, {"brokers": "broker-a,broker-b"}),
+        ({"by": "identity"}, {"kept": True}),
+    ],
+)
+async def test_routes_that_need_no_index_or_know_all_brokers_are_planned(
+    cluster: broker.Cluster, by: dict[str, Any], options: dict[str, Any]
+) -> None:
+    assert (await plan(by, **options)).problems == []
+
+
+@pytest.mark.parametrize("by", [{"by": "identity"}, {"by": "table", "table": {"0": 0, "1": 1, "2": 2, "3": 3}}])
+async def test_indexes_over_several_brokers_need_their_names_or_a_state(cluster: broker.Cluster, by: dict[str, Any]) -> None:
+    (problem,) = (await plan(by)).problems
+    assert isinstance(problem, ConfigError)
+    assert "is at several brokers (broker-a, broker-b)" in str(problem)
+    assert "`brokers` of cluster 'rocket', or set `state`" in problem.hint
+    cluster.topics[TOPIC] = {"broker-b": 4}
+    assert (await plan(by)).problems == []
+
+
+async def test_a_queue_of_a_broker_that_is_not_named_has_no_index(cluster: broker.Cluster) -> None:
+    (problem,) = (await plan({"by": "identity"}, brokers="broker-b")).problems
+    assert "broker-a is not among the `brokers` of the cluster (broker-b)" in str(problem)
+
+
+async def test_identity_creates_a_target_for_every_index(cluster: broker.Cluster) -> None:
+    cluster.topics[TOPIC] = {"broker-a": 1, "broker-b": 3}
+    made = await plan({"by": "identity"}, brokers="broker-a,broker-b")
+    assert [planned.planned_partitions for planned in made.changes.values()] == [6], "the last index is 5"
+
+
+async def test_a_plan_is_the_same_while_a_named_broker_is_down(cluster: broker.Cluster) -> None:
+    indexes = []
+    for down in (set[str](), {"broker-a"}):
+        cluster.down = down
+        made = await plan({"by": "identity"}, brokers="broker-a,broker-b")
+        indexes.append(made.sources[0].topic.index_by_partition)
+    assert indexes[0] == {"broker-a:0": 0, "broker-b:0": 1, "broker-a:1": 2, "broker-b:1": 3}
+    assert indexes[1].items() <= indexes[0].items()
+
+
+async def test_indexes_are_the_same_in_the_next_process_with_the_same_state(cluster: broker.Cluster, tmp_path: Path) -> None:
+    found = []
+    for down in (set[str](), {"broker-a"}):
+        cluster.down = down
+        checkpoints = Checkpoints(tmp_path / "state.db")
+        made = config({"by": "identity"})
+        get_broker(__name__)
+        async with connected_clusters(made) as clusters:
+            rocket = clusters["rocket"]
+            assert isinstance(rocket, RocketMQ)
+            checkpoints.keep_brokers("rocket", rocket.known_brokers)
+            result = await Planner(clusters).plan(made.routes[0])
+            assert result.problems == []
+            topic = result.sources[0].topic
+            found.append(topic.index_by_partition)
+            record_partitions(
+                rocket, topic, [target.partitions for target in made.routes[0].targets]
+            )  # as opening the route does
+        delete_broker(__name__)
+        await checkpoints.close()
+    assert found[1] == {"broker-b:0": 1, "broker-b:1": 3}
+    assert found[1].items() <= found[0].items()
