@@ -130,9 +130,12 @@ class KnownBrokers:
         """The brokers named, or else all seen so far, of whatever topic."""
         return self.named or frozenset().union(*self._seen.values())
 
-    def is_known_from_before(self, topic: str) -> bool:
-        """Return True if the brokers of the topic are known by more than what the servers have listed to this process."""
-        return bool(self.named) or topic in self._earlier
+    def is_known_from_before(self, topic: str | None = None) -> bool:
+        """Return True if the brokers of the topic are known by more than what the servers have listed to this process.
+
+        None: the brokers of any topic.
+        """
+        return bool(self.named or (self._earlier if topic is None else topic in self._earlier))
 
     # --- indexes ------------------------------------------------------------------------------------------------------
 
@@ -204,7 +207,10 @@ class HasBrokers(Protocol):
     known_brokers: KnownBrokers
 
     async def why_incomplete(self, topic: str) -> str | None:
-        """Return why the topic may have more partitions than the servers list now, or exist although they do not list it.
+        """Return which known broker is down that may have partitions of the topic; None if there is none. Raises ClusterError."""
 
-        None: what the servers list is the whole topic. Raises ClusterError.
+    async def why_maybe_there(self, topic: str) -> str | None:
+        """Return why a topic that the servers do not list may exist nevertheless; None if it certainly does not.
+
+        Without knowledge about the brokers, that is never certain. Raises ClusterError.
         """

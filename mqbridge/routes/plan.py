@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.known_brokers import HasBrokers
 from mqbridge.adapter.operations import GroupMaker
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Topic
@@ -255,6 +256,10 @@ class Planner:
         if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
             plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
             return
+        if topic is None and (reason := await _why_maybe_there(source, selected.topic)) is not None:
+            text = f"route {plan.route.name!r}: the topic {selected.topic!r} is not in cluster {source.name!r} now: {reason}"
+            plan.problems.append(ClusterError(text, Failure.RETRY))
+            return
         if topic is None:
             if is_named(plan.route, selected.topic):
                 missing.append(selected.topic)
@@ -364,7 +369,7 @@ class Planner:
             reason_for_more=reason,
         )
         self._plan_groups(plan, required, target)
-        planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create))
+        planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create), source=source)
         count = planned.planned_partitions
         if count and problem is None and (reasons := unassignable_partitions(rule, source.topic, count)):
             plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, reasons, needed))
@@ -380,11 +385,18 @@ class Planner:
             plan.kept.add(key)
 
     async def _plan_written_topic(
-        self, plan: Plan, required: PlannedTopic, options: BaseModel | None, *, create: bool
+        self,
+        plan: Plan,
+        required: PlannedTopic,
+        options: BaseModel | None,
+        *,
+        create: bool,
+        source: PlannedSource | None = None,
     ) -> PlannedTopic:
         """Plan a topic that the route writes, and return what is planned for it so far, by this route and earlier ones.
 
-        `required` is the topic as this route needs it. Failures to create or write it become problems of the plan.
+        `required` is the topic as this route needs it, for messages of `source`, or for dead letters. Failures to create or
+        write it become problems of the plan.
         """
         cluster = self._clusters[required.cluster]
         key = (required.cluster, required.topic)
@@ -397,6 +409,8 @@ class Planner:
         try:
             # A cluster that cannot create topics cannot grow them either; for a missing topic, its `check_create` raises.
             can_create = cluster.capabilities.create_topics or not planned.planned_partitions
+            if not planned.planned_partitions:
+                await self._check_absence(plan, cluster, required.topic, source, create=create)
             if planned.planned_partitions < needed and create and can_create:
                 await cluster.check_create(required.topic, needed)
                 planned.planned_partitions, planned.reason_for_more = needed, required.reason_for_more
@@ -408,6 +422,35 @@ class Planner:
         except MqbridgeError as error:
             plan.problems.append(_unwritable_error(plan.route, planned, error))
         return planned
+
+    async def _check_absence(
+        self, plan: Plan, cluster: Cluster, topic: str, source: PlannedSource | None, *, create: bool
+    ) -> None:
+        """Raise ClusterError (RETRY) if a target topic that the servers do not list may exist at a broker that is down.
+
+        With `create` and known brokers, `check_create` finds that out. If nothing is known about them, the topic is created:
+        otherwise nothing could begin. But a group that has positions has written to a target before.
+        """
+        if not isinstance(cluster, HasBrokers):
+            return
+        if create and (
+            cluster.known_brokers.is_known_from_before() or source is None or not await self._has_positions(plan, source)
+        ):
+            return
+        if (reason := await cluster.why_maybe_there(topic)) is not None:
+            before = f"group {plan.route.source.group!r} has read messages before, so the topic may exist: " if create else ""
+            raise ClusterError(f"{before}{reason}", Failure.RETRY)
+
+    async def _has_positions(self, plan: Plan, source: PlannedSource) -> bool:
+        try:
+            return bool(await self._clusters[plan.route.source.cluster].committed(source.selected.topic, plan.route.source.group))
+        except MqbridgeError:  # this cluster cannot tell
+            return False
+
+
+async def _why_maybe_there(cluster: Cluster, topic: str) -> str | None:
+    """Return why a topic that the cluster does not list may exist; None if it does not."""
+    return await cluster.why_maybe_there(topic) if isinstance(cluster, HasBrokers) else None
 
 
 def _reason_for_more(to_create: int, partitions: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import read
+from tests.e2e.support import opened, read
 from tests.kit.gateway import GatewayProcess
 from tests.kit.rocketmq import RocketMQ
 from tests.patience import SERVER_PATIENCE_S
@@ -75,3 +75,32 @@ async def test_two_instances_keep_the_order_of_a_broker_while_another_crashes_an
         for message in messages:
             targets.setdefault((message.payload or b"").partition(b"/")[0], set()).add(partition)
     assert {queue: len(partitions) for queue, partitions in targets.items()} == {b"b0": 1, b"b1": 1}
+
+
+@pytest.mark.parametrize("known_by", ["state", "brokers"])
+async def test_a_target_waits_for_a_broker_that_is_known(server: RocketMQ, tmp_path: Path, known_by: str) -> None:
+    topic, path = server.take_topic(2), tmp_path / "source.db"
+    async with opened("log", {"path": str(path)}) as source:
+        await source.create(topic, 6)
+    target = {"system": "rocketmq", **settings_of(server)}
+    config: dict[str, Any] = {
+        "clusters": {"here": {"system": "log", "path": str(path)}, "there": target},
+        "routes": [{"name": "r", "from": {"cluster": "here", "topic": topic, "group": "g"}, "to": {"cluster": "there"}}],
+    }
+    if known_by == "state":
+        config["state"] = str(tmp_path / "state.db")
+        config["routes"][0]["to"]["create"] = False
+        with GatewayProcess(config, tmp_path, "--until-idle", "0.5") as gateway:
+            assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
+    else:
+        target["brokers"] = server.broker_names
+    server.kill_broker(0)
+    await asyncio.to_thread(wait_until, lambda: set(server.queues(topic)) == {server.broker_names[1]})
+    with GatewayProcess(config, tmp_path) as gateway:
+        await asyncio.to_thread(wait_until, lambda: "no master of broker" in str(gateway.route().get("retrying")), gateway)
+        assert server.queues(topic) == {server.broker_names[1]: 2}, "it does not grow there"
+        await asyncio.to_thread(server.restart_broker, 0)
+        await asyncio.to_thread(wait_until, lambda: gateway.route().get("lanes"), gateway)
+        count = 2 if known_by == "state" else 3
+        assert server.queues(topic) == dict.fromkeys(server.broker_names, count)
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log

@@ -158,12 +158,13 @@ async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
     present, absent = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
     cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="127.0.0.1:1"))
     outbound = RocketMQOutbound(cluster, None, OutboundSpec("t"), present + absent, max_message_bytes=100)  # type: ignore[arg-type]
+    by_number = [present[0], absent[0], present[1], absent[1]]
     outbound.on_route(route_of({"a": 2, "b": 0}, {"a"}))
-    assert outbound._queues == present + absent
+    assert outbound._queues == by_number
     outbound.on_route(route_of({"a": 1, "b": 2}, {"a", "b"}))
-    assert outbound._queues == [present[0], absent[0], *absent], "index 1, of queue a:1, has another queue"
+    assert outbound._queues == [present[0], absent[0], absent[1], absent[1]], "index 2, of queue a:1, has another queue"
     outbound.on_route(route_of({"a": 0, "b": 0}, {"a", "b"}))
-    assert outbound._queues == [present[0], absent[0], *absent], "no queue is writable: sends report the error"
+    assert outbound._queues == [present[0], absent[0], absent[1], absent[1]], "no queue is writable: sends report the error"
     outbound.on_route(route_of({"a": 3, "b": 3}, {"a", "b"}))
     assert outbound.partitions == 6
 

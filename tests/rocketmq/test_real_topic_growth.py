@@ -188,7 +188,10 @@ async def test_a_route_grows_its_target_without_hiding_unread_messages(server: R
     async with opened("log", {"path": str(path)}) as source:
         await source.create("orders", 10)
     config = {
-        "clusters": {"source": {"system": "log", "path": str(path)}, "target": {"system": "rocketmq", **settings_of(server)}},
+        "clusters": {
+            "source": {"system": "log", "path": str(path)},
+            "target": {"system": "rocketmq", **settings_of(server), "brokers": server.broker_names},
+        },
         "routes": [
             {
                 "name": "r",

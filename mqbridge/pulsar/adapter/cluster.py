@@ -30,7 +30,7 @@ from mqbridge.pulsar.client.admin.admin import Admin
 from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
-from mqbridge.pulsar.wire.names import PARTITION_INFIX, TopicName, parse_topic
+from mqbridge.pulsar.wire.names import PARTITION_INFIX, TopicName
 from mqbridge.pulsar.wire.topic_lists import parse_names
 
 log = logging.getLogger(__name__)

@@ -138,20 +138,57 @@ class RocketMQ:
         )
         return f"{problem} there. If a broker is gone for good, list the others in `brokers` of cluster {self.name!r}"
 
+    async def why_maybe_there(self, topic: str) -> str | None:
+        """Return why a topic without a route may exist: at a Broker that is known to be down, or that nobody knows of."""
+        if (reason := await self.why_incomplete(topic) or await self._why_elsewhere()) is not None:
+            return reason
+        if self.known_brokers.of(topic):  # they run, without it
+            return None
+        return f"a broker that has it may be down. To be sure, name all Brokers in `brokers` of cluster {self.name!r}"
+
+    async def _why_elsewhere(self) -> str | None:
+        """Return which known Broker is down that may have any topic; None if there is none."""
+        if not (absent := sorted(self.known_brokers.all - (await self._client.admin.masters()).keys())):
+            return None
+        return f"no master of broker {', '.join(absent)}, which may have it, is registered with the name servers"
+
     async def create(self, topic: str, partitions: int) -> None:
         """Create a topic at every master, or grow it at its Brokers, to at least `partitions` writable queues.
 
         Brokers share the queues evenly, so the topic may get a few more than requested. No Broker loses queues or other settings.
         """
-        await self.check_create(topic, partitions)
-        await TopicGrowth(self._client.admin, self._client.routes, topic, partitions).run()
+        route, known = await self._check_brokers(topic, partitions), self.known_brokers
+        brokers = known.all if route is None else known.of(topic)
+        await TopicGrowth(self._client.admin, self._client.routes, topic, partitions, brokers).run()
 
     async def check_create(self, topic: str, partitions: int) -> None:
-        """Raise an error if the topic name or the number of queues is invalid, or no master is available."""
+        """Raise an error if the topic name or the number of queues is invalid, or it may have more queues than the route shows.
+
+        An existing topic may have them at a Broker that is down, unless its Brokers are known from the configuration or from an
+        earlier process.
+        """
+        route = await self._check_brokers(topic, partitions)
+        if route is not None and not self.known_brokers.is_known_from_before(topic):
+            brokers = ", ".join(sorted(route.brokers))
+            problem = (
+                f"topic {topic} has {len(route.write_queues())} of {partitions} queues at broker {brokers}, and it is unknown"
+            )
+            advice = f"name all Brokers in `brokers` of cluster {self.name!r}, or set `create: false`"
+            raise ClusterError(f"{problem} whether one is down that has the others: {advice}", Failure.RETRY)
+
+    async def _check_brokers(self, topic: str, partitions: int) -> TopicRoute | None:
+        """Return the route of a topic to create or to grow; None if it does not exist. Raises an error if this is unknown."""
         if partitions < 1:
             raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it at least one queue")
         check_topic(topic)
-        await self._client.admin.masters()
+        await self._client.admin.masters()  # raises if none is registered
+        reason = await self.why_incomplete(topic)
+        route = await self._client.admin.route(topic)
+        if reason is None and route is None:
+            reason = await self._why_elsewhere()
+        if reason is not None:
+            raise ClusterError(f"topic {topic} is neither created nor grown now: {reason}", Failure.RETRY)
+        return route
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """Return the offsets of the first message and of the next one to be stored, for every queue, by partition name."""
@@ -168,11 +205,14 @@ class RocketMQ:
         """Return the readable queues of a topic. Raises ClusterError (FATAL) if it does not exist."""
         return (await self._route(topic)).read_queues()
 
-    async def _route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic. Raises ClusterError (FATAL) if it does not exist."""
-        route = await self._client.admin.route(topic)
+    async def _route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
+        """Return the route of a topic. Raises ClusterError: FATAL if it does not exist, RETRY while known Brokers are down."""
+        route = await self._client.admin.route(topic, fresh=fresh)
         if route is None:
-            raise ClusterError(f"there is no topic {topic!r} in cluster {self.name!r}", Failure.FATAL)
+            problem = f"there is no topic {topic!r} in cluster {self.name!r}"
+            if self.known_brokers.of(topic) and (reason := await self.why_maybe_there(topic)) is not None:
+                raise ClusterError(f"{problem} now: {reason}", Failure.RETRY)
+            raise ClusterError(problem, Failure.FATAL)
         return route
 
     # --- reading and writing -------------------------------------------------------------------------------------------
@@ -218,8 +258,11 @@ class RocketMQ:
         try:
             await client.connect()
             consumer = await join(client, settings)
-        except BaseException:
+        except BaseException as error:
             await client.close()
+            if isinstance(error, ClusterError) and error.failure is Failure.FATAL:
+                for topic in spec.topics:  # a Broker may have gone since the route above was queried
+                    await self._route(topic, fresh=True)
             raise
         return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group), self.known_brokers)
 
@@ -244,7 +287,8 @@ class RocketMQ:
             raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} is not written now: {reason}", Failure.RETRY)
         route = await self._route(spec.topic)
         if not route.write_queues():
-            raise ClusterError(f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue", Failure.FATAL)
+            problem = f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue now"
+            raise ClusterError(f"{problem}: its Brokers have no master, or permit no writing", Failure.RETRY)
         levels, is_compacted, max_batch_bytes = await asyncio.gather(
             self._delay_levels(route),
             requires_keys(client, options.producer_group, route),

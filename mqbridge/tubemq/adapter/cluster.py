@@ -154,6 +154,10 @@ class TubeMQ:
             return None
         return f"the Master lists no partition of topic {topic} at Broker {', '.join(sorted(absent))}. {advice}"
 
+    async def why_maybe_there(self, topic: str) -> str | None:
+        """Return None: the Master knows every topic, and `describe` raises an error if no Broker that has one runs."""
+        return None
+
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, spread over the online Brokers, or add partitions until it has at least `partitions`.
 

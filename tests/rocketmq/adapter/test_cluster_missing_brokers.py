@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.config.load import from_dict
 from mqbridge.delivery.checkpoint import Checkpoints
@@ -20,9 +21,10 @@ from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.routes.plan import Plan, Planner
 from mqbridge.routes.source_indexes import record_partitions
 from mqbridge.testing.memory.broker import delete_broker, get_broker
+from tests.gateway.world import put
 from tests.kit.conversation import until
 from tests.rocketmq.client import broker
-from tests.rocketmq.client.broker import TOPIC, A, B, cluster, responds_with
+from tests.rocketmq.client.broker import TOPIC, A, B, cluster, responds_with, route_body
 
 __all__ = ["cluster"]
 
@@ -240,3 +242,137 @@ async def test_indexes_are_the_same_in_the_next_process_with_the_same_state(clus
         await checkpoints.close()
     assert found[1] == {"broker-b:0": 1, "broker-b:1": 3}
     assert found[1].items() <= found[0].items()
+
+
+# --- topics to create, to grow, or that seem to be missing --------------------------------------------------------------------
+
+
+HERE = f"{__name__}.targets"
+
+
+async def plan_target(
+    checkpoints: Checkpoints | None = None, *, partitions: int = 4, has_run: bool = False, create: bool = True, **settings: Any
+) -> Plan:
+    """Plan a route from a memory topic to TOPIC. `has_run`: its group has a position."""
+    made = from_dict(
+        {
+            "clusters": {
+                "rocket": {"system": "rocketmq", "name_servers": "ns:9876", **settings},
+                "here": {"system": "memory", "broker": HERE},
+            },
+            "routes": [
+                {
+                    "name": "r",
+                    "from": {"cluster": "here", "topic": TOPIC, "group": "G"},
+                    "to": {"cluster": "rocket", "create": create},
+                }
+            ],
+        }
+    )
+    source = get_broker(HERE)
+    source.create(TOPIC, partitions)
+    try:
+        async with connected_clusters(made) as clusters:
+            rocket, here = clusters["rocket"], clusters["here"]
+            assert isinstance(rocket, RocketMQ)
+            if has_run:
+                inbound = await here.inbound(InboundSpec((TOPIC,), "G"))
+                put(source, TOPIC, 0, b"x")
+                async for lane in inbound.lanes():
+                    if lane.partition.name == "0":
+                        lane.acknowledge(await lane.receive())
+                        break
+                await inbound.close()
+            if checkpoints is not None:
+                checkpoints.keep_brokers("rocket", rocket.known_brokers)
+            return await Planner(clusters).plan(made.routes[0])
+    finally:
+        delete_broker(HERE)
+
+
+def changes(plan: Plan) -> list[str]:
+    assert plan.problems == []
+    return plan.change_notes
+
+
+def waits(plan: Plan) -> str:
+    """Return the problem of a plan that waits for it to pass."""
+    (problem,) = plan.problems
+    assert isinstance(problem, ClusterError)
+    assert problem.failure is Failure.RETRY
+    return str(problem)
+
+
+async def test_a_topic_does_not_grow_if_it_is_unknown_whether_a_broker_is_down(cluster: broker.Cluster) -> None:
+    cluster.down.add("broker-a")
+    why = waits(await plan_target())
+    assert "has 2 of 4 queues at broker broker-b, and it is unknown whether one is down" in why
+    assert "name all Brokers in `brokers` of cluster 'rocket', or set `create: false`" in why
+    assert changes(await plan_target(create=False)) == []
+    assert changes(await plan_target(partitions=2)) == []
+
+
+async def test_a_topic_grows_if_all_named_brokers_run(cluster: broker.Cluster) -> None:
+    cluster.down.add("broker-a")
+    assert "no master of broker broker-a is registered" in "".join(
+        map(str, (await plan_target(partitions=6, brokers="broker-a,broker-b")).problems)
+    )
+    cluster.down.clear()
+    assert changes(await plan_target(partitions=6, brokers="broker-a,broker-b")) == [
+        f"topic rocket/{TOPIC} grows from 4 to 6 partitions"
+    ]
+
+
+async def test_a_topic_is_not_created_again_while_a_broker_is_down(cluster: broker.Cluster, tmp_path: Path) -> None:
+    cluster.topics[TOPIC] = {"broker-a": 4}
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    assert changes(await plan_target(checkpoints)) == []  # also records the Broker: the target was opened
+    await checkpoints.close()
+    cluster.down.add("broker-a")
+    assert "no master of broker broker-a is registered" in waits(await plan_target(brokers="broker-a,broker-b"))
+    assert "has read messages before, so the topic may exist" in waits(await plan_target(has_run=True))
+    assert "a broker that has it may be down" in waits(await plan_target(create=False))
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    assert "no master of broker broker-a is registered" in waits(await plan_target(checkpoints))
+    await checkpoints.close()
+
+
+async def test_a_first_topic_is_created(cluster: broker.Cluster) -> None:
+    del cluster.topics[TOPIC]
+    created = [f"topic rocket/{TOPIC} is created with 4 partitions"]
+    assert changes(await plan_target()) == created
+    assert changes(await plan_target(has_run=True, brokers="broker-a,broker-b")) == created
+
+
+async def test_a_topic_without_writable_queues_is_waited_for(cluster: broker.Cluster) -> None:
+    def read_only(link: broker.Link, request: broker.Command) -> None:
+        body = route_body(cluster, TOPIC)
+        for queue_data in body["queueDatas"]:
+            queue_data["perm"] = 4
+        responds_with(body)(link, request)
+
+    cluster.on[Code.GET_ROUTEINFO_BY_TOPIC] = read_only
+    assert "has no writable queue now" in waits(await plan_target())
+
+
+async def test_a_source_topic_is_waited_for_unless_it_certainly_does_not_exist(cluster: broker.Cluster) -> None:
+    cluster.topics[TOPIC] = {"broker-a": 2}
+    cluster.down.add("broker-a")
+    assert "a broker that has it may be down" in waits(await plan({"by": "modulo"}))
+    assert "no master of broker broker-a" in waits(await plan({"by": "modulo"}, brokers="broker-a,broker-b"))
+    cluster.down.clear()
+    del cluster.topics[TOPIC]
+    (problem,) = (await plan({"by": "modulo"}, brokers="broker-a,broker-b")).problems
+    assert isinstance(problem, ClusterError)
+    assert problem.failure is Failure.FATAL
+
+
+async def test_a_route_that_joins_again_waits_for_its_topic(cluster: broker.Cluster) -> None:
+    async with opened() as rocket:
+        assert await rocket.describe(TOPIC) is not None
+        rocket.known_brokers.record(TOPIC, ["broker-a", "broker-b"])
+        cluster.down.update(["broker-b"])
+        cluster.topics[TOPIC] = {"broker-b": 2}
+        with pytest.raises(ClusterError, match="no master of broker broker-b") as caught:
+            await rocket.inbound(InboundSpec((TOPIC,), "G"))
+        assert caught.value.failure is Failure.RETRY

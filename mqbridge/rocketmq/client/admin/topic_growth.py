@@ -7,7 +7,7 @@ queries each broker directly before its update, raises only the numbers of queue
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
@@ -24,10 +24,13 @@ SETTLE_S = 0.3
 
 
 class TopicGrowth:
-    """Gives one topic at least `queues` writable queues. The name must be valid, and `queues` positive."""
+    """Gives one topic at least `queues` writable queues. The name must be valid, and `queues` positive.
 
-    def __init__(self, admin: Admin, routes: RouteTable, topic: str, queues: int) -> None:
-        self._admin, self._routes = admin, routes
+    `known` are brokers that may have queues of the topic, besides those in the routes that this client has received.
+    """
+
+    def __init__(self, admin: Admin, routes: RouteTable, topic: str, queues: int, known: Collection[str] = frozenset()) -> None:
+        self._admin, self._routes, self._known = admin, routes, frozenset(known)
         self._topic, self._queues = topic, queues
 
     async def run(self, timeout: float = ROUTE_TIMEOUT_S) -> None:
@@ -57,13 +60,13 @@ class TopicGrowth:
         """Raise ClusterError if a broker of the topic is absent, or if its queues have a fixed list.
 
         A name server drops a broker that stops from every route. The queues of that broker are then missing only for a while, and
-        queues added elsewhere would remain when it returns. A broker that this client has seen in the route counts as absent
-        while no master of it is registered.
+        queues added elsewhere would remain when it returns. A broker that is known, or that this client has seen in the route,
+        counts as absent while no master of it is registered.
         """
         if route is not None and route.is_fixed:
             problem = f"topic {self._topic} has a fixed list of {len(route.write_queues())} queues at the name servers"
             raise ClusterError(f"{problem}, and {self._queues} are needed: change its order configuration", Failure.FATAL)
-        if absent := sorted(self._routes.known_brokers(self._topic) - masters.keys()):
+        if absent := sorted((self._known | self._routes.known_brokers(self._topic)) - masters.keys()):
             problem = f"topic {self._topic} is not changed while its brokers {', '.join(absent)} have no registered master"
             raise ClusterError(f"{problem}: their queues are missing from its route", Failure.RETRY)
 
