@@ -58,6 +58,8 @@ class InboundSpec:
     """The system's own settings (`Adapter.inbound_options`)."""
     initial_partitions: Mapping[str, frozenset[str]] | None = None
     """Names of the partitions, by topic, that existed when the route first joined the group; None means all partitions."""
+    began_ms: int | None = None
+    """When the route first joined the group, ms since the epoch: what was stored later is read even if `start` is LATEST."""
     positions: HeldPositions | None = None
     """Where positions are kept beyond the membership; None: they are not."""
 
@@ -65,7 +67,8 @@ class InboundSpec:
         """Return where the group begins in a partition without a committed position.
 
         `start` applies only to the initial partitions. Later ones (of a new topic that matches a pattern, or added to a topic)
-        are read from the beginning: starting at the end would lose messages without reporting a gap.
+        are read from the beginning: starting at the end would lose messages without reporting a gap. An adapter may leave out
+        what was stored before `began_ms`: such a partition may have been missing only because its broker was down.
         """
         is_initial = self.initial_partitions is None or partition in self.initial_partitions.get(topic, ())
         return self.start if is_initial else Start.EARLIEST

@@ -45,7 +45,8 @@ class GroupMembership:
     """One membership. Call `run` once; its state stays readable afterwards.
 
     `on_failure` is called with each failure after the join. `initial_partitions` are the names of the partitions, by topic, that
-    existed when the route first joined the group: the configured start position applies only to them.
+    existed when the route first joined the group: the configured start position applies only to them. `began_ms` is that time (ms
+    since the epoch).
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class GroupMembership:
         settings: LaneSettings,
         gap_check: GapCheck,
         initial_partitions: Mapping[str, frozenset[str]],
+        began_ms: int | None,
         positions: HeldPositions,
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -74,7 +76,8 @@ class GroupMembership:
         self.settings = settings
         self._config, self._source = config, source
         self._endpoints, self._gap_check = endpoints, gap_check
-        self._initial_partitions, self._positions, self._on_failure = initial_partitions, positions, on_failure
+        self._initial_partitions, self._began_ms = initial_partitions, began_ms
+        self._positions, self._on_failure = positions, on_failure
         self._ending = asyncio.Event()
         """Set when the membership begins to end: after `stop`, a failure, or the cancellation of `run`."""
         self._deadline: float | None = None
@@ -165,6 +168,7 @@ class GroupMembership:
             start=source.start,
             msg_types=source.msg_types,
             initial_partitions=self._initial_partitions,
+            began_ms=self._began_ms,
             max_bytes=self._config.delivery.read_ahead_bytes,
             options=source.options,
             positions=self._positions,

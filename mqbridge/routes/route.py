@@ -8,6 +8,7 @@ new endpoints, drains its membership, and starts the next one with them.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
@@ -93,6 +94,8 @@ class Route:
         self._positions = RoutePositions(config.name, config.source.group, config.source.cluster, checkpoints)
         self._initial_partitions: Mapping[str, frozenset[str]] = {}
         """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning."""
+        self._began_ms: int | None = None
+        """Time before the partitions were listed at the start, ms since the epoch."""
         self._next_endpoints: RouteEndpoints | None = None
         """Endpoints that are open already for the next membership; None if the current ones stay in use."""
         self._stop_requested = asyncio.Event()
@@ -117,11 +120,12 @@ class Route:
         Raises ConfigError or ClusterError. If this was not called before `run`, `run` calls it when the clusters are connected,
         and retries transient failures.
         """
+        began_ms = time.time_ns() // 1_000_000
         await self.state.endpoints.open(plan, self._drain_deadline)
         self._log_failed_topics(self.state.endpoints)
         if self._checkpoints is not None:
             await self._checkpoints.flush()  # which brokers the indexes are counted over, before the first message is read
-        self._initial_partitions = self.state.endpoints.source_partition_names
+        self._initial_partitions, self._began_ms = self.state.endpoints.source_partition_names, began_ms
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or a failure that is not transient; that failure is in `state.error`, not raised."""
@@ -228,6 +232,7 @@ class Route:
             self._lane_settings(),
             self._gap_check,
             self._initial_partitions,
+            self._began_ms,
             self._positions,
             self._on_membership_failure,
         )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import opened, read
+from tests.kit import rocketmq_remoting as remoting
 from tests.kit.gateway import GatewayProcess
 from tests.kit.rocketmq import RocketMQ
 from tests.patience import SERVER_PATIENCE_S
@@ -103,4 +104,46 @@ async def test_a_target_waits_for_a_broker_that_is_known(server: RocketMQ, tmp_p
         await asyncio.to_thread(wait_until, lambda: gateway.route().get("lanes"), gateway)
         count = 2 if known_by == "state" else 3
         assert server.queues(topic) == dict.fromkeys(server.broker_names, count)
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+
+
+async def test_a_start_at_the_end_skips_the_history_of_a_broker_that_was_down(server: RocketMQ, tmp_path: Path) -> None:
+    topic, path = server.take_topic(1), tmp_path / "target.db"
+    for broker in (0, 1):
+        server.send(topic, b"before", broker=broker)
+    server.settle()
+    server.kill_broker(0)
+    await asyncio.to_thread(wait_until, lambda: set(server.queues(topic)) == {server.broker_names[1]})
+    source = {"cluster": "here", "topic": topic, "group": f"g-{topic}", "start": "latest"}
+    config = {
+        "clusters": {"here": {"system": "rocketmq", **settings_of(server)}, "there": {"system": "log", "path": str(path)}},
+        "routes": [{"name": "r", "from": source, "to": {"cluster": "there"}}],
+    }
+    with GatewayProcess(config, tmp_path) as gateway:
+        await asyncio.to_thread(wait_until, lambda: len(lanes(gateway)) == 1, gateway)
+        await asyncio.to_thread(server.restart_broker, 0)
+        for broker in (0, 1):
+            server.send(topic, b"after", broker=broker)
+        await asyncio.to_thread(wait_until, lambda: len(lanes(gateway)) == 2, gateway)
+        await asyncio.to_thread(gateway.wait_stored, 2)
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+    payloads = [message.payload async for _, messages in read("log", {"path": str(path)}, topic, "judge") for message in messages]
+    assert payloads == [b"after", b"after"]
+
+
+async def test_a_source_topic_is_waited_for_while_its_only_broker_is_down(server: RocketMQ, tmp_path: Path) -> None:
+    topic, path = f"waited-{time.time_ns()}", tmp_path / "target.db"
+    remoting.create_topic(server.broker_addresses[0], topic, 1, "")
+    await asyncio.to_thread(wait_until, lambda: set(server.queues(topic)) == {server.broker_names[0]})
+    server.send(topic, b"x")
+    server.kill_broker(0)
+    await asyncio.to_thread(wait_until, lambda: not server.queues(topic))
+    config = {
+        "clusters": {"here": {"system": "rocketmq", **settings_of(server)}, "there": {"system": "log", "path": str(path)}},
+        "routes": [{"name": "r", "from": {"cluster": "here", "topic": topic, "group": "g"}, "to": {"cluster": "there"}}],
+    }
+    with GatewayProcess(config, tmp_path) as gateway:
+        await asyncio.to_thread(wait_until, lambda: "may be down" in str(gateway.route().get("retrying")), gateway)
+        await asyncio.to_thread(server.restart_broker, 0)
+        await asyncio.to_thread(gateway.wait_stored, 1)
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log

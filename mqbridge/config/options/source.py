@@ -28,7 +28,11 @@ class Source(Options):
         default=(), description="Several topics, each a name or a `~PATTERN`. Give either `topic` or `topics`."
     )
     group: Name = Field(description="The consumer group (on Pulsar the subscription). Gateways of the same group share the work.")
-    start: Start = Field(default=Start.EARLIEST, description="The position at which a group without a committed position begins.")
+    start: Start = Field(
+        default=Start.EARLIEST,
+        description="The position at which a group without a committed position begins. Partitions that appear later are "
+        "read from their first message, or from what was stored since the start.",
+    )
     msg_types: frozenset[Name] = Field(
         default=frozenset(),
         description="Select only messages of these types (TubeMQ's `$msgType$`, RocketMQ's tag). The server filters them if it "

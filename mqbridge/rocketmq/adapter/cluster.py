@@ -245,6 +245,7 @@ class RocketMQ:
             subscriptions=_subscriptions(spec),
             model=MessageModel.CLUSTERING,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
+            began_ms=spec.began_ms,
             # `start_of` returns EARLIEST for a queue that was added to the topic later, even if `spec.start` is LATEST. If
             # `spec.start` is EARLIEST, every queue is read from its beginning anyway.
             came_later=lambda queue: spec.start_of(queue.topic, partition_name(queue)) is Start.EARLIEST,

@@ -9,12 +9,13 @@ topic, and a slow one delays no other. Messages are not in order, unless the pop
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.brokers import Brokers
+from mqbridge.rocketmq.client.connection.route import TopicRoute
 from mqbridge.rocketmq.client.consumer.consumer_settings import StartOffset
 from mqbridge.rocketmq.client.consumer.pulled_records import may_have_tag
 from mqbridge.rocketmq.client.consumer.subscription import Subscription
@@ -98,7 +99,14 @@ class Popper:
             raise ClusterError(
                 f"no name server knows topic {self._subscription.topic}; create it, or correct the name", Failure.FATAL
             )
-        return sorted({queue.broker for queue in route.read_queues()})
+        return _brokers_of(route)
+
+    def watch_brokers(self, on_change: Callable[[list[str]], None]) -> Callable[[], None]:
+        """Call `on_change` with the brokers of every changed route of the topic, until the returned function is called.
+
+        A broker that was down comes back, and brokers are added: neither was in the first route.
+        """
+        return self._client.routes.watch(self._subscription.topic, lambda route: on_change(_brokers_of(route)))
 
     async def pop(self, broker: str, queue_id: int = ANY_QUEUE) -> Popped:
         """Pop messages of one queue of a broker, or of all its queues.
@@ -250,3 +258,7 @@ class Popper:
             request = f"QUERY_ASSIGNMENT for group {self._group} and topic {self._subscription.topic} at {address}"
             raise refusal_error(request, Status.SYSTEM_ERROR, "the response contains no assignment for this client")
         return list(assignments)
+
+
+def _brokers_of(route: TopicRoute) -> list[str]:
+    return sorted({queue.broker for queue in route.read_queues()})

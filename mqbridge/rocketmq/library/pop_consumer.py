@@ -30,7 +30,8 @@ class PopConsumer:
     """Receives the messages of one topic; opened by `RocketMQClient.pop_consumer`.
 
     A message that is not acknowledged within the `invisible_s` of `pop_consumer` is redelivered to any consumer of the group.
-    `brokers` are the names of the brokers that have queues of the topic; each is popped by a task of its own.
+    `brokers` are the names of the brokers that have queues of the topic now; each is popped by a task of its own, and so is each
+    that comes later.
     """
 
     def __init__(self, popper: Popper, topic: str, brokers: list[str]) -> None:
@@ -49,7 +50,10 @@ class PopConsumer:
         self._ack_error: MqbridgeError | None = None
         """The last error of an acknowledgement that `flush` has not raised yet."""
         self._closed = False
-        self._poll_tasks = [spawn(self._poll(broker), f"rocketmq pops of {topic} at {broker}") for broker in brokers]
+        self._poll_tasks: dict[str, asyncio.Task[None]] = {}
+        """The task that pops each broker, by name."""
+        self._poll_brokers(brokers)
+        self._stop_watching = popper.watch_brokers(self._poll_brokers)
 
     @property
     def closed(self) -> bool:
@@ -124,7 +128,8 @@ class PopConsumer:
             return
         self._closed = True
         self._arrived.set()
-        await cancel(*self._poll_tasks)
+        self._stop_watching()
+        await cancel(*self._poll_tasks.values())
         if self._ack_task is not None:
             await asyncio.wait([self._ack_task], timeout=timeout)
             await cancel(self._ack_task)
@@ -134,6 +139,12 @@ class PopConsumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _poll_brokers(self, brokers: list[str]) -> None:
+        """Begin to pop these brokers; a broker that is popped already, or whose pops ended with an error, is not begun again."""
+        for broker in brokers:
+            if broker not in self._poll_tasks:
+                self._poll_tasks[broker] = spawn(self._poll(broker), f"rocketmq pops of {self._topic} at {broker}")
 
     async def _poll(self, broker: str) -> None:
         """Pop from one broker in a loop, but only while no message is buffered: one that waits too long is redelivered."""

@@ -15,6 +15,7 @@ from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue, partition_name
 from mqbridge.rocketmq.library.queue_batcher import PendingMessage, QueueBatcher, make_send_receipts
+from mqbridge.rocketmq.library.queue_wait import QueueWait
 from mqbridge.rocketmq.mapping.request import EncodedRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
@@ -39,6 +40,7 @@ class Producer:
     ) -> None:
         client = queue_producer.client
         self._queue_producer = queue_producer
+        self._queue_wait = QueueWait(queue_producer)
         self._encoder = MessageEncoder(
             client.reserve_ids, client.unique_id, compression, queue_producer.max_message_bytes, requires_keys=requires_keys
         )
@@ -126,6 +128,7 @@ class Producer:
     async def send_oneway(self, message: OutgoingMessage, *, partition: str | None = None) -> None:
         """Send a message that the broker does not confirm, so it may get lost unnoticed. Raises ClusterError, MappingError."""
         self._check_open()
+        await self._queue_producer.queues()  # raises if there is none: such a message is not waited for
         queue = await self._choose_queue(message, partition)
         request = self._encoder.encode_single(message) if message.deliver_at is None else await self._encode_delayed(message)
         await self._queue_producer.send_oneway(
@@ -163,8 +166,8 @@ class Producer:
     # --- queues -----------------------------------------------------------------------------------------------------
 
     async def _choose_queue(self, message: OutgoingMessage, partition: str | None) -> Queue:
-        """Choose the queue. Concurrent calls keep their order, because this waits for a route only while no queue is known."""
-        queues = await self._queue_producer.queues()
+        """Choose the queue. Concurrent calls keep their order, because this waits only while no queue is known, and in order."""
+        queues = await self._queue_wait.queues()
         if partition is None:
             return self._queue_producer.choose(message.queue_key)
         return find_queue(self.topic, queues, partition)

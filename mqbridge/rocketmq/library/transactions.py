@@ -28,6 +28,7 @@ from mqbridge.rocketmq.client.producer.send_request import SendResult
 from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue
+from mqbridge.rocketmq.library.queue_wait import QueueWait
 from mqbridge.rocketmq.mapping.stored import decode_record
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -126,6 +127,7 @@ class TransactionProducer:
             max_elapsed_s=max_elapsed_s,
             max_message_bytes=max_message_bytes,
         )
+        self._queue_wait = QueueWait(self._producer)
         self._encoder = MessageEncoder(client.reserve_ids, client.unique_id, compression, max_message_bytes)
         self._is_registered = False
         self._running_checks = 0
@@ -185,7 +187,7 @@ class TransactionProducer:
 
     async def _register_group(self) -> None:
         """Send a heartbeat before the first message, because brokers send checks only to producers known from heartbeats."""
-        await self._producer.queues()
+        await self._queue_wait.queues()
         if not self._is_registered:
             await self._client.heartbeat()
             self._is_registered = True

@@ -1,5 +1,6 @@
 """POP: receipts, acknowledgements, and brokers that do not support it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from mqbridge.rocketmq.client.consumer.consumer_settings import StartOffset
 from mqbridge.rocketmq.client.consumer.subscription import everything, tagged
 from mqbridge.rocketmq.library import pop as module
 from mqbridge.rocketmq.library.pop import Popper
+from mqbridge.rocketmq.library.pop_consumer import PopConsumer
 from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.pop import Assignment, AssignmentQuery, Assignments, BatchAck, BatchAcks
@@ -23,6 +25,7 @@ from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pop import AckHeader, ChangeInvisibleHeader, ChangeInvisibleResult, PopHeader, PopResult
 from mqbridge.rocketmq.wire.receipts import ReceiptHandle
 from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import Answer, Cluster, Link, refuses, scripted_client, success
 
 HEADER = PopResult(1000, 60000, 3, 7, "0 0 10;2 0 5", "0 0 10,12;2 0 6")
@@ -219,3 +222,25 @@ def test_invalid_settings_are_refused(bad: dict[str, Any]) -> None:
 
 def test_the_topic_of_an_acknowledgement_depends_on_the_retry_marker() -> None:
     assert [popped_topic("G", "T", retry) for retry in "012"] == ["T", "%RETRY%G_T", "%RETRY%G+T"]
+
+
+async def test_a_broker_that_comes_later_is_popped_too(cluster: Cluster) -> None:
+    cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
+    cluster.down.add("broker-a")
+
+    def pop(link: Link, request: Command) -> None:
+        if len(cluster.requests_to[link.address]) < 50 and PopHeader.decode(request.ext).topic == "T":
+            returns_messages(record(12), header=PopResult(1000, 60000, 3, 7, "0 0 12", "0 0 12"))(link, request)
+
+    cluster.on[Code.POP_MESSAGE] = pop
+    client = scripted_client(route=0.05)
+    await client.connect()
+    client.routes.start()
+    popper = Popper(client, "G", everything("T"), poll_ms=2000)
+    async with PopConsumer(popper, "T", await popper.brokers()) as consumer:
+        assert (await consumer.receive(timeout=PATIENCE_S)).partition == "broker-b:0"
+        cluster.down.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await consumer.receive()).partition != "broker-a:0":
+                pass
+    await client.close()

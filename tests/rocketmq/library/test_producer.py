@@ -242,3 +242,34 @@ async def test_a_close_that_is_cancelled_ends_at_once(cluster: Cluster, producer
     assert time.monotonic() - begun < 30
     with pytest.raises(ConnectionLost):
         await sending
+
+
+async def test_a_send_waits_while_no_broker_has_a_master(cluster: Cluster, producer: Producer):
+    await producer.send(b"before", key="a")
+    cluster.brokers = {"broker-a": {1: A}, "broker-b": {1: B}}  # only slaves
+    await producer._queue_producer.client.routes.get(TOPIC, fresh=True)
+    sends = [asyncio.ensure_future(producer.send(b"%d" % number, key="a")) for number in range(20)]
+    await until(lambda: producer._queue_wait._waiting == 20)
+    cluster.brokers = {"broker-a": {0: A}, "broker-b": {0: B}}
+    sends += [asyncio.ensure_future(producer.send(b"%d" % number, key="a")) for number in range(20, 30)]
+    receipts = await asyncio.gather(*sends)
+    assert [receipt.position for receipt in receipts] == [(number,) for number in range(1, 31)], "in their order"
+
+
+@pytest.mark.parametrize("max_elapsed_s", [0.0, 0.05])
+async def test_a_send_waits_for_a_master_as_long_as_it_may(cluster: Cluster, client: ClusterClient, max_elapsed_s: float):
+    producer = Producer(client.producer("P", TOPIC, max_elapsed_s=max_elapsed_s))
+    cluster.brokers = {"broker-a": {1: A}, "broker-b": {1: B}}
+    with pytest.raises(ClusterError, match="has no queue that accepts messages") as caught:
+        await producer.send(b"x")
+    assert caught.value.failure is Failure.REFRESH
+    await producer.close()
+
+
+async def test_close_ends_a_send_that_waits_for_a_master(cluster: Cluster, producer: Producer):
+    cluster.brokers = {"broker-a": {1: A}, "broker-b": {1: B}}
+    waiting = asyncio.ensure_future(producer.send(b"x"))
+    await until(lambda: producer._queue_wait._waiting == 1)
+    await producer.close(timeout=0.01)
+    with pytest.raises(ClusterError, match="is closed"):
+        await waiting

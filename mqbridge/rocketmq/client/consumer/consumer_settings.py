@@ -34,7 +34,7 @@ class StartOffset(Enum):
     EARLIEST = "CONSUME_FROM_FIRST_OFFSET"
     """All messages that the queue still has."""
     LATEST = "CONSUME_FROM_LAST_OFFSET"
-    """Messages stored after the consumer joined, and all messages of a queue that is added to the topic after that."""
+    """Messages stored after the consumer joined, also those of queues that are added to the topic after that."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     """Messages stored at `start_ms` or later."""
 
@@ -52,8 +52,11 @@ class ConsumerSettings:
     came_later: Callable[[Queue], bool] | None = None
     """Function that returns True for a queue that was added to the topic after the group started; it is read from its beginning.
 
-    Queues that this consumer sees being added are always read from their beginning; with None, only these.
+    Queues that this consumer sees being added are always read from their beginning; with None, only these. With LATEST, a queue
+    of a broker that was not there when the group started is read from what was stored since then: the broker may have been down.
     """
+    began_ms: int | None = None
+    """When the group started, ms since the epoch; None: when this consumer joined."""
     orderly: bool = False
     """True: hold the lock of each assigned queue at its broker, so that no other member reads it at the same time.
 

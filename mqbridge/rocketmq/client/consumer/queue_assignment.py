@@ -1,10 +1,12 @@
 """Assignment: which queues belong to this consumer, and the offset at which it starts each of them.
 
 Each member queries a broker for the members of the group and divides the queues with the same algorithm. The setting `start`
-applies to the queues that a topic has when we join; a queue that is added later is read from its beginning.
+applies to the queues that a topic has when we join; a queue that is added later is read from its beginning, or if its broker
+came later, too, as `late_queues` says.
 """
 
 import asyncio
+import time
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.rocketmq.client.admin.admin import Admin
@@ -12,6 +14,7 @@ from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.consumer.allocation_strategies import divide
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
+from mqbridge.rocketmq.client.consumer.late_queues import late_start
 from mqbridge.rocketmq.client.consumer.membership import Membership
 from mqbridge.rocketmq.client.consumer.offset_store import OffsetStore, resolve_start
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -32,12 +35,15 @@ class QueueAssignment:
         self._positions = Positions(client)
         self._initial_queues: dict[str, frozenset[Queue]] = {}
         """The queues of each topic when we joined."""
+        self._began_ms = 0
+        """When the group started, ms since the epoch; from `record_initial_queues` on."""
         self._joined_at = 0.0
         """Loop time of `mark_joined`; 0 before it."""
         self._loop = asyncio.get_running_loop()
 
     async def record_initial_queues(self, consumer_name: str) -> None:
         """Record the queues that our topics have now, before we join. Raises ClusterError: FATAL if a topic does not exist."""
+        self._began_ms = time.time_ns() // 1_000_000 if self._settings.began_ms is None else self._settings.began_ms
         for subscription in self._settings.subscriptions:
             topic = subscription.topic
             route = await Admin(self._client).route(topic)
@@ -88,9 +94,14 @@ class QueueAssignment:
         stored_offset = await self._store.load(queue)
         if stored_offset is not None:
             return stored_offset, False
-        initial_queues = self._initial_queues.get(queue.topic)  # None for the retry topic
-        came_later = self._settings.came_later  # finds queues that were added before we joined, but after the group started
-        added_later = initial_queues is None or queue not in initial_queues or (came_later is not None and came_later(queue))
+        queues = self._initial_queues.get(queue.topic)
+        if queues is not None:  # None for the retry topic
+            # `came_later` finds queues that were added before we joined, but after the group started.
+            came_later = self._settings.came_later
+            initial_queues = queues if came_later is None else {each for each in queues if not came_later(each)}
+            if queue in initial_queues:
+                return await resolve_start(self._positions, queue, self._settings.start, self._settings.start_ms), True
+            if self._settings.start is StartOffset.LATEST and queue.broker not in {each.broker for each in initial_queues}:
+                return await late_start(self._client, self._positions, queue, self._began_ms), True
         # The group must get all messages of a queue that was added after it started, and of its retry topic.
-        start = StartOffset.EARLIEST if added_later else self._settings.start
-        return await resolve_start(self._positions, queue, start, self._settings.start_ms), True
+        return await resolve_start(self._positions, queue, StartOffset.EARLIEST, self._settings.start_ms), True

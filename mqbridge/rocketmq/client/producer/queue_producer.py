@@ -5,6 +5,7 @@ of applications, the adapter those of the gateway.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Sequence
@@ -75,6 +76,8 @@ class QueueProducer:
         """Index of the last queue that `choose` returned without a key; it starts at a different queue in each producer."""
         self._all_sent: asyncio.Future[None] | None = None
         """While `close` waits: its result is set when no send is pending."""
+        self._route_changed = asyncio.Event()
+        """Set, and replaced, at each change of the route and at the end of `close`."""
         self._stop_watching_route = client.routes.watch(topic, self._on_route)
         client.add_producer(group)
 
@@ -219,6 +222,12 @@ class QueueProducer:
             raise ClusterError(problem, Failure.REFRESH)
         return queues
 
+    async def wait_for_route(self, timeout: float) -> None:
+        """Wait until the route changes or the producer is closed, but at most `timeout` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._route_changed.wait()
+
     def choose(self, sharding_key: str | None = None) -> Queue:
         """Choose the queue of a message: by the hash of its sharding key, as Java clients do; without a key, by round robin.
 
@@ -295,8 +304,13 @@ class QueueProducer:
 
     def _on_route(self, route: TopicRoute) -> None:
         self._route = route
+        self._announce_change()
         for send_queue in self._send_queues.values():
             send_queue.on_route(route)
+
+    def _announce_change(self) -> None:
+        changed, self._route_changed = self._route_changed, asyncio.Event()
+        changed.set()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait up to `timeout` seconds for the results of pending sends; those without a result then fail.
@@ -309,6 +323,7 @@ class QueueProducer:
             self._all_sent = self._loop.create_future()
             await asyncio.wait([self._all_sent], timeout=timeout)
         self.closing = True
+        self._announce_change()
         self._stop_watching_route()
         for send_queue in list(self._send_queues.values()):
             await send_queue.stop()

@@ -47,6 +47,13 @@ class TopicConfig(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeInfo(Body):
+    """Response to GET_BROKER_RUNTIME_INFO: figures of a running broker, as texts by name."""
+
+    values: Mapping[str, str] = member("table")
+
+
+@dataclass(frozen=True, slots=True)
 class TopicConfigs(Body):
     """Response to GET_ALL_TOPIC_CONFIG: configurations by topic."""
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import time
 
 import orjson
 import pytest
 
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, LocalProtocolError, ServerRefused
-from mqbridge.rocketmq.client.consumer import membership
+from mqbridge.rocketmq.client.consumer import late_queues, membership
 from mqbridge.rocketmq.client.consumer.allocation_strategies import circle
 from mqbridge.rocketmq.client.consumer.broadcast_offsets import MemoryOffsets
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
@@ -21,7 +22,7 @@ from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.groups import ConsumeDirectlyHeader, ResetOffsetHeader, RunningInfoHeader
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import NS, Link, hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.broker import NS, Link, hangs_up, in_turn, refuses, responds_with, until
 from tests.rocketmq.client.groups import ScriptedEnvironment, environment, first_stream
 
 __all__ = ["environment"]
@@ -181,6 +182,49 @@ async def test_a_queue_added_to_the_topic_later_is_read_from_its_beginning(envir
     environment.clients[0].routes.invalidate("T")
     await until(lambda: q(1) in consumer.held)
     assert (await consumer.held[q(1)].receive()).first == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "began_s_ago", "offset"),
+    [
+        ([{"bootTimestamp": "-20000", "runtime": "[ 0 days, 0 hours, 0 minutes, 20 seconds ]"}], 100, 3),
+        ([{"bootTimestamp": "-90000", "runtime": "[ 0 days, 0 hours, 0 minutes, 20 seconds ]"}], 100, 2),  # 70 s behind
+        ([None, {"bootTimestamp": "-20000", "runtime": "[ 0 days, 0 hours, 0 minutes, 20 seconds ]"}], 200, 2),
+        ([{"bootTimestamp": "?"}], 100, 0),
+        ([None], 100, 0),
+    ],
+)
+async def test_a_queue_whose_broker_was_down_at_the_start_is_read_from_what_was_stored_since_then(
+    environment: ScriptedEnvironment,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[dict[str, str] | None],
+    began_s_ago: int,
+    offset: int,
+) -> None:
+    """`answers` are those of the broker about its clock, None for a refusal; the last one is repeated."""
+    monkeypatch.setattr(late_queues, "CLOCK_PAUSE_S", 0.0)
+    cluster, groups = environment.cluster, environment.groups
+    cluster.topics["T"] = {"broker-a": 1, "broker-b": 1}
+    cluster.down.add("broker-b")
+    now_ms, late = time.time_ns() // 1_000_000, Queue("T", "broker-b", 0)
+
+    def tell_clock(link: Link, request: Command) -> None:
+        answer = answers[min(len(cluster.requests[Code.GET_BROKER_RUNTIME_INFO]), len(answers)) - 1]
+        if answer is None:
+            link.answer(request, Status.SYSTEM_ERROR, remark="java.util.NoSuchElementException")
+        else:
+            boot = answer["bootTimestamp"]
+            table = answer | ({"bootTimestamp": str(now_ms + int(boot))} if boot != "?" else {})
+            responds_with({"table": table})(link, request)
+
+    cluster.on[Code.GET_BROKER_RUNTIME_INFO] = tell_clock
+    consumer = await environment.join(start=StartOffset.LATEST, began_ms=now_ms - began_s_ago * 1000)
+    groups.append(*[b"x"] * 5, broker="broker-b")
+    groups.times[late] = [now_ms - 1000 * ago for ago in (300, 220, 170, 90, 10)]
+    cluster.down.clear()
+    environment.clients[0].routes.invalidate("T")
+    await until(lambda: late in consumer.held)
+    assert consumer.held[late].acknowledged == offset
 
 
 # --- joining --------------------------------------------------------------------------------------------------------------
