@@ -65,20 +65,35 @@ def test_a_record_of_a_java_producer_becomes_a_message() -> None:
     assert (message.origin, message.hops, message.attributes, message.deliver_at) == (None, 0, None, None)
 
 
-@pytest.mark.parametrize("name", [*sorted(fields.IGNORED_NAMES - {"__RMQ.TRANSIENT.*"}), "__RMQ.TRANSIENT.x"])
+@pytest.mark.parametrize("name", sorted(fields.IGNORED_NAMES))
 def test_properties_that_brokers_add_are_dropped(name: str) -> None:
     [message] = decode([record(("a", "1"), (name, "3"))])
     assert message.properties == (("a", "1"),)
     assert name not in dict(pairs_of(message))
 
 
-@pytest.mark.parametrize("name", sorted(fields.KEPT_NAMES - fields.WRITTEN_NAMES))
+@pytest.mark.parametrize("name", sorted(fields.KEPT_NAMES - fields.WRITTEN_NAMES - {"__RMQ.TRANSIENT.*"}))
 def test_properties_that_must_not_act_on_a_copy_are_escaped(name: str) -> None:
     [message] = decode([record((name, "x"))])
     assert message.properties == ((name, "x"),)
     written = pairs_of(message)
     assert name not in dict(written)
     assert round_trip(message).properties == ((name, "x"),)
+
+
+JAVA_5_ALLOWS = (
+    "CHECK_IMMUNITY_TIME_IN_SECONDS", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_NUM", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT",
+    "TRACE_CONTEXT", "TRANSACTION_CHECK_TIMES", "__RMQ.TRANSIENT.x", "__transactionId__",
+)  # fmt: skip
+"""The system properties that `Message.putUserProperty` of the Java client 5.3.3 accepts, except __SHARDINGKEY."""
+
+
+@pytest.mark.parametrize("name", JAVA_5_ALLOWS)
+def test_properties_that_applications_may_set_reach_the_copy_without_effect(name: str) -> None:
+    [message] = decode([record(("a", "1"), (name, "value of the user"), ("b", "2"))])
+    assert message.properties == (("a", "1"), (name, "value of the user"), ("b", "2"))
+    assert name not in dict(pairs_of(message))
+    assert round_trip(message).properties == message.properties
 
 
 def test_a_damaged_record_becomes_a_message_with_a_defect() -> None:

@@ -263,3 +263,18 @@ async def test_every_message_below_the_brokers_limit_is_stored_whatever_the_size
         server.configure({"maxMessageSize": 4 << 20})
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(150, Failure.REFUSED)]
     assert [position for position in receipt.positions if position] == [(number,) for number in range(299)]
+
+
+@cluster_test
+async def test_properties_of_applications_with_system_names_reach_a_copy(endpoints: Endpoints) -> None:
+    server = endpoints.server
+    cluster, source, copy = await endpoints.cluster(), server.take_topic(1), server.take_topic(1)
+    names = ("REDIRECT", "TRACE_CONTEXT", "__transactionId__", "INNER_MULTI_DISPATCH", "__RMQ.TRANSIENT.x")
+    for name in names:
+        server.send(source, b"x", properties={name: "value of the user"})
+    inbound = await endpoints.inbound(cluster, InboundSpec((source,), group()))
+    outbound = await endpoints.outbound(cluster, copy)
+    receipt = await outbound.send(0, Share(Batch.of(await read(await lane_of(inbound), len(names)))))
+    assert not receipt.failures
+    copies = await read(await lane_of(await endpoints.inbound(cluster, InboundSpec((copy,), group()))), len(names))
+    assert [message.property(name) for message, name in zip(copies, names, strict=True)] == ["value of the user"] * len(names)

@@ -17,7 +17,7 @@ from mqbridge.message import RESERVED_PREFIX, Pair
 from mqbridge.rocketmq.mapping.broker_order import read_order, restore_order
 from mqbridge.rocketmq.mapping.escapes import unescape
 from mqbridge.rocketmq.mapping.table import EMPTY, FLAG, IGNORED_NAMES, ORDER, SHARDED
-from mqbridge.rocketmq.wire.properties import TRANSIENT_PREFIX, Name, decode
+from mqbridge.rocketmq.wire.properties import Name, decode
 
 PLACEHOLDER = b"\x00"
 """The body written for a missing or empty payload, because brokers refuse an empty body."""
@@ -123,7 +123,7 @@ def _kind_of(name: str) -> _Kind:
         return _RESERVED
     if name in _FIELD_NAMES:
         return _FIELD
-    if name in IGNORED_NAMES or name.startswith(TRANSIENT_PREFIX):
+    if name in IGNORED_NAMES:
         return _IGNORED
     return _UNIQUE if name == Name.UNIQ_KEY else _USER
 

@@ -24,6 +24,7 @@ _REQUEST = "written escaped, for consumers to read: nobody may reply to a copy, 
 _POP = "receipt handle of one delivery"
 _BROKER = "the broker adds it to every message that it stores"
 _INNER = "layout of an inner batch; its messages are read one by one"
+_ALLOWED = "written escaped, so that it has no effect on the copy: clients let applications set it, so it may be theirs"
 _LEGACY = "an internal mark of old versions that no client reads"
 
 RECORD_FIELDS = (
@@ -115,26 +116,26 @@ SYSTEM_PROPERTIES = (
     FieldRule(Name.MAX_RECONSUME_TIMES, None, DROPPED, "a client's request to count redeliveries"),
     FieldRule(Name.TRAN_MSG, None, DROPPED, _TRANSACTION),
     FieldRule(Name.PGROUP, None, DROPPED, _TRANSACTION),
-    FieldRule(Name.CHECK_IMMUNITY_TIME_IN_SECONDS, None, DROPPED, _TRANSACTION),
+    FieldRule(Name.CHECK_IMMUNITY_TIME_IN_SECONDS, "properties", CARRIED, _ALLOWED, own=True),
     FieldRule(Name.TRAN_PREPARED_QUEUE_OFFSET, None, DROPPED, _TRANSACTION),
-    FieldRule(Name.TRANSACTION_CHECK_TIMES, None, DROPPED, _TRANSACTION),
-    FieldRule(Name.TRANSACTION_ID, None, DROPPED, _TRANSACTION),
+    FieldRule(Name.TRANSACTION_CHECK_TIMES, "properties", CARRIED, _ALLOWED, own=True),
+    FieldRule(Name.TRANSACTION_ID, "properties", CARRIED, _ALLOWED, own=True),
     FieldRule(Name.MIN_OFFSET, None, DROPPED, "added by a consumer to what it pulls"),
     FieldRule(Name.MAX_OFFSET, None, DROPPED, "added by a consumer to what it pulls"),
     FieldRule(Name.CONSUME_START_TIME, None, DROPPED, "added by a consumer when it begins to process the message"),
     FieldRule(Name.MSG_REGION, None, RECOMPUTED, _BROKER),
     FieldRule(Name.TRACE_ON, None, RECOMPUTED, _BROKER),
     FieldRule(Name.CLUSTER, None, RECOMPUTED, _BROKER),
-    FieldRule(Name.TRACE_CONTEXT, None, DROPPED, "the trace of the original send"),
+    FieldRule(Name.TRACE_CONTEXT, "properties", CARRIED, _ALLOWED, own=True),
     FieldRule(Name.ARRIVE_TIME, None, DROPPED, "the time at which a reply reached its broker"),
     FieldRule(Name.PUSH_REPLY_TIME, None, DROPPED, "the time at which a reply was pushed to its requester"),
     FieldRule(Name.INSTANCE_ID, None, DROPPED, "the producer's namespace, which is also part of the topic name"),
     FieldRule(Name.POP_CK, None, DROPPED, _POP),
     FieldRule(Name.POP_CK_OFFSET, None, DROPPED, _POP),
     FieldRule(Name.FIRST_POP_TIME, None, DROPPED, _POP),
-    FieldRule(Name.INNER_NUM, None, DROPPED, _INNER),
-    FieldRule(Name.INNER_BASE, None, DROPPED, _INNER),
-    FieldRule(Name.INNER_MULTI_DISPATCH, None, DROPPED, _INNER),
+    FieldRule(Name.INNER_NUM, "properties", CARRIED, _ALLOWED, own=True),
+    FieldRule(Name.INNER_BASE, "properties", CARRIED, _ALLOWED, own=True),
+    FieldRule(Name.INNER_MULTI_DISPATCH, "properties", CARRIED, _ALLOWED, own=True),
     FieldRule(Name.INNER_MULTI_QUEUE_OFFSET, None, DROPPED, _INNER),
     FieldRule(Name.BORN_HOST, None, DROPPED, "the sender's address, added by a proxy"),
     FieldRule(
@@ -145,9 +146,9 @@ SYSTEM_PROPERTIES = (
     FieldRule(Name.TRANSFER_FLAG, None, DROPPED, _LEGACY),
     FieldRule(Name.CORRECTION_FLAG, None, DROPPED, _LEGACY),
     FieldRule(Name.MQ2_FLAG, None, DROPPED, _LEGACY),
-    FieldRule(Name.REDIRECT, None, DROPPED, _LEGACY),
-    FieldRule(Name.FORWARD_QUEUE_ID, None, DROPPED, _LEGACY),
-    FieldRule(TRANSIENT_PREFIX + "*", None, DROPPED, "internal to clients, not meant to be stored"),
+    FieldRule(Name.REDIRECT, "properties", CARRIED, _ALLOWED, own=True),
+    FieldRule(Name.FORWARD_QUEUE_ID, "properties", CARRIED, _ALLOWED, own=True),
+    FieldRule(TRANSIENT_PREFIX + "*", "properties", CARRIED, _ALLOWED, own=True),
 )
 """The rules of the system properties, to which RocketMQ gives a meaning."""
 

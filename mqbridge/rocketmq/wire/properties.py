@@ -84,7 +84,7 @@ class Name:
 
 
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
-"""Prefix of the names of properties that are internal to clients and never stored."""
+"""Prefix of the names of properties that are internal to clients. Brokers store them like others."""
 
 SYSTEM_NAMES = frozenset(value for name, value in vars(Name).items() if name.isupper())
 """The names that RocketMQ reserves: an application must not use them for properties of its own."""

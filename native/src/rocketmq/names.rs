@@ -58,8 +58,25 @@ fn system_kind(name: &[u8]) -> PropertyKind {
         16 if name == TIMER_DELIVER_MS => PropertyKind::Timer,
         16 if name == b"DLQ_ORIGIN_TOPIC" => PropertyKind::Kept,
         21 if name == b"DLQ_ORIGIN_MESSAGE_ID" => PropertyKind::Kept,
-        _ if is_ignored(name) || name.starts_with(TRANSIENT_PREFIX) => PropertyKind::Ignored,
+        _ if is_allowed(name) || name.starts_with(TRANSIENT_PREFIX) => PropertyKind::Kept,
+        _ if is_ignored(name) => PropertyKind::Ignored,
         _ => PropertyKind::User,
+    }
+}
+
+/// Returns true for the names that Java clients let applications set.
+fn is_allowed(name: &[u8]) -> bool {
+    match name.len() {
+        8 => name == b"REDIRECT",
+        9 => name == b"INNER_NUM",
+        10 => name == b"INNER_BASE",
+        13 => name == b"TRACE_CONTEXT",
+        17 => name == b"__transactionId__",
+        20 => name == b"INNER_MULTI_DISPATCH",
+        23 => name == b"TRANSACTION_CHECK_TIMES",
+        25 => name == b"PROPERTY_FORWARD_QUEUE_ID",
+        30 => name == b"CHECK_IMMUNITY_TIME_IN_SECONDS",
+        _ => false,
     }
 }
 
@@ -69,24 +86,19 @@ fn is_ignored(name: &[u8]) -> bool {
         5 => name == DELAY,
         6 => matches!(name, b"PGROUP" | b"POP_CK"),
         7 => name == b"CLUSTER",
-        8 => matches!(name, b"TRACE_ON" | b"DUP_INFO" | b"MQ2_FLAG" | b"REAL_QID" | b"REDIRECT" | b"TRAN_MSG" | b"__CRC32#"),
-        9 => name == b"INNER_NUM",
-        10 => matches!(name, b"MSG_REGION" | b"MIN_OFFSET" | b"MAX_OFFSET" | b"REAL_TOPIC" | b"INNER_BASE" | b"__BORNHOST"),
+        8 => matches!(name, b"TRACE_ON" | b"DUP_INFO" | b"MQ2_FLAG" | b"REAL_QID" | b"TRAN_MSG" | b"__CRC32#"),
+        10 => matches!(name, b"MSG_REGION" | b"MIN_OFFSET" | b"MAX_OFFSET" | b"REAL_TOPIC" | b"__BORNHOST"),
         11 => matches!(name, b"ARRIVE_TIME" | b"INSTANCE_ID" | b"RETRY_TOPIC"),
         12 => matches!(name, b"1ST_POP_TIME" | b"TIMER_OUT_MS"),
-        13 => matches!(name, b"POP_CK_OFFSET" | b"TRACE_CONTEXT" | b"TRANSFER_FLAG"),
+        13 => matches!(name, b"POP_CK_OFFSET" | b"TRANSFER_FLAG"),
         14 => matches!(name, b"BORN_TIMESTAMP" | b"RECONSUME_TIME" | b"TIMER_DELAY_MS"),
         15 => matches!(name, b"CORRECTION_FLAG" | b"PUSH_REPLY_TIME" | b"TIMER_DELAY_SEC"),
         16 => matches!(name, b"EXTEND_UNIQ_INFO" | b"TIMER_DEQUEUE_MS" | b"TIMER_ENQUEUE_MS" | b"TIMER_ROLL_TIMES"),
-        17 => matches!(name, b"ORIGIN_MESSAGE_ID" | b"TIMER_DELAY_LEVEL" | b"TIMER_DEL_UNIQKEY" | b"__transactionId__"),
+        17 => matches!(name, b"ORIGIN_MESSAGE_ID" | b"TIMER_DELAY_LEVEL" | b"TIMER_DEL_UNIQKEY"),
         18 => name == b"CONSUME_START_TIME",
         19 => name == b"MAX_RECONSUME_TIMES",
-        20 => name == b"INNER_MULTI_DISPATCH",
-        23 => name == b"TRANSACTION_CHECK_TIMES",
         24 => name == b"INNER_MULTI_QUEUE_OFFSET",
-        25 => name == b"PROPERTY_FORWARD_QUEUE_ID",
         26 => name == b"TRAN_PREPARED_QUEUE_OFFSET",
-        30 => name == b"CHECK_IMMUNITY_TIME_IN_SECONDS",
         _ => false,
     }
 }
@@ -107,11 +119,12 @@ mod tests {
 
     #[test]
     fn system_names_are_listed_under_their_length() {
-        for name in ["WAIT", "DELAY", "CLUSTER", "INNER_NUM", "CONSUME_START_TIME", "MAX_RECONSUME_TIMES", "TRACE_ON"] {
+        for name in ["WAIT", "DELAY", "CLUSTER", "MIN_OFFSET", "CONSUME_START_TIME", "MAX_RECONSUME_TIMES", "TRACE_ON"] {
             assert_eq!(PropertyKind::of(name.as_bytes()), PropertyKind::Ignored, "{name}");
         }
-        assert_eq!(PropertyKind::of(b"CHECK_IMMUNITY_TIME_IN_SECONDS"), PropertyKind::Ignored);
-        assert_eq!(PropertyKind::of(b"__RMQ.TRANSIENT.x"), PropertyKind::Ignored);
+        assert_eq!(PropertyKind::of(b"CHECK_IMMUNITY_TIME_IN_SECONDS"), PropertyKind::Kept);
+        assert_eq!(PropertyKind::of(b"REDIRECT"), PropertyKind::Kept);
+        assert_eq!(PropertyKind::of(b"__RMQ.TRANSIENT.x"), PropertyKind::Kept);
         assert_eq!(PropertyKind::of(b"BUYER_ID"), PropertyKind::User);
         assert_eq!(PropertyKind::of(b"DLQ_ORIGIN_MESSAGE_ID"), PropertyKind::Kept);
     }
