@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mqbridge.adapter.known_brokers import KnownBrokers, Series, list_order, locate, stable_number
 from mqbridge.message import NO_INDEX, Partition
+from tests.adapter.rows import Rows
 
 A, B, C = "broker-a", "broker-b", "broker-c"
 
@@ -79,23 +80,6 @@ def test_a_changed_list_of_names_replaces_a_kept_layout() -> None:
     known = KnownBrokers([A, B, C])
     known.keep([], layout, lambda *_: None, lambda *_: None)
     assert known.indexes("t", names(a=2)) == (0, 3)
-
-
-class Rows:
-    """What a state file has kept about one cluster."""
-
-    def __init__(self) -> None:
-        self.seen: set[tuple[str, str]] = set()
-        self.layouts: dict[str, tuple[Series, ...]] = {}
-
-    def load_into(self, known: KnownBrokers) -> None:
-        layouts = [(topic, series) for topic, all_series in self.layouts.items() for series in all_series]
-        known.keep(
-            self.seen,
-            layouts,
-            lambda topic, broker: self.seen.add((topic, broker)),
-            lambda topic, series: self.layouts.update({topic: tuple(series)}),
-        )
 
 
 class MomentaryLists(RuleBasedStateMachine):
