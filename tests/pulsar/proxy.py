@@ -17,6 +17,8 @@ class CuttingProxy:
         self.frames = self.connections = 0
         self.cuts = 0
         """How often it was cut since the last plan."""
+        self.away = False
+        """While it is True, every connection is refused."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -43,6 +45,9 @@ class CuttingProxy:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.away:
+            writer.transport.abort()
+            return
         self.connections += 1
         up_reader, up_writer = await asyncio.open_connection(*self._target)
         pair = {writer, up_writer}

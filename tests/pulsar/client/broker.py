@@ -14,6 +14,7 @@ from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import encode_entry_prefix
 from mqbridge.pulsar.wire.frame import Frame, FrameMeter, encode_command, encode_frame_prefix, parse_frame
+from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from tests.kit.conversation import ServerLink, in_turn, silent, until  # noqa: F401 - tests take the last three from here
@@ -42,6 +43,8 @@ class Link(ServerLink):
         self.send(error=pb.CommandError(request_id=request_id, error=code, message=message))
 
     def message(self, consumer_id: int, ledger: int, entry: int, payload: bytes, **more: Any) -> None:
+        if self.broker.reported_cursor is None:
+            self.broker.reported_cursor = ledger, entry - 1
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **more.pop("metadata", {}))
         prefix = encode_entry_prefix(metadata, payload)
         message = pb.CommandMessage(consumer_id=consumer_id, message_id=ids.message_id(ledger, entry), **more)
@@ -57,6 +60,8 @@ class Broker:
         self.asked: defaultdict[int, list[Any]] = defaultdict(list)
         self.unreachable: set[str] = set()
         self.entries = 0
+        self.reported_cursor: EntryId | None = None
+        """The last cumulative acknowledgement, or else the position before the first entry that was sent; None before it."""
         self.on: dict[int, Answer] = {
             BaseCommand.CONNECT: self._connect,
             BaseCommand.LOOKUP: lambda link, frame: found(link, frame, URL),
@@ -67,7 +72,8 @@ class Broker:
             BaseCommand.CLOSE_PRODUCER: success,
             BaseCommand.CLOSE_CONSUMER: success,
             BaseCommand.SEEK: success,
-            BaseCommand.GET_LAST_MESSAGE_ID: ends_at(-1, -1),
+            BaseCommand.ACK: self._ack,
+            BaseCommand.GET_LAST_MESSAGE_ID: self._last,
         }
 
     @property
@@ -96,6 +102,15 @@ class Broker:
 
     def _connect(self, link: Link, _: Frame) -> None:
         link.send(connected=pb.CommandConnected(server_version="scripted", protocol_version=21, max_message_size=1 << 20))
+
+    def _ack(self, _: Link, frame: Frame) -> None:
+        asked = frame.command.ack
+        if asked.ack_type == asked.Cumulative:
+            acked = ids.entry_id(asked.message_id[0])
+            self.reported_cursor = max(acked, self.reported_cursor or acked)
+
+    def _last(self, link: Link, frame: Frame) -> None:
+        ends_at(-1, -1, cursor=self.reported_cursor)(link, frame)
 
     def _producer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.producer

@@ -43,6 +43,8 @@ KEEP_ALIVE_S = 30.0
 """Default interval between two pings, the same as that of brokers. A connection that receives nothing in this time is closed."""
 HANDSHAKE_TIMEOUT_S = 10.0
 """Default deadline for CONNECTED after CONNECT."""
+CHECK_INTERVAL_S = 0.2
+"""Minimum time between the pings of `check_soon`, in seconds."""
 MAX_SENDS_IN_FLIGHT = 500
 """Maximum number of entries in flight per connection. At 1000 (maxPendingPublishRequestsPerConnection) a broker stops reading the
 socket, and then it also reads no pings and acknowledgements."""
@@ -108,7 +110,14 @@ class Connection:
         """Completed by CONNECTED; failed if the connection ends before."""
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
-        """Loop time of the last ping; 0 before the first one."""
+        """Loop time of the last ping of `_keep_alive`; 0 before the first one."""
+        self.pings = self.pongs = 0
+        """Number of pings that were sent, and of their responses. A broker processes commands in order: once there are n
+        responses, it has received everything that was sent before ping n."""
+        self._checked_at = 0.0
+        """Loop time of the last ping of `check_soon`; 0 before the first one."""
+        self._check_timer: asyncio.TimerHandle | None = None
+        """Timer of the next ping of `check_soon`; None if there is none."""
 
     @property
     def alive(self) -> bool:
@@ -144,8 +153,9 @@ class Connection:
 
     def _on_lost(self, error: Exception) -> None:
         """Fail all requests and waits, and notify and remove all handlers."""
-        if self._keep_alive_timer is not None:
-            self._keep_alive_timer.cancel()
+        for timer in (self._keep_alive_timer, self._check_timer):
+            if timer is not None:
+                timer.cancel()
         if self._challenge_task is not None:
             self._challenge_task.cancel()
         if not self._connected.done():
@@ -172,10 +182,35 @@ class Connection:
             self.endpoint.abort(PeerSilent(f"{self.endpoint.peer} has sent nothing for {self._keep_alive_s:g} s"))
             return
         if self.alive:
-            self.endpoint.send(client_commands.PING)
+            self._ping()
             loop = asyncio.get_running_loop()
             self._pinged_at = loop.time()
             self._keep_alive_timer = loop.call_later(self._keep_alive_s, self._keep_alive)
+
+    def _ping(self) -> None:
+        self.endpoint.send(client_commands.PING)
+        self.pings += 1
+
+    def check_soon(self) -> int:
+        """Send a ping now, or CHECK_INTERVAL_S after the last one; return its number.
+
+        Once there are that many `pongs`, the broker has received everything that was sent before this call.
+        """
+        if self._check_timer is None:
+            loop = asyncio.get_running_loop()
+            due = self._checked_at + CHECK_INTERVAL_S
+            if due > loop.time():
+                self._check_timer = loop.call_at(due, self._check)
+            else:
+                self._check()
+                return self.pings
+        return self.pings + 1
+
+    def _check(self) -> None:
+        self._check_timer = None
+        if self.alive:
+            self._checked_at = asyncio.get_running_loop().time()
+            self._ping()
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +308,7 @@ class Connection:
             case BaseCommand.PING:
                 self.endpoint.send(client_commands.PONG)
             case BaseCommand.PONG:
-                pass
+                self.pongs += 1
             case BaseCommand.CONNECTED:
                 self._on_connected(command)
             case BaseCommand.ERROR:

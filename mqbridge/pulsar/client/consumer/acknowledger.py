@@ -1,8 +1,9 @@
 """Acknowledgements of a consumer, and redeliveries after a negative acknowledgement or an acknowledgement timeout.
 
 Acknowledgements are collected (see `pending_acks.py`) and sent together: after ACK_DELAY_S, or earlier if there are
-MAX_UNSENT_ACKS of them. They get no response, unless `confirm` requests receipts. After the loss of a connection a cumulative
-acknowledgement is sent again if it may be lost. Individual ones are not sent again, because their entries are redelivered.
+MAX_UNSENT_ACKS of them. They get no response, unless `confirm` requests receipts; but the response to a later ping shows that the
+broker has a cumulative acknowledgement. After the loss of a connection it is sent again if it may be lost. Individual ones are
+not sent again, because their entries are redelivered.
 """
 
 import asyncio
@@ -128,8 +129,10 @@ class Acknowledger:
         connection = self._connection()
         if connection is None or not connection.alive:
             return
+        self._state.record_pongs(connection.pongs)
         if (ack_id := self._take_cumulative()) is not None:
             connection.endpoint.send(client_commands.ack(self._id, cumulative=True, message_ids=[ack_id]))
+            self._state.record_ack_check(connection.check_soon())
         for group in self._acks.take_individual():
             connection.endpoint.send(client_commands.ack(self._id, cumulative=False, message_ids=group))
 
@@ -172,6 +175,8 @@ class Acknowledger:
             if response.HasField("error"):
                 raise codes.refusal_error(response.error, response.message, f"acknowledging on {self._topic}")
             confirmed = True
+            if cumulative and generation == self._state.generation:
+                self._state.record_ack_receipt(group[0])
         finally:
             # A cumulative acknowledgement is not put back, because the state has stored it as the last one that was sent. After a
             # reset of the positions, which starts another generation, nothing is put back.

@@ -21,30 +21,31 @@ a lost connection are skipped.
     delivered      the last entry delivered to the application in this generation
     acked_up_to    the application has acknowledged everything up to this entry; never after `delivered`
     last_sent_ack  the last cumulative acknowledgement that was sent
+    _confirmed     the last of the sent ones that the broker has received for certain
     reader_start   the first entry that a reader (a consumer without a durable subscription) requests, until its first delivery.
                    LATEST is replaced after the first SUBSCRIBE by the broker's cursor, the newest entry at that time.
 
-If one consumer receives the whole topic and acknowledges cumulatively, last_sent_ack <= acked_up_to <= delivered.
+If one consumer receives the whole topic and acknowledges cumulatively, _confirmed <= last_sent_ack <= acked_up_to <= delivered.
 
 All positions are discarded together when the next position is decided elsewhere: by a seek, by another consumer that becomes
 active (failover), by an operator's reset, or by the migration of the topic to another cluster.
 
-The cursor is the broker's position of the subscription: the last entry that is acknowledged there. It is requested after a
-SUBSCRIBE has succeeded, if `needs_cursor`. It may be older than expected: before `last_sent_ack` or before the first entry of the
-generation. The cause depends on how the last registration ended:
+The cursor is the broker's position of the subscription: the last entry that is acknowledged there. An operator may reset it, also
+while the consumer is not connected. So it is requested after a SUBSCRIBE has succeeded, if `needs_cursor`, and compared with the
+position that the broker had for certain. That position depends on how the last registration ended:
 
-- The broker has closed the consumer, or this client has left it over a live connection to subscribe again: the broker had all
-  acknowledgements, so an operator has reset the subscription, and all positions are discarded. An acknowledgement that was in
-  flight when the broker closed the consumer looks like a reset; then some entries are delivered twice.
-- The connection was lost: acknowledgements were lost with it (a killed broker forgets those of the last seconds). The positions
-  stay, and `last_sent_ack` is sent again.
+- The broker closed the consumer, or this client left it over a live connection to subscribe again: `last_sent_ack`. An
+  acknowledgement that was in flight when the broker closed the consumer looks like a reset; entries are then delivered twice.
+- The connection was lost: `_confirmed`, because later acknowledgements may be lost with it.
+- In any case, the position before the first entry of the generation.
 
-Where a reset cannot be excluded, all positions are discarded too, and entries are delivered twice rather than never:
+If the cursor is older, the subscription was reset, or a killed broker has forgotten its newest acknowledgements. These two cannot
+be told apart, so all positions are discarded: entries are delivered twice rather than never. Otherwise the positions stay, and
+`last_sent_ack` is sent again if the cursor does not include it. A reset that would leave no trace is assumed in two cases:
 
 - The broker does not report the cursor: it is too old, or it refuses the request for good.
-- Entries were acknowledged one by one, and the broker closed the consumer: a reset to a position between them leaves no trace.
-- The broker closed the consumer, and the first entry of the generation was the first one of its ledger: without a reset, too, the
-  cursor is in an earlier ledger.
+- Entries were acknowledged one by one, and the connection was lost or the broker closed the consumer: the reset may have been to
+  a position between them.
 """
 
 from enum import Enum, auto
@@ -189,6 +190,10 @@ class ConsumerState:
         self.last_sent_ack: MessageIdData | None = None
         self.ack_may_be_lost = False
         """True if `last_sent_ack` may not have reached the broker and must be sent again."""
+        self._confirmed: EntryId = ids.EARLIEST
+        """The last complete entry of the cumulative acknowledgements that the broker has received; EARLIEST if there is none."""
+        self._checks: dict[int, EntryId] = {}
+        """Number of a ping on the current connection -> the last complete entry that its response will confirm."""
         self._in_order, self._is_reader = in_order, start is not None
         self._resume_at: EntryId = ids.EARLIEST
         """The entry at which a reader subscribes after its first delivery. It is an earlier chunk that is still needed, or
@@ -226,8 +231,7 @@ class ConsumerState:
         if self._is_reader:
             return not self._start_known
         has_delivered = self._before_first != ids.EARLIEST  # not `progress`: after a rewind acknowledgements may still wait
-        was_closed = self._closed_by_broker or self._left
-        return self.last_sent_ack is not None or (was_closed and self._in_order and has_delivered)
+        return self._in_order and has_delivered and self.progress is not S.SEEKING
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
         """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker.
@@ -250,19 +254,17 @@ class ConsumerState:
             return False
         if not needed_cursor:
             return False
-        expected = self._before_first
-        if self.last_sent_ack is not None:
-            expected = max(expected, _last_complete(self.last_sent_ack))
-        if cursor is not None and cursor >= expected:
-            self._before_first = max(self._before_first, cursor)
-            return False
+        sent = ids.EARLIEST if self.last_sent_ack is None else _last_complete(self.last_sent_ack)
+        expected = max(self._before_first, sent if closed or left else self._confirmed)
         # An entry id of -1 means the position before a ledger's first entry. The cursor is then in an earlier ledger even without
-        # a reset. After a close by the broker this doubt counts as a reset. After leaving, which takes a moment, it does not:
-        # every overflow of the receiver queue would deliver entries twice.
-        if cursor is None or closed or (left and expected[1] >= 0):
+        # a reset, so it proves nothing. After leaving, which takes a moment, it does not count as a reset: else every redelivery
+        # of a ledger's first entry would.
+        proves_nothing = left and not closed and expected[1] < 0
+        if cursor is None or (cursor < expected and not proves_nothing):
             self.forget()
             return True
-        self.ack_may_be_lost = self.last_sent_ack is not None
+        self._before_first = max(self._before_first, cursor)
+        self.ack_may_be_lost = cursor < sent
         return False
 
     def on_detached(self, earliest_open_chunk: EntryId, *, closed: bool = False, left: bool = False) -> bool:
@@ -281,12 +283,13 @@ class ConsumerState:
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
             # Individual acknowledgements may be lost: a killed broker forgets even those that came over earlier connections. A
-            # later acknowledgement does not include them, so the entries must be delivered again. After a close by the broker the
-            # subscription may have been reset to a position between them, which the cursor would not show.
-            if closed:
-                self.forget()
-            else:
+            # later acknowledgement does not include them, so the entries must be delivered again. And the subscription may have
+            # been reset to a position between them, which the cursor would not show.
+            if left:
                 self.rewind()
+            else:
+                self.forget()
+        self._checks.clear()
         if was_subscribed:  # a failed attempt to subscribe received nothing, so the earlier value remains right
             self._resume_at = min(self.delivered, earliest_open_chunk)
         return self._in_order and not self._acks_individually
@@ -392,6 +395,20 @@ class ConsumerState:
         """Record that this cumulative acknowledgement is being sent."""
         self.last_sent_ack, self.ack_may_be_lost = ack, False
 
+    def record_ack_check(self, ping: int) -> None:
+        """Record the number of the ping whose response will show that the broker has received `last_sent_ack`."""
+        if self.last_sent_ack is not None:
+            self._checks[ping] = _last_complete(self.last_sent_ack)
+
+    def record_pongs(self, pongs: int) -> None:
+        """Record the number of responses to pings on the current connection."""
+        for ping in [each for each in self._checks if each <= pongs]:
+            self._confirmed = max(self._confirmed, self._checks.pop(ping))
+
+    def record_ack_receipt(self, ack: MessageIdData) -> None:
+        """Record the receipt of a cumulative acknowledgement that was sent in this generation."""
+        self._confirmed = max(self._confirmed, _last_complete(ack))
+
     def rewind(self) -> None:
         """Set the positions back to the last acknowledged entry; a new SUBSCRIBE redelivers everything after it."""
         self.progress = _next(PROGRESS, self.progress, E.REWIND)
@@ -405,6 +422,8 @@ class ConsumerState:
         self.delivered = self.acked_up_to = self.last_skipped = ids.EARLIEST
         self._resume_at = self._floor = self._before_first = ids.EARLIEST
         self.last_sent_ack, self.ack_may_be_lost = None, False
+        self._confirmed = ids.EARLIEST
+        self._checks.clear()
         self._closed_by_broker = self._left = False
 
     def on_migrated(self) -> None:

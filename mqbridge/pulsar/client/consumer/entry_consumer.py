@@ -158,9 +158,10 @@ class EntryConsumer:
     def generation(self) -> int:
         """A number that changes whenever the positions are set back or discarded, so that entries may be delivered again.
 
-        It changes by a redelivery on an ordered subscription, a seek, a reset of the subscription, a migration of the topic, and
-        when another consumer becomes active; if entries of an ordered subscription were acknowledged one by one, also by the loss
-        of the connection. Acknowledgements of entries that were delivered under an earlier number have no effect.
+        It changes by a redelivery on an ordered subscription, a seek, a reset of the subscription, a migration of the topic, a
+        broker that loses acknowledgements, and when another consumer becomes active; if entries of an ordered subscription were
+        acknowledged one by one, also by the loss of the connection. Acknowledgements of entries that were delivered under an
+        earlier number have no effect.
         """
         return self._state.generation
 
@@ -430,11 +431,11 @@ class EntryConsumer:
 
     def redeliver(self, entries: Sequence[EntryId] = ()) -> None:
         """Request the redelivery of these entries; on an ordered subscription, of all unacknowledged entries instead."""
-        self._acks.flush()
-        if not self.subscription.ordered:
+        if self.subscription.ordered:
+            self._resubscribe(self._rewind)
+        else:
+            self._acks.flush()
             self._acks.send_redeliver(entries)
-            return
-        self._resubscribe(self._rewind)
 
     def _rewind(self) -> None:
         """Set the positions back, so that the next SUBSCRIBE redelivers everything unacknowledged."""
@@ -451,10 +452,11 @@ class EntryConsumer:
             self._stall_detector.schedule_check()
 
     def _resubscribe(self, set_positions: Callable[[], None] | None = None) -> None:
-        """Detach, call `set_positions`, and subscribe in the background.
+        """Send the pending acknowledgements, detach, call `set_positions`, and subscribe in the background.
 
         Before the new SUBSCRIBE the consumer is closed at the broker, so that no entry of the old SUBSCRIBE arrives later.
         """
+        self._acks.flush()  # sent later, they could include entries after the position of a reset
         left = self.is_subscribed
         self._registration.close_before_next()
         self._detach(left=left)
@@ -465,7 +467,9 @@ class EntryConsumer:
 
     def _detach(self, *, closed: bool = False, left: bool = False) -> None:
         """Leave the connection and drop the queued entries; see `ConsumerState.on_detached` for `closed` and `left`."""
-        self._registration.detach()
+        connection = self._registration.detach()
+        if connection is not None:
+            self._state.record_pongs(connection.pongs)
         generation = self._state.generation
         # `skips_delivered`: entries that the application already has are dropped when the broker delivers them again.
         skips_delivered = self._state.on_detached(
@@ -473,10 +477,10 @@ class EntryConsumer:
         )
         if generation == self._state.generation:
             self._receiver_queue.drop()
-        elif closed:  # all positions were discarded
-            self._forget()
-        else:  # the state was set back: delivered entries are redelivered too
+        elif left:  # the state was set back: delivered entries are redelivered too
             self._receiver_queue.rewind()
+        else:  # all positions were discarded
+            self._forget()
         self._acks.on_disconnected(skips_delivered=skips_delivered)
 
     def _forget(self) -> None:
@@ -524,7 +528,7 @@ class EntryConsumer:
                 text = "topic %s: the broker does not report the cursor of subscription %s, unacknowledged entries are repeated"
                 log.warning(text, self.topic, self.subscription.name)
             else:
-                text = "topic %s: subscription %s was reset, continuing after entry %s"
+                text = "topic %s: subscription %s was reset, or a broker lost acknowledgements: continuing after entry %s"
                 log.warning(text, self.topic, self.subscription.name, self._cursor)
             self._forget()
         self._acks.flush()
@@ -618,7 +622,8 @@ class EntryConsumer:
             await retry(seek_once, self._request_timeout_s)
         finally:
             self._state.end_seek(entry)
-            self._resubscribe(self._forget)  # `_forget` drops entries and acknowledgements from before the seek
+            self._acks.forget()  # acknowledgements from before the seek
+            self._resubscribe(self._forget)
 
     async def stats(self) -> ConsumerStats:
         """Return the broker's statistics of this consumer. Raises ClusterError."""

@@ -97,6 +97,15 @@ class ConsumerLife(RuleBasedStateMachine):
         self._set_cursor(to)
         self._leave(closed=True)
 
+    @precondition(lambda self: self.subscribed and not self.reads)
+    @rule(back=st.integers(-3, LENGTH))
+    def reset_during_an_outage(self, back: int) -> None:
+        """The broker has confirmed every acknowledgement before, so that a reset can be told from a lost one."""
+        if self.state.last_sent_ack is not None:
+            self.state.record_ack_receipt(self.state.last_sent_ack)
+        self._leave()
+        self._set_cursor(max(-1, min(self.cursor - back, self.length - 1)))
+
     @precondition(lambda self: self.subscribed and self.state.progress is not State.SEEKING)
     @rule()
     def migrate(self) -> None:

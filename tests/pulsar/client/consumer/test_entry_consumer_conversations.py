@@ -20,6 +20,13 @@ def one_by_one(conversation: Conversation, count: int) -> None:
         conversation.take(1)
 
 
+def acknowledge_first(conversation: Conversation, count: int) -> None:
+    """Acknowledge the first entries that were taken, one by one."""
+    for _ in range(count):
+        conversation.acknowledge(0)
+    conversation.flush()
+
+
 def redelivery_comes_behind_what_was_being_read(conversation: Conversation) -> None:
     conversation.deliver(4)
     conversation.take(4)
@@ -134,11 +141,54 @@ def a_reset_after_the_consumer_has_left_a_stalled_registration(conversation: Con
     conversation.pass_time(10.0)
 
 
+def a_reset_while_the_consumer_is_cut_off(conversation: Conversation) -> None:
+    one_by_one(conversation, 6)
+    conversation.acknowledge(4)
+    conversation.flush()
+    conversation.reset_during_an_outage(back=3, index=4)
+
+
+def a_reset_while_the_consumer_is_cut_off_and_an_acknowledgement_waits(conversation: Conversation) -> None:
+    one_by_one(conversation, 6)
+    conversation.acknowledge(2)
+    conversation.flush()
+    conversation.reset_during_an_outage(back=2, index=4)
+
+
+def a_reset_while_the_consumer_is_cut_off_and_a_single_acknowledgement_waits(conversation: Conversation) -> None:
+    one_by_one(conversation, 6)
+    acknowledge_first(conversation, 3)
+    conversation.reset_during_an_outage(back=2, index=2)
+
+
+def a_reset_into_an_earlier_ledger_while_the_consumer_is_cut_off(conversation: Conversation) -> None:
+    """The consumer's first entry is the first one of its ledger, and no acknowledgement was sent."""
+    one_by_one(conversation, 8)
+    conversation.acknowledge(8)
+    conversation.flush()
+    conversation.broker.begin_ledger()
+    conversation.publish(4, False)
+    conversation.restart()
+    one_by_one(conversation, 3)
+    conversation.reset_during_an_outage(back=5, index=1)
+
+
+def an_overflow_while_single_acknowledgements_wait(conversation: Conversation) -> None:
+    """An operator moves the cursor after the overflow, before the consumer subscribes again."""
+    one_by_one(conversation, 4)
+    acknowledge_first(conversation, 3)
+    conversation.acknowledge(0)
+    conversation.broker.refusals = 1
+    conversation.publish(8, big=True)
+    conversation.deliver(12)
+    assert not conversation.broker.refusals, "it overflowed"
+    conversation.broker.set_cursor(0)
+    conversation.pass_time(1.0)
+
+
 def a_reset_while_single_acknowledgements_wait(conversation: Conversation) -> None:
     one_by_one(conversation, 4)
-    for _ in range(3):
-        conversation.acknowledge(0)
-    conversation.flush()
+    acknowledge_first(conversation, 3)
     conversation.acknowledge(0)
     conversation.reset_from_outside(back=2, slow=False, waits=False)
 
@@ -328,6 +378,17 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
     ("exclusive", 2, a_reset_after_the_consumer_has_left_a_stalled_registration),
     ("single acks", 0, a_reset_while_single_acknowledgements_wait),
     *((f"single acks of {kind}", 0, a_reset_while_a_batch_is_partly_acknowledged) for kind in BATCHES),
+    *(
+        (kind, 0, steps)
+        for kind in (*KEPT, *BATCHES, "single acks", "single acks of batches")
+        for steps in (
+            a_reset_while_the_consumer_is_cut_off,
+            a_reset_while_the_consumer_is_cut_off_and_an_acknowledgement_waits,
+        )
+    ),
+    *((kind, 4, a_reset_into_an_earlier_ledger_while_the_consumer_is_cut_off) for kind in KEPT),
+    ("single acks", 0, a_reset_while_the_consumer_is_cut_off_and_a_single_acknowledgement_waits),
+    ("single acks", 0, an_overflow_while_single_acknowledgements_wait),
     *((kind, 4, a_reset_into_an_earlier_ledger) for kind in KEPT),
     *((kind, 4, a_reset_into_an_earlier_ledger_after_a_partial_acknowledgement) for kind in BATCHES),
     ("exclusive", 0, a_negative_acknowledgement_while_the_subscription_is_deleted),

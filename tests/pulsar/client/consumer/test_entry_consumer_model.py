@@ -203,6 +203,20 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.do(self.broker.answer_held)
         self.pass_time(1.0)
 
+    @precondition(lambda self: self.settled and self.kind.durable)
+    @rule(back=st.integers(-3, 8), index=st.integers(0, 12))
+    def reset_during_an_outage(self, back: int, index: int) -> None:
+        """An operator moves the cursor while the consumer is cut off; all sent acknowledgements had arrived, and one waits."""
+        self.pass_time(2 * ACKS_S)
+        if self.taken:
+            self.acknowledge(index)
+        self.broker.unreachable = {"broker", "green"}
+        self.do(self.broker.link.drop)
+        self.do(self.broker.forget_registration)
+        self.reset(back)
+        self.pass_time(1.0)
+        self.broker.unreachable = set()
+
     @precondition(lambda self: not self.closed)
     @rule()
     def begin_ledger(self) -> None:

@@ -57,7 +57,26 @@ async def test_a_reset_by_an_operator_is_followed(broker: Broker, client):
     await consumer.close()
 
 
-async def test_an_acknowledgement_that_a_killed_broker_forgot_is_sent_again(broker: Broker, client):
+@pytest.mark.parametrize("waits", [False, True], ids=["sent", "waiting"])
+async def test_an_acknowledgement_does_not_undo_a_reset_during_an_outage(broker: Broker, client, waits: bool):
+    """The broker had the last acknowledgement, so its older cursor is a reset, even if acknowledgements wait."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, 2, 3)
+    consumer.acknowledge_up_to((1, 2))
+    consumer.flush_acks()
+    await until(lambda: consumer._connection().pongs)
+    broker.link.drop()
+    if waits:
+        consumer.acknowledge_up_to((1, 3))
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 3, cursor=(1, 0))
+    await until(lambda: consumer.registrations == 2)
+    assert await take(broker, consumer, 1, 2, 3) == [1, 2, 3]
+    assert acknowledged(broker) == [(1, 2)]
+    await consumer.close()
+
+
+async def test_an_acknowledgement_that_was_lost_with_the_connection_is_sent_again(broker: Broker, client):
+    broker.on[BaseCommand.PING] = silent
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2, 3)
     consumer.acknowledge_up_to((1, 2))
