@@ -13,6 +13,7 @@ the gateway stops.
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -137,10 +138,8 @@ class Checkpoints:
             self._unwritten_layouts[cluster, topic] = series
 
         with self._connection_lock:
-            seen = self._db.execute("SELECT topic, broker FROM seen_broker WHERE cluster = ?", (cluster,)).fetchall()
-            rows = self._db.execute("SELECT topic, broker, store FROM layout WHERE cluster = ?", (cluster,)).fetchall()
-        layouts = [(topic, Series(broker, store)) for topic, broker, store in rows]
-        known.keep(seen, sorted(layouts, key=lambda each: each[1].order), on_seen, on_layout)
+            seen, layouts = _read_brokers(self._db, cluster)
+        known.keep(seen, layouts, on_seen, on_layout)
 
     async def flush(self) -> None:
         """Write what is recorded now. If that fails, it is retried and logged as every write is."""
@@ -245,6 +244,29 @@ def check_folder(path: Path) -> None:
     """Raise ConfigError unless the state file's folder exists. The gateway never creates it: the path may be misspelled."""
     if not path.parent.is_dir():
         raise ConfigError(f"the folder {path.parent} does not exist", path="state", hint="Create it, or change `state`")
+
+
+def look_up_brokers(path: Path, cluster: str, known: KnownBrokers) -> None:
+    """Load what a state file has about the brokers of a cluster, also while a gateway has the file open; change nothing.
+
+    A file that is missing, or that cannot be read, counts as empty.
+    """
+    seen: list[tuple[str, str]] = []
+    layouts: list[tuple[str, Series]] = []
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        seen, layouts = _read_brokers(db, cluster)
+    known.keep(seen, layouts, lambda *_: None, lambda *_: None)
+
+
+def _read_brokers(db: sqlite3.Connection, cluster: str) -> tuple[list[tuple[str, str]], list[tuple[str, Series]]]:
+    """Return the brokers by topic that a cluster has had, and the series over which indexes are counted, in their order."""
+    seen = db.execute("SELECT topic, broker FROM seen_broker WHERE cluster = ?", (cluster,)).fetchall()
+    rows = db.execute("SELECT topic, broker, store FROM layout WHERE cluster = ?", (cluster,)).fetchall()
+    layouts = [(topic, Series(broker, store)) for topic, broker, store in rows]
+    return seen, sorted(layouts, key=lambda each: each[1].order)
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

@@ -134,6 +134,8 @@ class Gateway:
         """Switch to another configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as rollback:
+            if self._checkpoints is not None:
+                await self._checkpoints.flush()  # a cluster that is connected again reads what is known about its brokers
             rollback.callback(setattr, self, "_graph", self._graph)
             self._graph = TopicGraph.of(config)
             new_clusters = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)

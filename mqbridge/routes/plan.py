@@ -369,8 +369,10 @@ class Planner:
             reason_for_more=reason,
         )
         self._plan_groups(plan, required, target)
+        before = len(plan.problems)
         planned = await self._plan_written_topic(plan, required, target.options, create=bool(target.create), source=source)
-        count = planned.planned_partitions
+        # While it cannot be written, its number of partitions may be too low for that reason: a broker is down.
+        count = 0 if any(map(is_transient, plan.problems[before:])) else planned.planned_partitions
         if count and problem is None and (reasons := unassignable_partitions(rule, source.topic, count)):
             plan.problems.append(no_partition_error(plan.route, target, planned.topic, source.selected.topic, reasons, needed))
         return planned

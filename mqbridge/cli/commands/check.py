@@ -101,6 +101,7 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.config.topic_graph import TopicGraph
+    from mqbridge.delivery.checkpoint import look_up_brokers
     from mqbridge.routes.plan import Planner
     from mqbridge.routes.unprotected import add_unprotected_problems
 
@@ -111,9 +112,9 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
         clusters = {
             choice.name: cluster for choice, (_, cluster) in zip(choices, connections, strict=True) if cluster is not None
         }
-        for cluster in clusters.values():
-            if isinstance(cluster, HasBrokers):  # what `state` has about them is not read: the gateway has the file open
-                cluster.known_brokers.is_kept = config.state is not None
+        for name, cluster in clusters.items():
+            if config.state is not None and isinstance(cluster, HasBrokers):
+                look_up_brokers(config.state, name, cluster.known_brokers)
         graph = TopicGraph.of(config)
         planner = Planner(clusters, graph=graph)
         plans = [await planner.plan(route) for route in config.routes]

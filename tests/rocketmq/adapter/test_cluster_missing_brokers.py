@@ -251,7 +251,13 @@ HERE = f"{__name__}.targets"
 
 
 async def plan_target(
-    checkpoints: Checkpoints | None = None, *, partitions: int = 4, has_run: bool = False, create: bool = True, **settings: Any
+    checkpoints: Checkpoints | None = None,
+    *,
+    partitions: int = 4,
+    has_run: bool = False,
+    create: bool = True,
+    by: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Plan:
     """Plan a route from a memory topic to TOPIC. `has_run`: its group has a position."""
     made = from_dict(
@@ -264,7 +270,7 @@ async def plan_target(
                 {
                     "name": "r",
                     "from": {"cluster": "here", "topic": TOPIC, "group": "G"},
-                    "to": {"cluster": "rocket", "create": create},
+                    "to": {"cluster": "rocket", "create": create, "partitions": by or {"by": "modulo"}},
                 }
             ],
         }
@@ -310,6 +316,13 @@ async def test_a_topic_does_not_grow_if_it_is_unknown_whether_a_broker_is_down(c
     assert "name all Brokers in `brokers` of cluster 'rocket', or set `create: false`" in why
     assert changes(await plan_target(create=False)) == []
     assert changes(await plan_target(partitions=2)) == []
+
+
+async def test_a_target_of_identity_waits_for_its_brokers_instead_of_lacking_partitions(cluster: broker.Cluster) -> None:
+    cluster.down.add("broker-a")
+    by = {"by": "identity"}
+    assert "no master of broker broker-a" in waits(await plan_target(brokers="broker-a,broker-b", by=by, create=False))
+    assert "it is unknown whether one is down" in waits(await plan_target(by=by))
 
 
 async def test_a_topic_grows_if_all_named_brokers_run(cluster: broker.Cluster) -> None:
