@@ -218,14 +218,19 @@ class PulsarSystem(System):
 
 
 class RocketMQSystem(System):
-    """Two RocketMQ name servers and a broker."""
+    """Two RocketMQ name servers and two brokers; faults stop the first broker, and each topic has queues at both."""
 
     name = kind = "rocketmq"
 
     def __init__(self, server: RocketMQ | None = None) -> None:
-        server = self._rocketmq = self.server = server or RocketMQ(name_servers=2)
-        self.settings = {"name_servers": list(server.name_servers), "refresh": REFRESH, "heartbeat": REFRESH}
-        self.brokers, self.broker = [_address(server.broker_address)], server.broker
+        server = self._rocketmq = self.server = server or RocketMQ(name_servers=2, brokers=2, heap_mb=384)
+        self.settings = {
+            "name_servers": list(server.name_servers),
+            "brokers": list(server.broker_names),
+            "refresh": REFRESH,
+            "heartbeat": REFRESH,
+        }
+        self.brokers, self.broker = list(map(_address, server.broker_addresses)), server.broker
         self.directories, self.directory_processes = [_address(one) for one in server.name_servers], server.name_server_processes
 
     async def move_running(self, topic: str, group: str, messages: int) -> bool:
@@ -252,7 +257,9 @@ class RocketMQSystem(System):
             :-1
         ]:
             origin = line["properties"].get("mqbridge.origin", "")
-            yield Stored(line["queue"], _writer(f"mqbridge.origin={origin}"), base64.b64decode(line["body"]))
+            names = self._rocketmq.broker_names
+            partition = line["queue"] * len(names) + names.index(line["broker"])  # as mqbridge counts
+            yield Stored(partition, _writer(f"mqbridge.origin={origin}"), base64.b64decode(line["body"]))
 
 
 class LogSystem(System):
