@@ -77,9 +77,7 @@ class PulsarOutbound:
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
         self._client, self._spec, self._options = client, spec, options
         self._topic_names = [topics.partition_topic_name(partition) for partition in targets]
-        # A refused entry fails all of its messages. So no entry of several messages may exceed the size that brokers accept.
-        self._max_message_size = max_message_size
-        self._limits = Limits(options.batch_messages, min(options.batch_bytes, max_message_size))
+        self._limits = self._limits_below(max_message_size)
         self._producers: dict[int, EntryProducer] = {}
         self._encode_messages = encode_restored if options.restore_entries else encode
         self._copies_entries = native.compiled is None and not options.restore_entries
@@ -95,6 +93,9 @@ class PulsarOutbound:
         """
         if self._closed:
             return closed_outbound_future(repr(self._spec.topic))
+        producer = self._producers.get(partition) or self._open_producer(partition)
+        if producer.max_message_size not in (None, self._max_message_size):  # a broker with another limit serves the topic now
+            self._limits = self._limits_below(producer.max_message_size or self._max_message_size)
         sequence_ids: Iterable[SequenceIds] = ASSIGNED_BY_PRODUCER
         try:
             if self._sender_sequence is None:
@@ -103,7 +104,6 @@ class PulsarOutbound:
                 entries, failures, sequence_ids = self._encode_with_sequence_ids(self._sender_sequence, partition, share)
         except ClusterError as error:
             return _failed_future(share, error)
-        producer = self._producers.get(partition) or self._open_producer(partition)
         receipt = ReceiptAggregator(share.count, failures, self._loop)
         future = receipt.future
         caller = Caller(future, share.batch.partition, (future,))
@@ -117,6 +117,14 @@ class PulsarOutbound:
         if self._sender_sequence is not None:
             receipt.future.add_done_callback(partial(self._sender_sequence.on_send_done, partition))
         return receipt.finish_adding()
+
+    def _limits_below(self, max_message_size: int) -> Limits:
+        """Return the limits of entries for a broker that accepts at most `max_message_size` bytes.
+
+        No entry of several messages may be larger, because the refusal of an entry says nothing about each of its messages.
+        """
+        self._max_message_size = max_message_size
+        return Limits(self._options.batch_messages, min(self._options.batch_bytes, max_message_size))
 
     def _encode(self, share: Share) -> EncodeResult:
         """Encode a share as entries. An unchanged batch of Pulsar entries is copied undecoded, see `formats`."""

@@ -15,6 +15,7 @@ from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from tests.kit.conversation import until
 from tests.pulsar.client.broker import Broker, Link, scripted_client
 from tests.pulsar.entries import batch
 
@@ -120,4 +121,21 @@ async def test_a_raw_message_above_the_limit_is_sent_in_chunks(broker: Broker, c
     large = Message(bytes(limit + 1), position=(4,))
     [failure] = (await outbound.send(0, Share(Batch.of([large], SOURCE)))).failures
     assert failure.failure_kind is Failure.REFUSED, "an ordinary message"
+    await outbound.close()
+
+
+async def test_a_broker_with_a_smaller_limit_refuses_no_message_that_it_accepts_alone(broker: Broker, client) -> None:
+    """The limit is that of the broker that serves the topic now; entries that were made for a larger one are sent again."""
+    target = Partition("c", "target", "-1", 0)
+    topics = Topics(client, "c", "public/default")
+    spec = OutboundSpec("target", options=PulsarOutboundOptions(batch_bytes=4 << 20))
+    outbound = PulsarOutbound(None, client, topics, spec, [target], 5 << 20)  # type: ignore[arg-type]
+    messages = [Message(b"%d" % number + b"x" * 400_000) for number in range(5)]
+    receipt = await outbound.send(0, Share(Batch.of(messages)))  # the scripted broker accepts 1 MiB
+    assert {failure.failure_kind for failure in receipt.failures} == {Failure.RETRY}
+    (producer,) = outbound._producers.values()
+    await until(lambda: not producer.is_rejecting)
+    receipt = await outbound.send(0, Share(Batch.of([*messages, Message(b"y" * (1 << 21))])))
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(5, Failure.REFUSED)]
+    assert [bool(position) for position in receipt.positions] == [True] * 5 + [False]
     await outbound.close()

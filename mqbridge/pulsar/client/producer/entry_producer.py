@@ -122,6 +122,11 @@ class EntryProducer:
         return self._send_queue.duplicates
 
     @property
+    def max_message_size(self) -> int | None:
+        """The limit of the present broker for the size of an entry; None while no broker is connected."""
+        return self._send_queue.max_message_size
+
+    @property
     def schema_version(self) -> bytes:
         """Version of the producer's schema at the broker; empty without a schema."""
         return self._send_queue.schema_version

@@ -98,16 +98,16 @@ class PendingEntry:
                 self.payload = compressed
 
     def encode(self, encoder: SendEncoder, max_message_size: int) -> None:
-        """Encode the frame up to the payload. Raises ClusterError (REFUSED) if the entry is too large for the broker."""
+        """Encode the frame up to the payload. Raises ClusterError, see `too_large_error`, if it is too large for the broker."""
         payload = self.payload
         if len(payload) > max_message_size:
-            raise too_large_error(len(payload), max_message_size)
+            raise too_large_error(len(payload), max_message_size, self.count)
         is_chunk = self.chunked is not None or describes_chunk(self.metadata)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, is_chunk)
         # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
         # must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
-            raise too_large_error(len(prefix) + len(payload), max_message_size)
+            raise too_large_error(len(prefix) + len(payload), max_message_size, self.count)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
@@ -171,7 +171,14 @@ class ChunkedMessage:
         """Number of chunks without a receipt."""
 
 
-def too_large_error(size: int, limit: int) -> ClusterError:
-    """Return the error for an entry that exceeds the broker's limit."""
+def too_large_error(size: int, limit: int, count: int) -> ClusterError:
+    """Return the error for an entry of `count` messages that exceeds the broker's limit.
+
+    It is REFUSED for one message. Each of several messages may be small enough, so the failure of their entry is RETRY: they
+    can be sent in smaller entries.
+    """
+    if count > 1:
+        problem = f"an entry of {count} messages and {size} bytes exceeds the broker's limit of {limit}"
+        return ClusterError(f"{problem}: send them in smaller entries", Failure.RETRY)
     hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
     return ClusterError(f"an entry of {size} bytes exceeds the broker's limit of {limit}: {hint}", Failure.REFUSED)

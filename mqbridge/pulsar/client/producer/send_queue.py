@@ -61,6 +61,11 @@ class SendQueue:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._in_flight)
 
+    @property
+    def max_message_size(self) -> int | None:
+        """The broker's limit for the size of an entry, from the present connection; None without one."""
+        return None if self._connection is None else self._connection.max_message_size
+
     def add(self, entry: PendingEntry) -> None:
         """Add an entry at the end, and send it if the window has room."""
         self._waiting.append(entry)
@@ -129,7 +134,11 @@ class SendQueue:
                     return False
             entry.encode(self._encoder, max_message_size)
         except ClusterError as error:
-            self._waiting.popleft().fail(error)
+            entry = self._waiting.popleft()
+            if error.failure is Failure.REFUSED or not self.sends.in_order:
+                entry.fail(error)
+            else:  # the caller will send these messages again, so nothing behind them may be stored before
+                self.sends.fail([entry], error)
             return False
         except (EncodeError, ValueError) as error:
             problem = f"an entry for topic {self._topic} cannot be encoded: {error}"
