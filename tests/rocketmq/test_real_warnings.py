@@ -8,11 +8,14 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter import operations
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.registration import ADAPTER
+from mqbridge.rocketmq.client.admin.group_admin import GroupAdmin
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.rocketmq import RocketMQ as Server
 from tests.patience import SERVER_PATIENCE_S
@@ -84,3 +87,23 @@ async def test_a_target_with_queues_that_nobody_can_read_is_warned_about(rocketm
     assert f"no consumer can read 2 queues of {topic}" in warning
     assert "broker-a:2, broker-a:3" in warning
     assert await cluster.operations.warnings(topic, "any-group") == [], "a source is only read"
+
+
+async def test_a_paused_group_and_a_topic_that_may_not_be_read_are_warned_about_and_read_later(rocketmq, cluster):
+    topic, group = rocketmq.take_topic(1), f"g_{uuid4().hex[:8]}"
+    rocketmq.send(topic, b"1")
+    inbound = await cluster.inbound(InboundSpec((topic,), group))
+    lane = await anext(inbound.lanes())
+    lane.acknowledge(await lane.receive())
+    groups = GroupAdmin(cluster._client, cluster._client.admin, cluster._client.positions)
+    await groups.create(GroupConfig(group, consume_enable=False))
+    assert any("is paused (consumeEnable=false at broker-a)" in text for text in await cluster.operations.warnings(topic, group))
+    rocketmq.send(topic, b"2")
+    receiving = asyncio.ensure_future(lane.receive())
+    await asyncio.wait([receiving], timeout=3)
+    await groups.create(GroupConfig(group, consume_enable=True))
+    batch = await asyncio.wait_for(receiving, SERVER_PATIENCE_S)
+    assert [message.payload for message in batch.messages] == [b"2"]
+    await inbound.close()
+    remoting.create_topic(rocketmq.broker_address, topic, 1, "", perm=2)
+    assert any("may not be read" in text for text in await cluster.operations.warnings(topic, group))

@@ -11,6 +11,7 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
+from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
 from mqbridge.rocketmq.wire.bodies.connections import ClientConnection
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -127,25 +128,45 @@ class RocketMQOperations:
         """Return warnings about retention: Brokers delete messages after `fileReservedTime` hours, consumed or not.
 
         With None as `group`, `topic` is a target; otherwise it is a source that the group consumes. A target also gets a warning
-        about queues that can be written but not read.
+        about queues that can be written but not read, a source about a paused group or a topic that may not be read.
 
         `planned` (groups that are created with the topic) is not used, because retention does not depend on groups.
         """
-        unreadable = [] if group is not None else await self._unreadable_queues(topic)
+        others = await (self._unreadable_queues(topic) if group is None else self._paused(topic, group))
         configs = await self._admin.at_masters(self._admin.broker_config)
         retention_hours = [int(text) for config in configs.values() if is_number(text := config.get("fileReservedTime", ""))]
         if not retention_hours:
-            return unreadable
+            return others
         hours = min(retention_hours)  # of the Broker that deletes messages first
         setting = f"fileReservedTime={hours}"
         if group is None:
-            return unreadable + target_warnings(topic, setting, hours * 3600.0)
+            return others + target_warnings(topic, setting, hours * 3600.0)
         # A group is late if it has not read messages that are older than LATE_FRACTION of the retention, so deleted soon.
         late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
         committed, bounds, late_offsets = await asyncio.gather(
             self._topics.committed(topic, group), self._topics.bounds(topic), self.position_at(topic, late_ms)
         )
-        return group_warnings(topic, group, setting, committed, bounds, late_offsets)
+        return others + group_warnings(topic, group, setting, committed, bounds, late_offsets)
+
+    async def _paused(self, topic: str, group: str) -> list[str]:
+        """Return warnings if Brokers do not let the group consume, or nobody read the topic: its messages wait until they do."""
+        try:
+            groups, topics = await asyncio.gather(self._groups.configs(), self._admin.topic_config(topic))
+        except AccessRefused:  # these credentials may not query it; a refused pull is logged
+            return []
+        paused = [broker for broker, config in groups.get(group, {}).items() if not config.consume_enable]
+        closed = [broker for broker, config in topics.items() if not config.perm & Perm.READ]
+        warnings = []
+        if paused:
+            warnings.append(
+                f"group {group!r} is paused (consumeEnable=false at {', '.join(sorted(paused))}): {topic} is not read"
+            )
+        if closed:
+            warnings.append(
+                f"topic {topic} may not be read (permission without read at {', '.join(sorted(closed))}), as Brokers make "
+                f"dead-letter topics: `mqadmin updateTopicPerm -t '{topic}' -p 6` permits it"
+            )
+        return warnings
 
     async def _unreadable_queues(self, topic: str) -> list[str]:
         """Return a warning if Brokers accept messages in queues from which no consumer can read."""

@@ -163,7 +163,7 @@ async def test_releasing_a_lane_releases_the_queue(environment: ScriptedEnvironm
 
 
 async def test_a_fatal_error_is_reported_even_without_a_lane(environment: ScriptedEnvironment) -> None:
-    environment.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION)
+    environment.cluster.on[Code.PULL_MESSAGE] = refuses(Status.SUBSCRIPTION_GROUP_NOT_EXIST)
     retries = Retries(environment, await environment.assigned(), fail_on_send_back)
     await until(lambda: retries.reported)
     assert isinstance(retries.reported[0], ServerRefused)

@@ -20,6 +20,7 @@ from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, Prot
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.consumer import pull_request
 from mqbridge.rocketmq.client.consumer.budget import Account, Charge, PullBudget
 from mqbridge.rocketmq.client.consumer.cleanup_policies import CleanupPolicies
@@ -124,6 +125,8 @@ class PullLoop:
         self._identity = QueueIdentity(puller)
         self._unreadable_responses = 0
         """Number of consecutive responses for which `_is_plausible` returned False."""
+        self._is_forbidden = False
+        """True from a refusal of a pull with NO_PERMISSION to the next response."""
         self._retry_backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         self._idle_backoff = Backoff(MIN_HOLD_S, MAX_IDLE_PAUSE_S)
         self._task: asyncio.Task[None] | None = None
@@ -276,6 +279,9 @@ class PullLoop:
             return False
         self._unreadable_responses = 0
         self._retry_backoff.reset()
+        if self._is_forbidden:
+            self._is_forbidden = False
+            log.info("%s: the broker permits reading again", self._name)
         progress = self._state.apply_response(pull, response.next, response.end, pulled)
         if pulled is not None:
             self._identity.on_accepted(pulled)
@@ -389,10 +395,23 @@ class PullLoop:
             log.info("%s: the broker does not know this member's subscription, sending a heartbeat: %s", self._name, error)
             await self._context.send_heartbeat()
             await asyncio.sleep(SUBSCRIPTION_WAIT_S)
+        elif error.code == Status.NO_PERMISSION and not isinstance(error, AccessRefused):
+            await self._wait_for_permission(error)
         elif error.failure is Failure.FATAL:
             self._stop_pulling(run, Event.REFUSE, error)
         else:
             await self._pause(error)
+
+    async def _wait_for_permission(self, error: ServerRefused) -> None:
+        """Pause before the next pull, because an operator has paused the group (`consumeEnable=false`), or reading of the topic.
+
+        Only the first refusal is a warning.
+        """
+        level = logging.DEBUG if self._is_forbidden else logging.WARNING
+        self._is_forbidden = True
+        self._identity.suspect()
+        log.log(level, "%s: reading waits until the broker permits it again: %s", self._name, error)
+        await asyncio.sleep(self._retry_backoff.delay())
 
     async def _pause(self, error: MqbridgeError) -> None:
         """Log the error and pause before the next pull; request a rebalance if the route may be outdated."""

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
-from mqbridge.rocketmq.client.consumer import pull_request, queue_identity
+from mqbridge.rocketmq.client.consumer import pull_loop, pull_request, queue_identity
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.budget import MAX_HELD_PULL_MESSAGES
 from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel, StartOffset
@@ -464,7 +464,23 @@ async def test_a_heartbeat_follows_a_pull_refused_for_an_unknown_subscription(
     assert Code.HEART_BEAT in codes[refused_at : codes.index(Code.PULL_MESSAGE, refused_at + 1)]
 
 
-@pytest.mark.parametrize("code", [Status.NO_PERMISSION, Status.SUBSCRIPTION_GROUP_NOT_EXIST, Status.SUBSCRIPTION_PARSE_FAILED])
+async def test_a_paused_group_waits_and_is_reported_once(
+    environment: ScriptedEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger=pull_loop.__name__)
+    environment.groups.append(b"1")
+    pull = environment.cluster.on[Code.PULL_MESSAGE]
+    environment.cluster.on[Code.PULL_MESSAGE] = refuses(Status.NO_PERMISSION, "subscription group no permission, G")
+    assigned = await environment.assigned()
+    await until(lambda: len(environment.cluster.requests[Code.PULL_MESSAGE]) > 5)
+    environment.cluster.on[Code.PULL_MESSAGE] = pull
+    assert bodies_of(await assigned.receive()) == [b"1"]
+    waits = [record.levelname for record in caplog.records if "permits" in record.message]
+    assert waits == ["WARNING", "INFO"]
+    assert "subscription group no permission, G" in caplog.text
+
+
+@pytest.mark.parametrize("code", [Status.SUBSCRIPTION_GROUP_NOT_EXIST, Status.SUBSCRIPTION_PARSE_FAILED])
 async def test_a_permanent_refusal_of_a_pull_is_fatal(environment: ScriptedEnvironment, code: int) -> None:
     environment.cluster.on[Code.PULL_MESSAGE] = refuses(code)
     assigned = await environment.assigned()
