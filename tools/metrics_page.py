@@ -11,6 +11,7 @@ from mqbridge.gateway.health import STUCK_S
 from mqbridge.gateway.lag import MEASURE_INTERVAL_S
 from mqbridge.gateway.metrics.collector import families
 from mqbridge.gateway.metrics.source_and_targets import MAX_PARTITION_SERIES, MAX_TARGET_SERIES
+from mqbridge.gateway.report import FAILING_LOG_S
 from mqbridge.net.connectivity import FORGET_S
 from tools.generated_page import DOCS, check_or_write
 
@@ -46,6 +47,15 @@ responds. A lost connection that is made again at once is not an outage. A serve
 - Nothing is lost: received messages wait in memory up to `in_flight_bytes`, the rest stays at the source, and
   `mqbridge_lag` grows until the cluster is back.
 
+## A target that is full or refuses everything
+
+The gateway retries, and nothing is lost. After {FAILING_LOG_S:g} s the log has one WARNING with the last failure (a full disk, an
+exceeded quota, a namespace that demands encryption, …), and one INFO line when the target stores messages again. Until then
+`/routes` and `/health/ready` have the last failure and the number of failures under `failing`,
+`mqbridge_target_failing_seconds` grows, and after {STUCK_S:g} s without a receipt the gateway is not ready.
+
+## Readiness
+
 `/health/ready` has these parts, and is 503 when one of the first four is not empty:
 
 | part | content |
@@ -54,8 +64,12 @@ responds. A lost connection that is made again at once is not an outage. A serve
 | `away` | clusters of the routes that cannot be reached, for how long and why |
 | `stuck` | targets with sends in flight and no receipt for {STUCK_S:g} s |
 | `unprotected` | targets that are not written to, because their cluster deletes unread messages, and the reasons |
+| `failing` | targets whose sends fail and are retried, with the last failure; `stuck` if it lasts |
 | `clusters` | every cluster: whether it is up, and the totals of its connections |
 | `reload` | the result of the last reload of the configuration |
+
+Beside an application in one pod, name the remote clusters in `http.ready_without`: their troubles are shown, and do not make the
+gateway not ready, so that the outage of a remote cluster does not take the application out of service.
 
 ## Lag
 

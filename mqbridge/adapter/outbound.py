@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.message import NO_SOURCE, Partition, Position, Share, origin_prefix
@@ -67,6 +67,28 @@ def _stamped_origin(source: Partition, writer: str | None = None) -> str | None:
 
 def _no_stamp(source: Partition) -> str | None:  # noqa: ARG001 - the same for every source
     return None
+
+
+class SendFailure(NamedTuple):
+    """Why sends of an outbound fail and are retried, for the partition that has failed for the longest time.
+
+    since     loop time of its first failure since a message was stored there last
+    reason    text of its last failure
+    failures  number of its failures since then
+    """
+
+    since: float
+    reason: str
+    failures: int
+
+
+@runtime_checkable
+class ReportsSendFailure(Protocol):
+    """Optional extension of an outbound that retries sends: a target that is full or refuses everything can then be explained."""
+
+    @property
+    def send_failure(self) -> SendFailure | None:
+        """Why sends fail now; None while messages are stored."""
 
 
 class Outbound(Protocol):

@@ -29,6 +29,7 @@ def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[Con
     errors = list(_duplicate_names(document, routes))
     if isinstance(clusters, dict):
         errors += _conflicting_groups(document, routes, clusters, adapters)
+    errors += _unknown_optional_clusters(document, data.get("http") if isinstance(data, dict) else None, cluster_names)
     for path, route in routes:
         for endpoint_path, endpoint in _endpoints(path, route):
             errors.extend(_unknown_cluster(document, endpoint_path, endpoint, cluster_names))
@@ -123,6 +124,15 @@ def _unknown_cluster(
     name = endpoint.get("cluster")
     if isinstance(name, str) and name not in cluster_names:
         yield document.error((*path, "cluster"), f"there is no cluster {name!r}", nearest(name, cluster_names))
+
+
+def _unknown_optional_clusters(document: Document, http: Any, cluster_names: set[str]) -> Iterator[ConfigError]:
+    """Yield an error for each name in `http.ready_without` that is no cluster of the file."""
+    option = http.get("ready_without") if isinstance(http, dict) else None
+    for index, name in enumerate(option if isinstance(option, list) else [option]):
+        if isinstance(name, str) and name not in cluster_names:
+            path: KeyPath = ("http", "ready_without", index) if isinstance(option, list) else ("http", "ready_without")
+            yield document.error(path, f"there is no cluster {name!r}", nearest(name, cluster_names))
 
 
 def _topic_template_errors(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:

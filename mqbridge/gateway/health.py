@@ -5,13 +5,21 @@ group membership, a cluster of a route is unreachable, a target has sends in fli
 unprotected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from mqbridge.adapter.cluster import Cluster, Connectivity, ReportsConnectivity
 from mqbridge.routes.route import Route
+from mqbridge.routes.unprotected import describe
 
 STUCK_S = 60.0
 """Seconds without a receipt after which a target counts as stuck; a target that is only slow still sends receipts."""
+
+
+class MonitoredGateway(Protocol):
+    """The parts of a gateway whose health is checked."""
+
+    clusters: dict[str, Cluster]
 
 
 def connectivity_of(cluster: Cluster) -> Connectivity | None:
@@ -33,13 +41,26 @@ def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[
     return {name: reason for name, reason in outages.items() if reason is not None}
 
 
+def failing_targets(route: Route, now: float) -> dict[str, str]:
+    """Return a text about each target, and the dead-letter topic, whose sends fail and are retried, by label: the last failure.
+
+    `now` is a loop time.
+    """
+    return {
+        label: f"sends failed {failure.failures} times in {now - failure.since:.0f} s and are retried: {failure.reason}"
+        for label, failure in route.state.send_failures.items()
+    }
+
+
 def stuck_targets(route: Route, now: float) -> dict[str, str]:
     """Return a text about each stuck target, by target label: one with sends in flight and no receipt for STUCK_S.
 
     `now` is a loop time. Targets of several source topics may share a label; the text is then about one of them.
     """
+    failing = failing_targets(route, now)
     return {
         label: f"no receipt for {progress.waiting_s(now):.0f} s, {progress.sends_in_flight} sends are in flight"
+        + (f"; {failing[label]}" if label in failing else "")
         for label, progresses in route.state.progress.items()
         for progress in progresses
         if progress.waiting_s(now) >= STUCK_S
@@ -57,3 +78,27 @@ def route_failures(route: Route) -> dict[str, str]:
     failures = {} if failure is None else {route.name: str(failure)}
     failures |= {f"{route.name} {topic}": why for topic, why in state.failed_topics.items()}
     return failures | {f"{route.name} {partition}": why for partition, why in state.stopped.items()}
+
+
+def has_trouble(gateway: MonitoredGateway, route: Route, now: float, optional_clusters: Collection[str]) -> bool:
+    """Return True if the route makes the gateway not ready.
+
+    Troubles of `optional_clusters` do not count: their outages, targets there that are stuck or unprotected, and that a route
+    which uses one of them waits. A route, partition or topic that stopped for another reason counts.
+    """
+    state, optional = route.state, set(optional_clusters)
+    waits = state.retry_reason is not None and not route.config.clusters & optional
+    if waits or state.error is not None or state.failed_topics:
+        return True
+    ignored = {label: why for label, why in state.unprotected.items() if _cluster_of(label) in optional}
+    if any(why != describe(ignored) for why in state.stopped.values()):
+        return True
+    troubled = {*stuck_targets(route, now), *state.unprotected}
+    if any(_cluster_of(label) not in optional for label in troubled):
+        return True
+    return bool(unreachable_clusters(gateway.clusters, route).keys() - optional)
+
+
+def _cluster_of(label: str) -> str:
+    """Return the cluster of a target's label, `CLUSTER/TOPIC`."""
+    return label.partition("/")[0]

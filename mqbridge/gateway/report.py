@@ -5,7 +5,7 @@ import logging
 from typing import Protocol
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.gateway.health import stuck_targets, unreachable_clusters
+from mqbridge.gateway.health import outage_of, stuck_targets, unreachable_clusters
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.routes.route import Route
 
@@ -15,6 +15,10 @@ REPORT_INTERVAL_S = 30.0
 """Pause between two status lines of a route."""
 ASSIGNMENT_CHECK_S = 1.0
 """Pause between two checks whether routes have a partition."""
+FAILING_CHECK_S = 1.0
+"""Pause between two checks whether sends to targets fail."""
+FAILING_LOG_S = 10.0
+"""Seconds of failed sends after which they are logged; a broker that restarts or is overloaded needs less."""
 UNASSIGNED_LOG_S = 5.0
 """Seconds without a partition after which the wait is logged; most assignments take less."""
 
@@ -79,6 +83,33 @@ async def log_unassigned_routes(gateway: ReportedGateway) -> None:
                     route.config.source.group,
                     waited,
                 )
+
+
+async def log_failing_targets(gateway: ReportedGateway) -> None:
+    """Log each target whose sends have failed for FAILING_LOG_S once, with the reason, and the end of it, until cancelled.
+
+    The clients log their own retries, too, but some failures are normal for a while there, such as a full memory of a Broker.
+    Failures during an outage of the target's cluster are left out: the cluster logs the outage.
+    """
+    logged: dict[tuple[str, str], float] = {}  # loop time of the first failure, by route and target
+    while True:
+        await asyncio.sleep(FAILING_CHECK_S)
+        now = asyncio.get_running_loop().time()
+        for route in gateway.routes:
+            failures = route.state.send_failures
+            for label, failure in failures.items():
+                if now - failure.since >= FAILING_LOG_S and (route.name, label) not in logged and not _is_away(gateway, label):
+                    logged[route.name, label] = failure.since
+                    text = "route %s: sends to target %s have failed for %.0f s and are retried; nothing is lost: %s"
+                    log.warning(text, route.name, label, now - failure.since, failure.reason)
+            for name, label in [key for key in logged if key[0] == route.name and key[1] not in failures]:
+                text = "route %s: target %s stores messages again after %.0f s"
+                log.info(text, name, label, now - logged.pop((name, label)))
+
+
+def _is_away(gateway: ReportedGateway, label: str) -> bool:
+    """Return True during an outage of the target's cluster; `label` is `CLUSTER/TOPIC`."""
+    return any(label.startswith(f"{name}/") and outage_of(cluster) is not None for name, cluster in gateway.clusters.items())
 
 
 def size_text(size: int) -> str:

@@ -33,7 +33,7 @@ from mqbridge.gateway.health import outage_of
 from mqbridge.gateway.idle_watch import IdleWatch
 from mqbridge.gateway.lag import LagWatch
 from mqbridge.gateway.reload import Reloader
-from mqbridge.gateway.report import log_unassigned_routes, report
+from mqbridge.gateway.report import log_failing_targets, log_unassigned_routes, report
 from mqbridge.gateway.run_result import RunResult, route_result
 from mqbridge.gateway.status_server import StatusServer
 from mqbridge.net.tasks import cancel, spawn
@@ -114,6 +114,7 @@ class Gateway:
             self.ready = True
             helpers = [spawn(report(self), "report"), spawn(self.lag.run(), "lag"), spawn(self.reloader.run(), "reload")]
             helpers.append(spawn(log_unassigned_routes(self), "assignments"))
+            helpers.append(spawn(log_failing_targets(self), "failing targets"))
             try:
                 unread = await self._wait_for_end(until_idle_s)
             finally:
@@ -205,7 +206,7 @@ class Gateway:
     async def _prepare(self, stack: contextlib.AsyncExitStack, *, fail_fast: bool = True) -> None:
         """Do everything that precedes the start of the routes; the cleanup goes onto the stack."""
         config = self.config
-        server = StatusServer(self, config.http.host, config.http.port) if config.http.enabled else None
+        server = StatusServer(self, config.http) if config.http.enabled else None
         if server is not None:
             server.bind()
             stack.callback(server.unbind)

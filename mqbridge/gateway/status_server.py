@@ -5,11 +5,12 @@
 /health/ready   200 while every route runs, every cluster can be reached, and every target sends receipts and keeps unread
                 messages; else 503 with reasons
 /routes         every route: its totals, its lag, and the problem that blocks it
-/reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not,
+/reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not, 403 if the client may not,
                 409 if the gateway has no file, or is starting or stopping
 """
 
 import asyncio
+import logging
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,22 +21,34 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from mqbridge.adapter.cluster import Cluster, CountsUnreplicated
+from mqbridge.config.options.http import Http
 from mqbridge.errors import ConfigError
-from mqbridge.gateway.health import connectivity_of, outage_of, route_failures, stuck_targets, unreachable_clusters
+from mqbridge.gateway.health import (
+    connectivity_of,
+    failing_targets,
+    has_trouble,
+    outage_of,
+    route_failures,
+    stuck_targets,
+    unreachable_clusters,
+)
 from mqbridge.gateway.metrics.collector import make_registry
 from mqbridge.gateway.metrics.family import MeteredGateway
+from mqbridge.gateway.reload_permission import why_not_permitted
 from mqbridge.net.http_server import HttpServer
 from mqbridge.routes.route import Route
+
+log = logging.getLogger(__name__)
 
 
 class StatusServer:
     """The HTTP server. Call `bind` before anything else starts; then `async with` serves requests until its end."""
 
-    def __init__(self, gateway: MeteredGateway, host: str, port: int) -> None:
-        self._gateway = gateway
-        self._address = f"{host}:{port}"
+    def __init__(self, gateway: MeteredGateway, options: Http) -> None:
+        self._gateway, self._options = gateway, options
+        self._address = f"{options.host}:{options.port}"
         self._registry = make_registry(gateway)
-        self._server = HttpServer(host, port)
+        self._server = HttpServer(options.host, options.port)
 
     @property
     def port(self) -> int:
@@ -87,13 +100,17 @@ class StatusServer:
         }
         stuck = {f"{route.name} {label}": why for route in gateway.routes for label, why in stuck_targets(route, now).items()}
         unprotected = {f"{route.name} {label}": why for route in gateway.routes for label, why in route.state.unprotected.items()}
-        ready = gateway.ready and not (stopped or unreachable or stuck or unprotected)
+        failing = {f"{route.name} {label}": why for route in gateway.routes for label, why in failing_targets(route, now).items()}
+        ready = gateway.ready and not any(
+            has_trouble(gateway, route, now, self._options.ready_without) for route in gateway.routes
+        )
         last_reload = gateway.reloader.last
         body = {
             "ready": ready,
             "stopped": stopped,
             "away": unreachable,
             "stuck": stuck,
+            "failing": failing,
             "unprotected": unprotected,
             "clusters": {name: _connection_state(cluster) for name, cluster in gateway.clusters.items()},
             "reload": None if last_reload is None else last_reload.as_dict(),
@@ -103,7 +120,12 @@ class StatusServer:
     async def _routes(self, _: Request) -> Response:
         return JSONResponse([self._describe(route) for route in self._gateway.routes])
 
-    async def _reload(self, _: Request) -> Response:
+    async def _reload(self, request: Request) -> Response:
+        if (problem := await why_not_permitted(request, self._options.reload_token)) is not None:
+            log.warning(
+                "POST /reload from %s refused: %s", request.client.host if request.client else "an unknown client", problem
+            )
+            return JSONResponse({"ok": False, "problems": [problem]}, status_code=403)
         reloader = self._gateway.reloader
         if reloader.path is None or not self._gateway.ready:
             why = "the gateway is starting or stopping" if reloader.path else "the gateway was not started from a file"
@@ -137,6 +159,7 @@ class StatusServer:
             "targets": state.target_partitions,  # number of target partitions, by source topic and target label
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in state.stopped.items()},
+            "failing": failing_targets(route, now),  # targets whose sends fail and are retried, with the last failure
             "unprotected": dict(state.unprotected),
             "failed_topics": dict(
                 state.failed_topics

@@ -51,7 +51,13 @@ class HttpServer:
     def start(self, app: Starlette) -> None:
         """Serve requests in a task until `stop`. Call `bind` first."""
         config = uvicorn.Config(
-            app, log_config=None, log_level="warning", lifespan="off", access_log=False, timeout_graceful_shutdown=STOP_TIMEOUT_S
+            app,
+            log_config=None,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            proxy_headers=False,  # the address of a client is that of its connection, whatever a header says
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
         self._server = _Server(config)
         assert self._socket is not None  # noqa: S101 - bind is called first

@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from mqbridge.adapter.outbound import ReportsSendFailure, SendFailure
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.lane import LaneDelivery
@@ -113,6 +114,21 @@ class RouteState:
     def failed_topics(self) -> Mapping[str, str]:
         """Why source topics that a pattern selects are not read, by `CLUSTER/TOPIC`; a person must change something."""
         return {f"{self._source_cluster}/{topic}": str(error) for topic, error in self.endpoints.failed_topics.items()}
+
+    @property
+    def send_failures(self) -> dict[str, SendFailure]:
+        """Why sends to targets, and to the dead-letter topic, fail and are retried, by label; those that succeed are left out.
+
+        Targets of several source topics may have the same label; the one that has failed for the longest time counts.
+        """
+        outbounds = [(target.label, target.outbound) for targets in self.endpoints.targets.values() for target in targets]
+        if (letters := self.endpoints.dead_letters) is not None:
+            outbounds.append((letters.label, letters.outbound))
+        failures: dict[str, SendFailure] = {}
+        for label, outbound in outbounds:
+            if isinstance(outbound, ReportsSendFailure) and (failure := outbound.send_failure) is not None:
+                failures[label] = min(failure, failures.get(label, failure))
+        return failures
 
     @property
     def progress(self) -> Mapping[str, list[TargetProgress]]:

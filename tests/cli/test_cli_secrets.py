@@ -78,7 +78,7 @@ ROUTES = [
     {
         "name": f"{source}-{target}",
         "from": {"cluster": source, "topic": "t", "group": f"{source}-{target}"},
-        "to": {"cluster": target},
+        "to": {"cluster": target, "topic": f"from_{source}"},
     }
     for source, target in (("pulsar", "rocket"), ("rocket", "tube"), ("tube", "pulsar"))
 ]

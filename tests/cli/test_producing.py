@@ -12,6 +12,7 @@ import pytest
 from mqbridge.cli.producing import read_input
 from mqbridge.cli.producing.parse_message import MessageBuilder
 from mqbridge.errors import ConfigError
+from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.cli.conftest import Invoke, lines
 
 
@@ -146,6 +147,23 @@ def test_a_rate_limits_sending(invoke: Invoke, orders: list[Any]) -> None:
     assert (
         time.monotonic() - began > 0.2
     )  # 60 messages at 200 per second take about 0.3 s; on a busy machine it only takes longer
+
+
+def test_a_timeout_ends_produce_and_names_the_cause(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqbridge.cli.commands.produce.PROGRESS_S", 0.2)
+    file = tmp_path / "one.yaml"
+    file.write_text(f"clusters: {{only: {{system: memory, broker: '{tmp_path}'}}}}")
+    assert invoke("topics", "orders", "--create", 1, "-F", file).code == 0
+    broker = get_broker(str(tmp_path))
+    broker.faults.transient, broker.faults.transient_error = 1_000_000_000, "the disk is full"
+    answer = invoke("produce", "-t", "orders", "--timeout", 1, "-F", file, stdin=b"1\n2\n")
+    assert answer.code == 3
+    notes = answer.err.splitlines()
+    assert notes[0] == "0 messages stored in orders, 2 are sent and wait; sends fail and are retried: the disk is full"
+    assert "nothing was stored in 'orders' for 1 s; sends fail and are retried: the disk is full" in notes[-1]
+    broker.faults.transient = 0
+    assert invoke("produce", "-t", "orders", "--timeout", 1, "-F", file, stdin=b"3\n").code == 0
+    delete_broker(str(tmp_path))
 
 
 def test_consume_filters_by_message_type(invoke: Invoke, orders: list[Any]) -> None:

@@ -26,14 +26,19 @@ from mqbridge.cli.process import event_loop, exit_codes
 from mqbridge.cli.producing import read_input
 from mqbridge.cli.producing.parse_message import MessageBuilder
 from mqbridge.cli.producing.sender import Sender
-from mqbridge.errors import ConfigError, MqbridgeError
+from mqbridge.errors import ConfigError, MqbridgeError, RequestTimeout
 from mqbridge.message import Message, Pair, format_position
+from mqbridge.net.tasks import cancel, spawn
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from mqbridge.config.cluster_choice import ClusterChoice
 
+WATCH_S = 0.1
+"""Pause between two checks of the time limit."""
+PROGRESS_S = 10.0
+"""Pause between two notes about messages that wait."""
 TIME_EXAMPLES = "now+30s, 2026-11-21T14:00 or @MS"
 
 
@@ -42,13 +47,15 @@ class ProduceRequest:
     """The options that say where and how to send.
 
     Without `partition`, the key of a message chooses the partition, without a key round robin; `rate` is in messages per second,
-    None without a limit; `options` are the system's own settings.
+    None without a limit; `timeout_s` limits the time without a stored message, None: no limit; `options` are the system's own
+    settings.
     """
 
     topic: str
     partition: str | None
     ordered: bool
     rate: float | None
+    timeout_s: float | None
     options: "BaseModel"
 
 
@@ -100,6 +107,14 @@ def produce(
     null: Annotated[bool, typer.Option("--null", "-Z", help="An empty payload is a tombstone.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Send every message this many times.")] = 1,
     rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="At most this many messages per second.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            help="Give up if nothing is stored for this many seconds; by default sends are retried for ever.",
+        ),
+    ] = None,
     unordered: Annotated[bool, typer.Option("--unordered", help="Do not keep the order of a partition; may be faster.")] = False,
     setting: SettingOption = None,
     config: ConfigOption = None,
@@ -119,6 +134,8 @@ def produce(
         mqbridge produce -t orders -T paid --deliver-at now+30s --at rocketmq://127.0.0.1:9876 < orders.txt
         mqbridge peek orders --json --at pulsar://a:6650 | mqbridge produce -t orders --from-json --at pulsar://b:6650
 
+    While messages wait, their number, and why sends fail, is printed every ten seconds. With --timeout, it ends with exit code 3
+    if nothing is stored for so long; messages that were sent may be stored later.
     If messages are refused, it continues, prints the reasons, and ends with exit code 4.
     When interrupted, it waits for the receipts of the sent messages, prints the counts, and ends with exit code 130.
     """
@@ -147,6 +164,7 @@ def produce(
         partition=partition,
         ordered=not unordered,
         rate=rate,
+        timeout_s=timeout,
         options=parse_settings(choice.adapter.outbound_options, setting or ()),
     )
     report, reasons, interrupted = event_loop.run(_produce(choice, request, builder, _build_messages(source, builder, repeat)))
@@ -191,22 +209,60 @@ async def _produce(
             raise ConfigError(f"cluster {cluster.name!r} cannot delay messages", hint="Send them without --deliver-at")
         sender = await _open_sender(cluster, request)
         failure: MqbridgeError | None = None
+        close_deadline: float | None = None
         try:
-            async for chunk in messages:
-                await sender.send(chunk)
-            await sender.finish()
+            await _send_watched(sender, messages, request)
         except asyncio.CancelledError:
             interrupted = True
+        except RequestTimeout as error:
+            failure, close_deadline = error, asyncio.get_running_loop().time()
         except MqbridgeError as error:
             failure = error
         finally:
-            await sender.close()
+            await sender.close(close_deadline)
         if failure is not None:
             print_note(f"{sender.stored:,} messages were stored in {request.topic} before the error")
             raise failure
     positions = {str(index): format_position(position) for index, position in sorted(sender.positions.items())}
     report = {"topic": request.topic, "stored": sender.stored, "refused": sender.refused, "last_positions": positions}
     return report, sender.refusal_reasons, interrupted
+
+
+async def _send_watched(sender: Sender, messages: AsyncIterator[list[Message]], request: ProduceRequest) -> None:
+    """Send all messages; print the progress meanwhile.
+
+    Raises ClusterError, RequestTimeout if nothing is stored for the time limit of the request.
+    """
+    sending = spawn(_send_all(sender, messages), "produce", log_errors=False)
+    watch = spawn(_watch(sender, request), "progress of produce", log_errors=False)
+    try:
+        await asyncio.wait([sending, watch], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel(sending, watch)
+    for task in (sending, watch):
+        if not task.cancelled():
+            task.result()
+
+
+async def _send_all(sender: Sender, messages: AsyncIterator[list[Message]]) -> None:
+    async for chunk in messages:
+        await sender.send(chunk)
+    await sender.finish()
+
+
+async def _watch(sender: Sender, request: ProduceRequest) -> None:
+    """Print the progress every PROGRESS_S while messages wait for their receipts. Raises RequestTimeout, see `_send_watched`."""
+    loop, printed_at = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+    while True:
+        await asyncio.sleep(WATCH_S)
+        why = "" if (reason := sender.failure_reason) is None else f"; sends fail and are retried: {reason}"
+        if request.timeout_s is not None and sender.waiting_s() >= request.timeout_s:
+            raise RequestTimeout(f"nothing was stored in {request.topic!r} for {request.timeout_s:g} s{why}")
+        if sender.in_flight_messages and loop.time() - printed_at >= PROGRESS_S:
+            printed_at = loop.time()
+            print_note(
+                f"{sender.stored:,} messages stored in {request.topic}, {sender.in_flight_messages:,} are sent and wait{why}"
+            )
 
 
 async def _open_sender(cluster: Cluster, request: ProduceRequest) -> Sender:

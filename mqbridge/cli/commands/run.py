@@ -59,8 +59,8 @@ def run(
     a source does not respond for 20 seconds, the gateway names the partitions that may have unread messages, and the exit code
     is 3.
 
-    SIGHUP, or POST /reload, reads the configuration again: changed parts restart, the rest keeps running. An invalid
-    configuration changes nothing.
+    SIGHUP, or POST /reload on this machine, reads the configuration again: changed parts restart, the rest keeps running. An
+    invalid configuration changes nothing.
     """
     from mqbridge.config.load import load, wants_json_log
 

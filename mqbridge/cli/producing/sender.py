@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.outbound import Outbound, ReportsSendFailure
 from mqbridge.adapter.receipt import Receipt
+from mqbridge.delivery.target import TargetProgress
 from mqbridge.errors import ClusterError
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.net.budget import Budget
@@ -44,6 +45,9 @@ class Sender:
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._error: BaseException | None = None
         """The first error of a send that failed as a whole; no more messages are sent after it."""
+        self._progress = TargetProgress()
+        self.in_flight_messages = 0
+        """Number of messages that were sent and have no receipt yet."""
         self.stored = 0
         self.refused = 0
         self.refusal_reasons: list[str] = []
@@ -92,11 +96,15 @@ class Sender:
         self._raise_error()
         future = self._outbound.send(partition, Share(Batch.of(messages)))
         self._in_flight.add(future)
+        self._progress.count_send()
+        self.in_flight_messages += len(messages)
         future.add_done_callback(partial(self._on_receipt, partition, len(messages), size))
 
     def _on_receipt(self, partition: int, count: int, size: int, future: "asyncio.Future[Receipt]") -> None:
         """Count the stored and refused messages of a send of `count` messages, and free its `size` bytes of the budget."""
         self._in_flight.discard(future)
+        self._progress.count_receipt()
+        self.in_flight_messages -= count
         self._budget.release(size)
         if future.cancelled():  # nobody knows whether its messages were stored: count them as neither
             return
@@ -116,9 +124,20 @@ class Sender:
             await asyncio.wait(self._in_flight)
         self._raise_error()
 
-    async def close(self) -> None:
-        """Close the outbound, which waits for the messages in flight up to its own deadline."""
-        await self._outbound.close()
+    def waiting_s(self) -> float:
+        """Return the seconds without a receipt while messages are in flight; 0 if none is."""
+        return self._progress.waiting_s(asyncio.get_running_loop().time())
+
+    @property
+    def failure_reason(self) -> str | None:
+        """Why sends fail now and are retried; None while messages are stored, or if the system does not tell."""
+        outbound = self._outbound
+        failure = outbound.send_failure if isinstance(outbound, ReportsSendFailure) else None
+        return None if failure is None else failure.reason
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Close the outbound, which waits for the messages in flight until `deadline` (loop time; None: its own deadline)."""
+        await self._outbound.close(deadline)
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=RECEIPTS_TIMEOUT_S)
 

@@ -34,6 +34,24 @@ def targets() -> Iterator[Family]:
         "Which target is stuck?",
         lambda gateway: [((route, label), seconds) for route, label, _, seconds in _target_states(gateway)],
     )
+    yield Family(
+        "mqbridge_target_failing_seconds",
+        "gauge",
+        TARGET,
+        "Seconds since sends to the target, or to the dead-letter topic, began to fail and be retried; missing while they do not",
+        "Is a target full, or does it refuse everything? `/routes` has the reason under `failing`.",
+        _failing_targets,
+    )
+
+
+def _failing_targets(gateway: MeteredGateway) -> Samples:
+    """Return the seconds since the first of the failures, by route and target, for at most MAX_TARGET_SERIES of each route."""
+    now = asyncio.get_running_loop().time()
+    samples: list[tuple[tuple[str, ...], float]] = []
+    for route in gateway.routes:
+        failing = sorted((failure.since, label) for label, failure in route.state.send_failures.items())
+        samples += [((route.name, label), now - since) for since, label in failing[:MAX_TARGET_SERIES]]
+    return samples
 
 
 def _target_states(gateway: MeteredGateway) -> Iterator[tuple[str, str, int, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from crc32c import crc32c
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.receipts import closed_outbound_future
@@ -17,6 +17,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.log.wire.records import encode_record, encode_row
 from mqbridge.message import Message, Partition, Position, Share, format_position
+from mqbridge.net.failing_sends import longest_failing
 
 MAX_ROW_BYTES = 512 << 10
 MAX_ROW_MESSAGES = 1000
@@ -74,6 +75,12 @@ class LogOutbound:
             )
         )
         return future
+
+    @property
+    def send_failure(self) -> SendFailure | None:
+        """Why the log cannot be written; None while it can."""
+        failing = longest_failing([self._appender.failing])
+        return None if failing is None or not self._in_flight else SendFailure(*failing)
 
     def _partition_id(self, partition: int) -> int:
         """Return the `PartitionRow.id` of the partition with this index. Raises LocalProtocolError if it does not exist."""

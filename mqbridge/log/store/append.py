@@ -17,6 +17,7 @@ from mqbridge.log.store.database import Store, now_ms
 from mqbridge.log.wire.records import checksum
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.failing_sends import FailingSends
 
 GROUP_BYTES = 16 << 20
 """Maximum bytes of a transaction: large enough that many sends share one sync, and small enough for the
@@ -86,6 +87,8 @@ class Appender:
         self._group: list[Append] = []
         """The appends in the running transaction, or in the next one after a failure."""
         self._backoff = Backoff()
+        self.failing = FailingSends()
+        """The temporary failures since a transaction succeeded."""
         self._scheduled: asyncio.Handle | None = None
         """The scheduled call of `_commit`; None while a transaction runs, and while there is nothing to store."""
 
@@ -159,9 +162,12 @@ class Appender:
         error = None if result.cancelled() else result.exception()
         if result.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
             self._group = _fail_withdrawn(self._group)
+            if isinstance(error, ClusterError):
+                self.failing.record(error)
             self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
             return
         self._backoff.reset()
+        self.failing.clear()
         group, self._group = self._group, []
         if error is None:
             for append, tail in zip(group, result.result(), strict=True):

@@ -8,7 +8,7 @@ from functools import partial
 
 from mqbridge import native
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import CLOSE_S
 from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
@@ -16,6 +16,7 @@ from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Message, Partition, Position, Share
+from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
@@ -232,6 +233,12 @@ class PulsarOutbound:
             stored.update(await self._read_last_stored(source, [each for each in last_ids if each not in stored], since))
         sequence.set_stored(source, stored)
         return stored
+
+    @property
+    def send_failure(self) -> SendFailure | None:
+        """Why a producer cannot store its entries; None while all can."""
+        failing = longest_failing(producer.failing for producer in self._producers.values())
+        return None if failing is None else SendFailure(*failing)
 
     async def _close_producers(self) -> None:
         producers, self._producers = self._producers, {}

@@ -13,7 +13,7 @@ from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.known_brokers import list_order
-from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
@@ -21,6 +21,7 @@ from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import LocalProtocolError
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.message import Partition, Position, Share
+from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.operations import partition_name
@@ -78,6 +79,12 @@ class RocketMQOutbound:
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._on_close: list[Callable[[], None]] = []
+
+    @property
+    def send_failure(self) -> SendFailure | None:
+        """Why sends to a queue fail; None while messages are stored."""
+        failing = longest_failing(self._producer.failing)
+        return None if failing is None else SendFailure(*failing)
 
     @property
     def partitions(self) -> int:

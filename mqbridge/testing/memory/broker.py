@@ -83,6 +83,8 @@ class Faults:
     """Function that returns the reason why a message is refused, or None to store it."""
     transient: int = 0
     """Number of attempts to store a send that fail before one succeeds; the outbound repeats them itself."""
+    transient_error: str = "the broker cannot store messages now"
+    """Error text of these attempts."""
     fatal: str | None = None
     """Error text of every send, which fails with FATAL; None lets sends succeed."""
     create_error: str | None = None

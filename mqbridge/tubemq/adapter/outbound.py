@@ -11,11 +11,12 @@ from functools import partial
 from zlib import crc32
 
 from mqbridge.adapter.known_brokers import list_order
-from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share
+from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
 from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult, failure_of
@@ -131,6 +132,12 @@ class TubeMQOutbound:
             if (send := self._pending.get(future)) is not None:
                 send.is_withdrawn = True
         self._sender.withdraw(frozenset(sends))
+
+    @property
+    def send_failure(self) -> SendFailure | None:
+        """Why sends to a partition fail; None while messages are stored."""
+        failing = longest_failing(self._sender.failing)
+        return None if failing is None else SendFailure(*failing)
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition index of a key, chosen by CRC-32. TubeMQ's own producers have no keys and use round robin."""

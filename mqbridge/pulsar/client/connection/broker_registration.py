@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.connection import Connection, PushHandler
@@ -23,6 +24,9 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 
 log = logging.getLogger(__name__)
+
+WARN_AFTER_S = 10.0
+"""After this time without success, one failure is logged as a warning. Topics that move to another broker need less."""
 
 CloseCommand = pb.CommandCloseProducer | pb.CommandCloseConsumer
 
@@ -80,6 +84,10 @@ class BrokerRegistration:
         """True if the last owner was reached through a proxy at the service address."""
         self._migrated_to: list[Address] = []
         """Service addresses of the cluster to which the topic was migrated; empty without a migration."""
+        self.failing = FailingSends()
+        """The failures of the registration, until it succeeds."""
+        self._has_warned = False
+        """True once a failure of the running task was logged as a warning."""
         self._task: asyncio.Task[None] | None = None
         """Task that registers in the background."""
 
@@ -138,11 +146,14 @@ class BrokerRegistration:
     async def _retry_until_registered(self, delay: float) -> None:
         await asyncio.sleep(delay)
         backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+        began_at = asyncio.get_running_loop().time()
+        self._has_warned = False
         while not self._is_over():
             try:
                 await self.attach()
             except ClusterError as error:
                 delay = backoff.delay()
+                self.failing.record(error)
                 if self._registrable.is_final(error, delay):
                     self._task = None
                     self._registrable.end(
@@ -150,7 +161,7 @@ class BrokerRegistration:
                     )
                     return
                 log.log(
-                    retry_log_level(error, logging.INFO),
+                    retry_log_level(error, self._retry_level(began_at)),
                     "topic %s: registering the %s failed, retrying in %.1f s: %s",
                     self._topic,
                     self._what,
@@ -168,8 +179,16 @@ class BrokerRegistration:
                 )
                 raise
             else:
+                self.failing.clear()
                 break
         self._task = None
+
+    def _retry_level(self, began_at: float) -> int:
+        """Return INFO for a failure that may end soon, WARNING for the first one after WARN_AFTER_S, and DEBUG after that."""
+        if self._has_warned:
+            return logging.DEBUG
+        self._has_warned = asyncio.get_running_loop().time() - began_at >= WARN_AFTER_S
+        return logging.WARNING if self._has_warned else logging.INFO
 
     # --- detaching --------------------------------------------------------------------------------------------------
 

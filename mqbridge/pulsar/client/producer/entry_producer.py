@@ -14,6 +14,7 @@ from collections.abc import Collection
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.net.waiting_sends import State as SendState
 from mqbridge.pulsar.client.connection.authorization import PRODUCE, explain_topic_denial
@@ -68,6 +69,8 @@ class EntryProducer:
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._error_backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         """Delays before the producer is opened again after temporary SEND_ERRORs; reset by a receipt."""
+        self._failing = FailingSends()
+        """The temporary SEND_ERRORs since the last receipt."""
         self._registration = BrokerRegistration(
             lookup,
             self,
@@ -110,6 +113,11 @@ class EntryProducer:
     def pending(self) -> int:
         """Number of entries that have neither a receipt nor an error."""
         return len(self._send_queue)
+
+    @property
+    def failing(self) -> FailingSends:
+        """The failures since entries were stored: of sends, or else of the registration."""
+        return self._registration.failing if self._failing.failing_since is None else self._failing
 
     @property
     def is_rejecting(self) -> bool:
@@ -212,6 +220,7 @@ class EntryProducer:
             case BaseCommand.SEND_RECEIPT:
                 if self._send_queue.on_receipt(frame.command.send_receipt) and self._error_backoff.has_failed:
                     self._error_backoff.reset()
+                    self._failing.clear()
             case BaseCommand.SEND_ERROR:
                 if self._state.link is State.REGISTERED:  # else it is of an earlier registration, whose entries are sent again
                     self._on_send_error(frame.command.send_error)
@@ -247,9 +256,10 @@ class EntryProducer:
         failure = codes.of(send_error.error).sending
         error = codes.refusal_error(send_error.error, send_error.message, f"sending to {self.topic}")
         if failure is Failure.RETRY:
-            log.warning(
-                "topic %s: opening the producer again and resending its %d pending entries: %s", self.topic, self.pending, error
-            )
+            level = logging.DEBUG if self._error_backoff.has_failed else logging.WARNING  # one warning until a receipt arrives
+            text = "topic %s: opening the producer again and resending its %d pending entries: %s"
+            log.log(level, text, self.topic, self.pending, error)
+            self._failing.record(error)
             self._registration.close_before_next()
             self._detach()
             self._registration.reopen(self._error_backoff.delay())

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.client.admin.admin import Admin
 from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
@@ -311,6 +312,11 @@ class QueueProducer:
     def _announce_change(self) -> None:
         changed, self._route_changed = self._route_changed, asyncio.Event()
         changed.set()
+
+    @property
+    def failing(self) -> Iterable[FailingSends]:
+        """The failures of each queue since a message was stored there."""
+        return (queue.failing for queue in self._send_queues.values())
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait up to `timeout` seconds for the results of pending sends; those without a result then fail.

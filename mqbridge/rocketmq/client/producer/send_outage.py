@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mqbridge.errors import MqbridgeError, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.rocketmq.wire.codes import Status
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class SendOutage:
         self._name, self._max_elapsed_s, self._connectivity = name, max_elapsed_s, connectivity
         self._time: Callable[[], float] = asyncio.get_running_loop().time
         self._backoff = Backoff(MIN_RETRY_S, MAX_RETRY_S)
+        self.failing = FailingSends()
+        """The failures since a message was stored."""
         self._since: float | None = None
         """Loop time of the first failure, or of the first one after `restart_time_limit`; None without an outage."""
         self._avoid_until = 0.0
@@ -60,6 +63,7 @@ class SendOutage:
             self._avoid_until = 0.0
             self._warned = False
             self._backoff.reset()
+            self.failing.clear()
 
     async def wait(self, error: MqbridgeError) -> None:
         """Log the error and pause before the next retry.

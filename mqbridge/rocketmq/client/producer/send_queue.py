@@ -22,6 +22,7 @@ from mqbridge.errors import (
     RequestTimeout,
     ServerRefused,
 )
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.send_recovery import SendRecovery
 from mqbridge.net.waiting_sends import SENDING, WaitingSends
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
@@ -75,6 +76,11 @@ class PartitionSendQueue:
     def healthy(self) -> bool:
         """True if no send failed in the last few seconds, or one was stored since."""
         return not self._outage.is_recent
+
+    @property
+    def failing(self) -> FailingSends:
+        """The failures since a message was stored."""
+        return self._outage.failing
 
     def add(self, request: SendRequest) -> None:
         """Send a request after all earlier ones, or let it fail while new sends are rejected."""
@@ -188,6 +194,7 @@ class PartitionSendQueue:
             self._client.connectivity.retries += 1
             if isinstance(error, ServerRefused) and ambiguous:
                 self._ambiguous.append((request, error))
+        self._outage.failing.record(error)
         if self._outage.record_failure():
             self._fail_all(error)
             return
@@ -258,6 +265,7 @@ class PartitionSendQueue:
 
     def _on_connect_error(self, error: MqbridgeError) -> None:
         """Move waiting sends to other queues; fail those that remain if the queue is removed or was down for too long."""
+        self._outage.failing.record(error)
         timed_out, removed = self._outage.record_failure(), isinstance(error, QueueRemoved)
         # If only the queue was removed, other queues of its broker will do.
         self._move_to_other_queues(None if removed else self.queue.broker)

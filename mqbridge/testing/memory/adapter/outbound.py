@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from zlib import crc32
 
-from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
 from mqbridge.message import Message, Partition, Position, Share, format_position, next_origin, origin_prefix, position_of
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.failing_sends import FailingSends, longest_failing
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.testing.memory.adapter.config import MemoryConfig
 from mqbridge.testing.memory.broker import Broker, StoredPartition
@@ -74,6 +75,7 @@ class MemoryOutbound:
         self._in_flight: set[asyncio.Future[Receipt]] = set()
         self._origin_of = spec.origin_of
         self._closed = False
+        self._failing = FailingSends()
         self._store_task = spawn(self._store_loop(), f"memory outbound {spec.topic}")
 
     @property
@@ -174,9 +176,18 @@ class MemoryOutbound:
             if send.deadline is not None and asyncio.get_running_loop().time() >= send.deadline:
                 return False
             self._connectivity.retries += 1
+            outage = not self._broker.connected.is_set()
+            self._failing.record(ClusterError("the broker is disconnected" if outage else self._broker.faults.transient_error))
             self._broker.faults.transient = max(0, self._broker.faults.transient - 1)
             await asyncio.sleep(backoff.delay())
+        self._failing.clear()
         return True
+
+    @property
+    def send_failure(self) -> SendFailure | None:
+        """Why sends fail; None while messages are stored."""
+        failing = longest_failing([self._failing])
+        return None if failing is None else SendFailure(*failing)
 
     def _store(self, partition: StoredPartition, messages: Sequence[Message], origin_prefix: str | None) -> Receipt:
         """Store the messages that are not refused; return the receipt of all messages, refused ones included.

@@ -7,6 +7,7 @@ from typing import Protocol
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity, retry_log_level
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import codes
@@ -36,6 +37,8 @@ class BrokerReconnector:
     """Reconnects the queue of one partition. `is_failing` is True from an error until a message is stored again."""
 
     def __init__(self, context: ReconnectContext, partition: str) -> None:
+        self.failing = FailingSends()
+        """The failures since a message was stored."""
         self.is_failing = False
         self._context, self._partition = context, partition
         self._backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
@@ -44,6 +47,7 @@ class BrokerReconnector:
     def on_stored(self) -> None:
         """Record that a message was stored: the outage is over, so reset the backoff."""
         self.is_failing = False
+        self.failing.clear()
         self._backoff.reset()
 
     async def reconnect(self, error: MqbridgeError | None) -> ServerConnection:
@@ -54,6 +58,7 @@ class BrokerReconnector:
         """
         if error is not None:
             self._log(error)
+            self.failing.record(error)
             await asyncio.sleep(self._backoff.delay())
             if not _is_store_full(error):
                 await self._refresh_route()

@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.send_recovery import SendRecovery
 from mqbridge.net.waiting_sends import SENDING, Caller, WaitingSends
 from mqbridge.tubemq.client.connection.counters import SendCounters
@@ -123,6 +124,11 @@ class PartitionSendQueue:
         self._encoded_auth: AuthorizedInfo | None = None
         """The authorization that the encoder writes into requests; None before the first request."""
         self._connection = sender.connection_for(partition)
+
+    @property
+    def failing(self) -> FailingSends:
+        """The failures since a message was stored."""
+        return self._reconnector.failing
 
     def add(
         self,

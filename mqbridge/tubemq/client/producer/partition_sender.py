@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address
 
 from mqbridge.errors import LocalProtocolError, MqbridgeError
+from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.counters import SendCounters
@@ -93,6 +94,11 @@ class PartitionSender:
         self.queued_messages += 1
         self.queued_bytes += len(data)
         queue.add(data, flag, msg_type, msg_time, done, caller)
+
+    @property
+    def failing(self) -> Iterable[FailingSends]:
+        """The failures of each partition since a message was stored there."""
+        return (queue.failing for queue in self._queues.values())
 
     def withdraw(self, owners: Collection[object]) -> None:
         """Report the messages whose callers have one of these owners as failed with Withdrawn (RETRY).

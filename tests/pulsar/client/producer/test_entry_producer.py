@@ -6,6 +6,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.net.waiting_sends import Caller, State
+from mqbridge.pulsar.client.connection import broker_registration
 from mqbridge.pulsar.client.connection.connection import MAX_SENDS_IN_FLIGHT
 from mqbridge.pulsar.client.producer import entry_producer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -159,6 +160,52 @@ async def test_other_send_errors_reopen_the_producer_and_send_again(broker: Brok
     assert [asked.epoch for asked in broker.asked[BaseCommand.PRODUCER]] == [0, 1]
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1, "closed before it is opened again"
     await producer.close()
+
+
+async def test_the_cause_of_repeated_send_errors_is_known_and_logged_once(broker: Broker, client, caplog):
+    broker.on[BaseCommand.SEND] = send_error(pb.ProducerBlockedQuotaExceededException)
+    producer = client.producer(TOPIC)
+    (sent,) = send(producer, b"a")
+    await until(lambda: producer.failing.failures >= 3)
+    assert producer.failing.failing_since is not None
+    assert "QuotaExceeded" in producer.failing.reason
+    assert [record.levelname for record in caplog.records if "opening the producer again" in record.message] == ["WARNING"]
+    broker.on[BaseCommand.SEND] = broker.store
+    await asyncio.wait_for(sent, PATIENCE_S)
+    assert producer.failing.failing_since is None
+    await producer.close()
+
+
+async def test_a_broker_that_does_not_accept_the_producer_is_logged_once_as_a_warning(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog
+):
+    """A namespace that demands encryption, or a quota: the broker refuses every registration, for as long as it lasts."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(broker_registration, "WARN_AFTER_S", 0.2)
+    monkeypatch.setattr(broker_registration, "MAX_DELAY_S", 0.1)
+
+    def refuse(link, frame):
+        link.error(frame.command.producer.request_id, pb.ProducerBlockedQuotaExceededError)
+
+    accept, broker.on[BaseCommand.PRODUCER] = broker.on[BaseCommand.PRODUCER], refuse
+    client = scripted_client()
+    producer = client.producer(TOPIC, ProducerSettings(retries_first_opening=True))
+    (sent,) = send(producer, b"a")
+
+    def levels() -> list[str]:
+        return [record.levelname for record in caplog.records if "registering the producer failed" in record.message]
+
+    await until(lambda: "WARNING" in levels())
+    seen = producer.failing.failures
+    await until(lambda: producer.failing.failures >= seen + 3)
+    assert levels()[-1] == "WARNING"
+    assert levels().count("WARNING") == 1
+    assert "QuotaExceeded" in producer.failing.reason
+    broker.on[BaseCommand.PRODUCER] = accept
+    await asyncio.wait_for(sent, PATIENCE_S)
+    assert producer.failing.failing_since is None
+    await producer.close()
+    await client.close()
 
 
 async def test_a_terminated_topic_fails_everything(broker: Broker, client):

@@ -212,6 +212,19 @@ async def test_a_temporary_refusal_is_retried_in_order(cluster: Cluster, produce
     assert [request.body for request in cluster.requests[SINGLE]] == [b"1", b"2", b"2", b"2", b"3"]
 
 
+@pytest.mark.parametrize("code", [Status.SYSTEM_BUSY, Status.SERVICE_NOT_AVAILABLE])
+async def test_the_cause_of_refused_sends_is_known_until_one_is_stored(cluster: Cluster, producer: QueueProducer, code: int):
+    cluster.on[SINGLE] = refuses(code)
+    (sent,) = send(producer, b"1")
+    await until(lambda: any(queue.failures > 2 for queue in producer.failing))
+    (failing,) = producer.failing
+    assert failing.failing_since is not None
+    assert f"refused with {code} " in failing.reason
+    cluster.on[SINGLE] = store
+    await sent
+    assert failing.failing_since is None
+
+
 async def test_a_refused_message_fails_alone(cluster: Cluster, producer: QueueProducer):
     cluster.on[SINGLE] = in_turn(store, refuses(Status.MESSAGE_ILLEGAL, "too long"), store)
     done = await asyncio.gather(*send(producer, b"1", b"2", b"3"), return_exceptions=True)

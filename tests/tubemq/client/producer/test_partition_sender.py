@@ -23,6 +23,7 @@ from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.string_formats import Broker, TopicInfo
+from tests.patience import PATIENCE_S
 
 
 class FakeBroker:
@@ -125,6 +126,22 @@ async def test_retries_are_counted_and_not_logged_by_the_sender(caplog: pytest.L
     await asyncio.gather(*(sender.send("1:0", body) for body in bodies(3)))
     assert sender.connectivity.retries == 2
     assert caplog.records == []
+    await sender.close()
+
+
+@pytest.mark.parametrize("outcome", [419, 503], ids=str)
+async def test_the_cause_of_retries_is_known_until_a_message_is_stored(outcome: int) -> None:
+    broker = FakeBroker(*[outcome] * 50, 200)
+    sender = sender_to(broker)
+    sending = asyncio.ensure_future(sender.send("1:0", b"x"))
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(queue.failures > 2 for queue in sender.failing):
+            await asyncio.sleep(0.001)
+    (failing,) = sender.failing
+    assert failing.failing_since is not None
+    assert str(outcome) in failing.reason
+    assert isinstance(await sending, SendResult)
+    assert failing.failing_since is None
     await sender.close()
 
 
