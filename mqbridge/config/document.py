@@ -33,6 +33,9 @@ MIN_HIDDEN_CHARS = 6
 """Errors hide substituted values of at least this length. Shorter ones are hardly secrets, and occur in other texts by chance."""
 MAX_VALUE_BYTES = 64 << 10
 """Maximum size of a file that `${file:PATH}` substitutes."""
+MAX_VALUES = 100_000
+"""Maximum number of values of a document. A file of a few lines may have billions: an alias stands for all that its anchor
+contains, and may be used in another anchor."""
 
 
 class Document:
@@ -76,6 +79,9 @@ def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        return _read_root(root, name, environ)
+    except RecursionError as error:
+        raise ConfigError("lists and mappings are nested too deeply", location=name, hint="Remove levels") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
@@ -86,6 +92,9 @@ def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
         ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"this is not YAML text: {error}", location=name) from error
+
+
+def _read_root(root: Node | None, name: str, environ: Mapping[str, str]) -> Document:
     if root is None:
         raise ConfigError("the file is empty", location=name, hint="Start from one of the examples in config/")
     return _Reader(name, environ).read(root)
@@ -100,6 +109,7 @@ class _Reader:
         self._ancestors: list[Node] = []
         """The mappings and lists that contain the current node, and the node itself."""
         self._document = Document(name, None, {}, [])
+        self._values_left = MAX_VALUES
 
     def read(self, root: Node) -> Document:
         """Convert the root node and return the document."""
@@ -108,6 +118,7 @@ class _Reader:
 
     def _value(self, node: Node, path: KeyPath) -> Any:
         """Convert a node and record its line; None for a node that contains itself, and for an unreadable value."""
+        self._count(1, node)
         self._document.lines.setdefault(path, node.start_mark.line + 1)  # in a mapping, the line of the key is already there
         if node in self._ancestors:
             self._report(node, path, "this alias refers to an anchor that contains it", "Write the value instead of the alias")
@@ -126,6 +137,7 @@ class _Reader:
         """Convert a mapping, with `<<` merged, and record the lines of its keys."""
         self._check_keys(node, path)
         if any(key.tag == _MERGE_TAG for key, _ in node.value):
+            self._count(_merged_size(node, {}), node)
             try:
                 self._constructor.flatten_mapping(node)
             except yaml.MarkedYAMLError as error:
@@ -137,6 +149,16 @@ class _Reader:
             self._document.lines[value_path] = key.start_mark.line + 1
             data[str(key.value)] = self._value(value, value_path)
         return data
+
+    def _count(self, values: int, node: Node) -> None:
+        """Count values before they are made. Raises ConfigError if the document has more than MAX_VALUES."""
+        self._values_left -= values
+        if self._values_left < 0:
+            raise ConfigError(
+                f"the file has more than {MAX_VALUES} values, with those that aliases stand for",
+                location=f"{self._document.name}:{node.start_mark.line + 1}",
+                hint="Use fewer aliases inside of anchors",
+            )
 
     def _check_keys(self, node: MappingNode, path: KeyPath) -> None:
         """Report keys that are not scalars, and keys that occur twice."""
@@ -192,6 +214,24 @@ class _Reader:
         """Add an error at the line of the node."""
         location = f"{self._document.name}:{node.start_mark.line + 1}"
         self._document.errors.append(ConfigError(problem, location=location, path=format_path(path), hint=hint))
+
+
+def _merged_size(node: Node, sizes: dict[int, int]) -> int:
+    """Return the number of keys of a mapping after its merges (`<<`), of which some may be equal.
+
+    `sizes` has those of other mappings by id. A mapping that merges itself counts as empty inside of itself.
+    """
+    if id(node) in sizes:
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    if isinstance(node, SequenceNode):  # a list of mappings to merge
+        size = sum(_merged_size(item, sizes) for item in node.value)
+    elif isinstance(node, MappingNode):
+        size = sum(_merged_size(value, sizes) if key.tag == _MERGE_TAG else 1 for key, value in node.value)
+    else:
+        size = 0
+    sizes[id(node)] = size
+    return size
 
 
 def _read_value(path: str) -> tuple[str | None, str]:

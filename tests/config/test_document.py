@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
+from mqbridge.config import document
 from mqbridge.config.document import MAX_VALUE_BYTES, compose
 from mqbridge.config.load import parse
 from mqbridge.config.problems import ConfigErrors
+from mqbridge.errors import ConfigError
 from tests.config.fakes import ADAPTERS
 
 CANARY = "canary-3d77"
 
 
 def read(text: str, **environ: str) -> Any:
-    document = compose(text, "f.yaml", environ)
-    assert document.errors == []
-    return document.data
+    found = compose(text, "f.yaml", environ)
+    assert found.errors == []
+    return found.data
 
 
 def test_files_and_variables_are_substituted(tmp_path: Path) -> None:
@@ -52,3 +54,26 @@ def test_problems_do_not_show_substituted_values(body: str, tmp_path: Path) -> N
         assert CANARY not in str(raised.value)
         if "%s: 1" not in body:  # variables in keys are not substituted
             assert source in str(raised.value)
+
+
+LEVELS = range(1, 12)
+LISTS = "\n".join(["a: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in LEVELS)])
+MERGES = "\n".join(["a: &a0 {x: 1, y: 2}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in LEVELS)])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(LISTS, "more than 1000 values"), (MERGES, "more than 1000 values"), ("a: " + "[" * 2000, "nested too deeply")],
+    ids=["lists", "merges", "nesting"],
+)
+def test_a_file_that_expands_to_billions_of_values_is_refused(text: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alias stands for all that its anchor contains, also for other aliases."""
+    monkeypatch.setattr(document, "MAX_VALUES", 1000)
+    with pytest.raises(ConfigError, match=problem) as raised:
+        compose(text, "f.yaml", {})
+    assert raised.value.location.startswith("f.yaml")
+
+
+def test_merges_and_aliases_within_the_limit_are_read() -> None:
+    text = "a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: [*b, *a], z: *b}"
+    assert read(text)["c"] == {"x": 1, "y": 2, "z": {"x": 1, "y": 2}}
