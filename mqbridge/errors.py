@@ -20,6 +20,7 @@ Any other exception that escapes is a bug. An error text says what is wrong and 
 """
 
 from enum import Enum
+from typing import Any, Self
 
 
 class Failure(Enum):
@@ -36,7 +37,22 @@ class Failure(Enum):
 
 
 class MqbridgeError(Exception):
-    """The base class of every error that mqbridge raises on purpose."""
+    """The base class of every error that mqbridge raises on purpose.
+
+    Errors can be copied and pickled, so they pass from one process to another with all their attributes.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy or pickle this error.
+
+        Exception's own method would call the class with `args`, which is only the text: constructors with more parameters fail.
+        """
+        return self._rebuild, (self.args,), self.__dict__
+
+    @classmethod
+    def _rebuild(cls, args: tuple[Any, ...]) -> Self:
+        """Return an error with these `args` and no other attributes, without calling the constructor."""
+        return cls.__new__(cls, *args)
 
 
 class ConfigError(MqbridgeError):

@@ -41,7 +41,10 @@ class HttpServer:
 
     def bind(self) -> None:
         """Bind the port. Raises OSError if this fails, for example because the port is in use."""
-        self._socket = socket.create_server(self._address, backlog=LISTEN_BACKLOG)
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        # "::" also accepts IPv4, as it does elsewhere, if the system can do both; every other address is of one kind.
+        both = self._address[0] == "::" and socket.has_dualstack_ipv6()
+        self._socket = socket.create_server(self._address, family=family, backlog=LISTEN_BACKLOG, dualstack_ipv6=both)
 
     def unbind(self) -> None:
         """Release the port; does nothing if it is not bound."""

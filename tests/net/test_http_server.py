@@ -59,3 +59,16 @@ async def test_a_port_in_use_is_refused(server: HttpServer) -> None:
     with pytest.raises(OSError, match="in use"):
         HttpServer(HOST, server.port).bind()
     HttpServer(HOST, server.port).unbind()
+
+
+@pytest.mark.parametrize(
+    ("listen", "reached_at"), [("::", "[::1]"), ("::", "127.0.0.1"), ("::1", "[::1]"), ("localhost", "127.0.0.1")]
+)
+async def test_addresses_of_ipv6_are_listened_at(listen: str, reached_at: str) -> None:
+    server = HttpServer(listen, 0)
+    server.bind()
+    server.start(Starlette(routes=[Route("/", _hello)]))
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://{reached_at}:{server.port}/")).text == "hello"
+    await server.stop()
+    server.unbind()
