@@ -74,8 +74,9 @@ gateway not ready, so that the outage of a remote cluster does not take the appl
 ## Lag
 
 Every {MEASURE_INTERVAL_S:g} s the gateway asks the source cluster for the group's backlog, in the cluster's own unit: messages
-(systems `rocketmq` and `log`); entries, each of which may hold many messages (`pulsar`, with `admin_url`); or messages of the
-store that the partition shares with others (`tubemq`, with `admin_url`). It is the lag of the group, whichever instance asks:
+(systems `rocketmq` and `log`); entries, each of which may hold many messages (`pulsar`, with `admin_url`); or estimated messages
+(`tubemq`, with `admin_url`): the partitions of a store share its index, so each has its part of the store's messages after the
+group's position. It is the lag of the group, whichever instance asks:
 with several instances take the maximum, as in `max by (route) (mqbridge_lag)`, not the sum. It is measured also while the route
 is stopped. If the source does not report it, `/routes` has the reason under `lag.problem`. A route has at most
 {MAX_PARTITION_SERIES} series by partition (those with the greatest lag) and {MAX_TARGET_SERIES} by target (those that have

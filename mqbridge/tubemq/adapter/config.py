@@ -119,6 +119,12 @@ class TubeMQCluster(ClusterModel):
         """A new object: it records the roles in which Masters accepted it, so one cluster client keeps one object."""
         return Credentials() if self.auth is None else Credentials(self.auth.user, self.auth.password)
 
+    @field_validator("admin_url", mode="before")
+    @classmethod
+    def _no_empty_text(cls, value: Any) -> Any:
+        """Take an empty text for a missing option, so that a file can insert a variable that need not be set."""
+        return value or None
+
     @field_validator("masters", mode="before")
     @classmethod
     def _split_text(cls, value: Any) -> Any:

@@ -3,6 +3,7 @@
 Brokers list and remove a group only after they have written its offsets to disk, about 5 s after it was created or moved.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from mqbridge.adapter.operations import Member
@@ -33,7 +34,7 @@ class TubeMQOperations:
     A store is the part of a topic at a Broker that has one index: several partitions can share a store and its offsets.
     """
 
-    backlog_unit = "messages of the partition's store"
+    backlog_unit = "messages (estimated)"
     """What `backlog` counts, for the user."""
 
     def __init__(self, group_admin: "GroupAdmin", names: Callable[[str], Awaitable[list[str]]]) -> None:
@@ -44,7 +45,7 @@ class TubeMQOperations:
         return [group for group in await self._group_admin.groups(topic) if not group.startswith(READER_GROUP_PREFIX)]
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
-        """Return the backlog by partition, counted in messages of its store: all partitions of a store share one index."""
+        """Return the backlog by partition, estimated from that of its store: all partitions of a store share one index."""
         return backlog_by_partition(await self._group_admin.committed(topic, group), await self._group_admin.stored(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
@@ -218,12 +219,15 @@ def _late_offset(stored: StoredRange) -> int:
 
 
 def backlog_by_partition(committed: Mapping[str, int], stored: Mapping[str, StoredRange]) -> dict[str, int]:
-    """Return, by partition name, the number of messages in the partition's store after the committed offset.
+    """Return, by partition name, the number of messages that its store has for it after the committed offset, rounded up.
 
-    Messages of the store's other partitions count, too, so the partition's own backlog is this number at most.
+    That is the number of messages of the store, divided by the number of its partitions. The index does not tell to which
+    partition a message belongs. So this is the partition's own backlog if the messages of its store are spread evenly, and the
+    sum over all partitions counts each message of a store once.
     """
+    partitions = Counter(map(_store_of, stored))
     return {
-        name: max(0, stored[name].next - max(offset, stored[name].first)) // INDEX_ENTRY_BYTES
+        name: -(-max(0, stored[name].next - max(offset, stored[name].first)) // (INDEX_ENTRY_BYTES * partitions[_store_of(name)]))
         for name, offset in committed.items()
         if name in stored
     }
