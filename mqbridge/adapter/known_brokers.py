@@ -20,6 +20,10 @@ PARTITIONS_PER_STORE = 10_000
 """TubeMQ's partition ids count on from multiples of this number, one multiple per store. RocketMQ's queue ids are lower."""
 
 
+FIRST_NAME, FIRST_ID = "broker-a", "1"
+"""The usual names of a first broker, of RocketMQ and of TubeMQ."""
+
+
 class Series(NamedTuple):
     """Partitions of a topic that are numbered from 0 on: those of a broker, on TubeMQ those of a broker's store."""
 
@@ -68,13 +72,20 @@ def _number_of_name(partition: str) -> int | None:
     if location is None:
         return None
     (broker, store), number = location
-    return crc32((f"{broker}/{store}" if store else broker).encode(errors="surrogatepass")) + number
+    series = f"{broker}/{store}" if store else broker
+    first = FIRST_ID if broker.isdecimal() else FIRST_NAME
+    return ((_checksum(series) - _checksum(first)) & 0xFFFFFFFF) + number
+
+
+def _checksum(text: str) -> int:
+    return crc32(text.encode(errors="surrogatepass"))
 
 
 def stable_number(partition: Partition) -> int:
     """Return a number of a partition that depends on nothing but its name, or where names are no `broker:number`, on its index.
 
-    Consecutive partitions of a series have consecutive numbers. The first one is a checksum of the broker's name.
+    Consecutive partitions of a series have consecutive numbers. The first one is a checksum of the broker's name, relative to
+    that of the broker that most clusters of a single broker have: there it is 0.
     """
     number = _number_of_name(partition.name)
     return partition.index if number is None else number

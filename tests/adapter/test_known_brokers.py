@@ -23,7 +23,9 @@ def numbers(partitions: Iterable[str]) -> dict[str, int]:
 
 def test_the_number_of_a_partition_depends_on_its_name_only() -> None:
     found = numbers(names(a=4, b=4))
-    assert [found[f"{A}:{n}"] - found[f"{A}:0"] for n in range(4)] == [0, 1, 2, 3]
+    assert [found[f"{A}:{n}"] for n in range(4)] == [0, 1, 2, 3]
+    assert [found[f"{B}:{n}"] - found[f"{B}:0"] for n in range(4)] == [0, 1, 2, 3]
+    assert found[f"{B}:0"] == 1_760_997_786
     assert numbers([f"{B}:3"]) == {f"{B}:3": found[f"{B}:3"]}
     assert [stable_number(Partition("c", "t", name, index)) for index, name in enumerate(("0", "1"))] == [0, 1]
     assert stable_number(Partition("c", "t", "-1", 0)) == 0, "an unpartitioned topic of Pulsar"
@@ -32,6 +34,7 @@ def test_the_number_of_a_partition_depends_on_its_name_only() -> None:
 def test_the_stores_of_a_broker_are_series_of_their_own() -> None:
     assert locate("1:20003") == (Series("1", 2), 3)
     found = numbers(["1:0", "1:1", "1:10000", "1:10001"])
+    assert found["1:0"] == 0
     assert found["1:10001"] - found["1:10000"] == found["1:1"] - found["1:0"] == 1
     assert found["1:10000"] - found["1:0"] != 10_000
 

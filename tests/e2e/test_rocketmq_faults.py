@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(900
 BROKERS = 2
 PER_BROKER = 4
 PARTITIONS = BROKERS * PER_BROKER
+AT_FIRST, OF_SECOND = range(0, PARTITIONS, BROKERS), 1
+"""The partitions of the first broker, and the first one of the second broker: indexes count by queue number first."""
 SIZE = 1000
 BATCH = 250
 WINDOW = 4
@@ -80,7 +82,7 @@ class Direction:
         return {
             "name": self.name,
             "from": {"cluster": self.source, "topic": topic, "group": f"g_{self.topics['rocketmq']}"},
-            "to": {"cluster": self.target, "topic": self.topics[self.target]},
+            "to": {"cluster": self.target, "topic": self.topics[self.target], "partitions": {"by": "identity"}},
             "delivery": delivery,
         }
 
@@ -117,7 +119,8 @@ class World:
 
     def __init__(self, cluster: RocketMQ, pulsar: Pulsar) -> None:
         self.cluster = cluster
-        settings = {"rocketmq": {"name_servers": list(cluster.name_servers)}, "pulsar": pulsar_settings(pulsar)}
+        rocketmq = {"name_servers": list(cluster.name_servers), "brokers": list(cluster.broker_names)}
+        settings = {"rocketmq": rocketmq, "pulsar": pulsar_settings(pulsar)}
         self.settings: dict[str, dict[str, Any]] = settings
         self.directions: list[Direction] = []
         for source, target in (("rocketmq", "pulsar"), ("pulsar", "rocketmq")):
@@ -148,7 +151,7 @@ class World:
         return await asyncio.gather(*(direction.judge(counts) for direction in self.directions))
 
     def queue(self, topic: str, partition: int) -> Queue:
-        return Queue(topic, self.cluster.broker_names[partition // PER_BROKER], partition % PER_BROKER)
+        return Queue(topic, self.cluster.broker_names[partition % BROKERS], partition // BROKERS)
 
     def lane(self, direction: Direction, partition: int) -> str:
         """Return the name by which the gateway shows a partition of a RocketMQ topic."""
@@ -236,7 +239,7 @@ async def _first_broker_is_complete(world: World, client: ClusterClient, rows: R
     """Return True if all messages of the first broker's queues are read, and all messages to its queues are stored."""
     from_it, to_it = world.directions
     lanes, topic = rows[from_it.name]["lanes"], to_it.topics["rocketmq"]
-    for partition in range(PER_BROKER):
+    for partition in AT_FIRST:
         if int(lanes.get(world.lane(from_it, partition)) or 0) < shares[partition]:
             return False
         if await client.positions.next(world.queue(topic, partition)) < shares[partition]:
@@ -264,7 +267,7 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
 
     async with connected(world.cluster) as client:
-        deleted = {world.queue(topic, partition): 0 for partition in range(PER_BROKER)}
+        deleted = {world.queue(topic, partition): 0 for partition in AT_FIRST}
         for queue in deleted:
             deleted[queue] = await client.positions.committed(queue, group) or 0
         remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=0\n")
@@ -275,10 +278,11 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
             await asyncio.sleep(POLL_S)
         remoting.call(address, remoting.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=72\n")
         # As after the topic was deleted and created again: the group's offset is beyond the end.
-        await client.positions.commit(world.queue(topic, PER_BROKER), group, 10 * each)
+        await client.positions.commit(world.queue(topic, OF_SECOND), group, 10 * each)
 
     lanes = [world.lane(direction, partition) for partition in range(PARTITIONS)]
-    stopped, going = set(lanes[: PER_BROKER + 1]), lanes[PER_BROKER + 1 :]
+    stopped = {lanes[partition] for partition in (*AT_FIRST, OF_SECOND)}
+    going = [lane for lane in lanes if lane not in stopped]
 
     async def settled(rows: Rows) -> bool:
         row = rows[direction.name]
@@ -286,9 +290,9 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
 
     with GatewayProcess(world.config(direction), tmp_path) as gateway:
         stopped_reasons = (await until(gateway, settled))[direction.name]["stopped"]
-        for partition, reached in enumerate(deleted.values()):
+        for partition, reached in zip(AT_FIRST, deleted.values(), strict=True):
             assert f"has a gap: the messages at offsets {reached} to" in stopped_reasons[lanes[partition]]
-        assert f"but reading was to continue at offset {10 * each}" in stopped_reasons[lanes[PER_BROKER]]
+        assert f"but reading was to continue at offset {10 * each}" in stopped_reasons[lanes[OF_SECOND]]
         ready = await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{gateway.port}/health/ready")
         assert ready.status_code == 503
         log = gateway.log
@@ -298,7 +302,7 @@ async def test_a_gap_stops_only_its_own_queue(world: World, tmp_path: Path) -> N
 
     with GatewayProcess(world.config(direction, on_gap="continue"), tmp_path) as gateway:
         row = (await until(gateway, lambda rows: _passed(rows[direction.name], PER_BROKER)))[direction.name]
-        assert list(row["stopped"]) == [lanes[PER_BROKER]], "it is unknown which messages of the last queue were read"
+        assert list(row["stopped"]) == [lanes[OF_SECOND]], "it is unknown which messages of the last queue were read"
         async with connected(world.cluster) as client:  # as the error advises; the queue then continues without a restart
             await client.groups.reset(group, topic, -1)
         await until(gateway, lambda rows: _nothing_is_stopped(rows[direction.name]))

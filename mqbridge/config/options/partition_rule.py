@@ -34,8 +34,9 @@ class PartitionRule(Options):
     by: By = Field(
         default="modulo",
         description="`modulo`: each source partition is written to one target partition, its number modulo the number of target "
-        "partitions; the number is that of Pulsar and the log, on RocketMQ and TubeMQ a checksum of the broker's name plus the "
-        "number of the queue or partition; `identity`: to the target partition with the same index, so the target needs at least "
+        "partitions; the number is that of Pulsar and the log, on RocketMQ and TubeMQ a checksum of the broker's name, 0 for "
+        "`broker-a` and 1, plus the number of the queue or partition; `identity`: to the target partition with the same index, "
+        "so the target needs at least "
         "as many partitions as the source; `table`: to the target partition in `table`; `key`: to the partition that the "
         "target's own producers choose for the message's key (a message without a key as with `modulo`); `round_robin`: each "
         "batch to the next partition, without any order. New partitions of a target are used at once: with `modulo` and `key`, "
