@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.load import from_dict
 from mqbridge.config.options.config import Config
+from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.gateway.clusters import make_clusters
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
@@ -46,7 +47,7 @@ class Gateway:
     """One process: its cluster, and the endpoints of its route once they are open."""
 
     def __init__(self, config: Config, rows: Rows | None) -> None:
-        self.route = config.routes[0]
+        self.route, self.graph = config.routes[0], TopicGraph.of(config)
         clusters = make_clusters(config.clusters, None)
         self.source, rocket = clusters["here"], clusters["rocket"]
         assert isinstance(rocket, RocketMQ)
@@ -71,7 +72,7 @@ class Gateway:
         await self.rocket.connect()
         await self.source.connect()
         clusters: dict[str, Cluster] = {"rocket": self.rocket, "here": self.source}
-        endpoints = RouteEndpoints(self.route, clusters, lambda _: None)
+        endpoints = RouteEndpoints(self.route, clusters, lambda _: None, lambda: self.graph)
         await endpoints.open()
         self.endpoints = endpoints
 
