@@ -1,5 +1,6 @@
 """`mqbridge topics`: list, describe and create topics."""
 
+import logging
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,10 +11,13 @@ from mqbridge.cli.options import completion
 from mqbridge.cli.options.cluster_options import ClusterOption, ConfigOption, JsonOption, UrlOption, choose, topic_not_found
 from mqbridge.cli.output.console import command, print_json, print_table, stdout_console
 from mqbridge.cli.process import event_loop
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import format_position
 
 if TYPE_CHECKING:
     from mqbridge.config.cluster_choice import ClusterChoice
+
+log = logging.getLogger(__name__)
 
 
 @command
@@ -80,7 +84,13 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     topic = await cluster.describe(name)
     if topic is None:
         raise topic_not_found(name, cluster)
-    bounds = await cluster.bounds(name)
+    try:
+        bounds = await cluster.bounds(name)
+    except ClusterError as error:
+        if error.failure is not Failure.FATAL:
+            raise
+        log.warning("the positions of topic %s are unknown: %s", name, error)
+        bounds = {}
     rows = [
         {
             "name": partition,

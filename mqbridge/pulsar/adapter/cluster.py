@@ -221,7 +221,16 @@ class Pulsar:
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return by partition name where the oldest entry begins and the newest ends; opens a reader on each partition."""
+        """Return by partition name where the oldest entry begins and the newest ends; opens a reader on each partition.
+
+        Raises ClusterError (FATAL) for a topic that is not persistent, whose messages have no positions.
+        """
+        if not self._topics.is_persistent(topic):
+            raise ClusterError(
+                f"topic {self._topics.parse(topic)} is not persistent: its broker stores no messages, so it has no positions and "
+                "cannot be read by positions; read it with a group while it is written",
+                Failure.FATAL,
+            )
         partitions = await self._topics.partitions(topic)
         timeout_s = self._config.request_timeout
         names = [self._topics.partition_topic_name(partition) for partition in partitions]
@@ -235,7 +244,12 @@ class Pulsar:
         return await self._operations.committed(topic, group)
 
     async def deleted_unread(self, topic: str, partition: str, group: str, begin: Position, first: Position) -> bool | None:
-        """Return True if messages from `begin` on were deleted unread; see `deletions`. None without an inbound of the group."""
+        """Return True if messages from `begin` on were deleted unread; see `deletions`. None without an inbound of the group.
+
+        False for a topic that is not persistent: nothing that it loses was ever stored.
+        """
+        if not self._topics.is_persistent(topic):
+            return False
         consumers = (inbound.find_consumer(group, topic, partition) for inbound in self._inbounds)
         consumer = next(filter(None, consumers), None)
         cursor = None if consumer is None else await consumer.cursor()

@@ -77,6 +77,7 @@ class PulsarOutbound:
         """True once producers are opened with exclusive access, see `resume`."""
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
         self._client, self._spec, self._options = client, spec, options
+        self._is_persistent = topics.is_persistent(spec.topic)
         self._topic_names = [topics.partition_topic_name(partition) for partition in targets]
         self._limits = self._limits_below(max_message_size)
         self._producers: dict[int, EntryProducer] = {}
@@ -262,7 +263,12 @@ class PulsarOutbound:
     async def _read_last_stored(
         self, source: Partition, partitions: Iterable[int], since: Mapping[int, Position] | None
     ) -> dict[int, Position]:
-        """Return the last stored source positions, found by reading the partitions backward."""
+        """Return the last stored source positions, found by reading the partitions backward.
+
+        There are none in a topic that is not persistent.
+        """
+        if not self._is_persistent:
+            return {}
         names = {index: self._targets[index].name for index in partitions}
         return await last_stored(self._cluster, self._spec.topic, names, source, since, self._spec.writer)
 

@@ -30,7 +30,7 @@ class Acknowledger:
     """Acknowledger of one consumer.
 
     `connection` returns the consumer's current connection, None without one. `redeliver` is called with the entries whose
-    redelivery time has come.
+    redelivery time has come. With `sends` False, as on a non-persistent topic, nothing is sent: the broker stores nothing.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class Acknowledger:
         connection: Callable[[], Connection | None],
         redeliver: Callable[[Sequence[EntryId]], None],
         request_timeout_s: float,
+        *,
+        sends: bool = True,
     ) -> None:
-        self._id, self._topic = consumer_id, topic
+        self._id, self._topic, self._sends = consumer_id, topic, sends
         self._request_timeout_s = request_timeout_s
         self._ack_timeout_s, self._ordered = subscription.ack_timeout_s, subscription.ordered
         self._state, self._receiver_queue = state, receiver_queue
@@ -126,6 +128,9 @@ class Acknowledger:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if not self._sends:
+            self._acks.discard()
+            return
         connection = self._connection()
         if connection is None or not connection.alive:
             return
@@ -155,6 +160,9 @@ class Acknowledger:
         A cumulative acknowledgement that was sent before is sent again, to get its receipt. Raises ClusterError; the
         acknowledgements without a receipt will then be sent again.
         """
+        if not self._sends:
+            self._acks.discard()
+            return
         ack_id = self._take_cumulative(again=True)
         requests = [] if ack_id is None else [self._send_and_confirm(connection, [ack_id], cumulative=True)]
         requests += [self._send_and_confirm(connection, group, cumulative=False) for group in self._acks.take_individual()]

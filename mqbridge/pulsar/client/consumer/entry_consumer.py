@@ -28,6 +28,7 @@ from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun
 from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S, Lookup, retry
 from mqbridge.pulsar.client.consumer.acknowledger import Acknowledger
+from mqbridge.pulsar.client.consumer.arrival_ids import ArrivalIds
 from mqbridge.pulsar.client.consumer.consumer_requests import ConsumerRequests, ConsumerStats
 from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
 from mqbridge.pulsar.client.consumer.entry_receiver import EntryReceiver
@@ -71,10 +72,13 @@ class EntryConsumer:
         self._id = consumer_id
         self._request_timeout_s = request_timeout_s
         name = parse_topic(topic)
+        self._persistent = persistent = name.domain == PERSISTENT
+        """False for a topic whose broker stores nothing: it has no positions, and delivers nothing again."""
+        self._warned_of_loss = False
         self._state = state = ConsumerState(
-            # All entries of a non-persistent topic have the same id, so they have no order.
-            in_order=subscription.ordered and name.domain == PERSISTENT,
-            failover=subscription.type == Types.Failover,
+            in_order=subscription.ordered and persistent,
+            # The broker of a non-persistent topic delivers only to the active consumer, but does not tell it that it is active.
+            failover=subscription.type == Types.Failover and persistent,
             start=subscription.reader_from,
         )
         self._cursor: EntryId | None = None
@@ -111,6 +115,7 @@ class EntryConsumer:
             connection=self._connection,
             redeliver=self.redeliver,
             request_timeout_s=request_timeout_s,
+            sends=persistent,
         )
         self._receiver = EntryReceiver(
             state,
@@ -120,6 +125,7 @@ class EntryConsumer:
             chunk_expiry_s=subscription.chunk_limits.expiry_s,
             connection=self._connection,
             wake=self.wake,
+            arrival_ids=None if persistent else ArrivalIds(),
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self.deactivations = 0
@@ -145,7 +151,10 @@ class EntryConsumer:
 
     @property
     def active(self) -> bool:
-        """True if this is the active consumer of a failover subscription; always True for other subscription types."""
+        """True if this is the active consumer of a failover subscription.
+
+        Always True for other subscription types, and for non-persistent topics, where a broker does not report it.
+        """
         return self._state.role is State.ACTIVE
 
     @property
@@ -366,7 +375,8 @@ class EntryConsumer:
             case BaseCommand.MESSAGE:
                 self._on_received(self._receiver.add(frame))
             case BaseCommand.ACTIVE_CONSUMER_CHANGE:
-                self._on_active_change(frame.command.active_consumer_change.is_active)
+                if self._persistent:
+                    self._on_active_change(frame.command.active_consumer_change.is_active)
             case BaseCommand.REACHED_END_OF_TOPIC:
                 text = "topic %s was terminated and has been read to its end by subscription %s"
                 log.info(text, self.topic, self.subscription.name)
@@ -398,7 +408,13 @@ class EntryConsumer:
         self._reopen()
 
     def _overflow(self) -> None:
-        """Drop all queued entries, and subscribe again with fewer permits."""
+        """Drop all queued entries, and subscribe again with fewer permits; the broker of a non-persistent topic has lost them."""
+        if not self._persistent:
+            self._warn_of_loss(f"{len(self._receiver_queue)} queued entries exceed the receive budget and are dropped")
+            self._receiver_queue.record_overflow()
+            self._receiver_queue.drop()
+            self._grant_permits()
+            return
         log.warning(
             "topic %s, subscription %s: the receive budget is exceeded, so the consumer drops its queued entries (%d bytes) "
             "and subscribes again to receive them again",
@@ -430,12 +446,28 @@ class EntryConsumer:
     # --- redelivery -------------------------------------------------------------------------------------------------
 
     def redeliver(self, entries: Sequence[EntryId] = ()) -> None:
-        """Request the redelivery of these entries; on an ordered subscription, of all unacknowledged entries instead."""
-        if self.subscription.ordered:
+        """Request the redelivery of these entries; on an ordered subscription, of all unacknowledged entries instead.
+
+        The broker of a non-persistent topic cannot deliver anything again, so this only logs a warning.
+        """
+        if not self._persistent:
+            self._warn_of_loss("messages that were rejected are not delivered again")
+        elif self.subscription.ordered:
             self._resubscribe(self._rewind)
         else:
             self._acks.flush()
             self._acks.send_redeliver(entries)
+
+    def _warn_of_loss(self, problem: str) -> None:
+        """Log, once in the life of this consumer, that a non-persistent topic loses messages."""
+        log.log(
+            logging.DEBUG if self._warned_of_loss else logging.WARNING,
+            "topic %s, subscription %s: the topic is not persistent, and its broker stores nothing: %s",
+            self.topic,
+            self.subscription.name,
+            problem,
+        )
+        self._warned_of_loss = True
 
     def _rewind(self) -> None:
         """Set the positions back, so that the next SUBSCRIBE redelivers everything unacknowledged."""
@@ -448,7 +480,9 @@ class EntryConsumer:
     async def open(self, timeout: float) -> None:
         """Subscribe for the first time, with retries for `timeout` seconds. Raises ClusterError."""
         await retry(self._registration.attach, timeout)
-        if self.subscription.ordered:  # no stall checks if shared: another consumer may have received the topic's last entry
+        # No stall checks if shared: another consumer may have received the topic's last entry. A topic that is not persistent has
+        # no last entry.
+        if self.subscription.ordered and self._persistent:
             self._stall_detector.schedule_check()
 
     def _resubscribe(self, set_positions: Callable[[], None] | None = None) -> None:
@@ -475,7 +509,9 @@ class EntryConsumer:
         skips_delivered = self._state.on_detached(
             self._receiver_queue.earliest_open_chunk(self._state.delivered), closed=closed, left=left
         )
-        if generation == self._state.generation:
+        if not self._persistent:  # nothing is redelivered, so the queued entries are kept
+            pass
+        elif generation == self._state.generation:
             self._receiver_queue.drop()
         elif left:  # the state was set back: delivered entries are redelivered too
             self._receiver_queue.rewind()
@@ -555,20 +591,30 @@ class EntryConsumer:
     # --- positions --------------------------------------------------------------------------------------------------
 
     async def last_id(self) -> EntryId:
-        """Return the id of the topic's newest entry, (-1, -1) if the topic is empty. Raises ClusterError."""
+        """Return the id of the topic's newest entry, (-1, -1) if the topic is empty or not persistent. Raises ClusterError."""
+        if not self._persistent:
+            return (-1, -1)
         response = await retry(self._requests.last_message_id, self._request_timeout_s)
         return ids.entry_id(response.last_message_id)
 
     async def last_message(self) -> tuple[int, int, int]:
-        """Return ledger, entry and batch index of the newest message; the index is -1 without a batch. Raises ClusterError."""
+        """Return ledger, entry and batch index of the newest message; the index is -1 without a batch. Raises ClusterError.
+
+        All are -1 if the topic is empty or not persistent.
+        """
+        if not self._persistent:
+            return (-1, -1, -1)
         last = (await retry(self._requests.last_message_id, self._request_timeout_s)).last_message_id
         return (*ids.entry_id(last), last.batch_index)
 
     async def cursor(self) -> EntryId | None:
         """Return the last of the entries that the subscription has acknowledged without a gap. Raises ClusterError.
 
-        A new subscription has entry -1 of the ledger in which it begins. None if the broker does not report the cursor.
+        A new subscription has entry -1 of the ledger in which it begins. None if the broker does not report the cursor, and for a
+        topic that is not persistent.
         """
+        if not self._persistent:
+            return None
         response = await retry(self._requests.last_message_id, self._request_timeout_s)
         has_cursor = response.HasField("consumer_mark_delete_position")
         cursor = ids.entry_id(response.consumer_mark_delete_position) if has_cursor else ids.EARLIEST
@@ -582,7 +628,13 @@ class EntryConsumer:
         return bool(self._receiver_queue) or await self._find_unreceived() is not None
 
     async def _find_unreceived(self) -> EntryId | None:
-        """Return the topic's last entry; None if it was received, skipped or acknowledged, or if the topic is empty."""
+        """Return the topic's last entry; None if it was received, skipped or acknowledged, or if the topic has none.
+
+        A non-persistent topic has none: what was not received is lost. Raises ClusterError while this consumer reconnects.
+        """
+        if not self._persistent:
+            self._live_connection()
+            return None
         response = await retry(self._requests.last_message_id, self._request_timeout_s)
         last = ids.entry_id(response.last_message_id)
         received = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
@@ -606,6 +658,8 @@ class EntryConsumer:
         they would move the cursor again. The consumer then subscribes again, also after an error: the broker may have moved the
         cursor nevertheless.
         """
+        if not self._persistent:
+            raise ClusterError(f"cannot seek: topic {self.topic} is not persistent and has no positions", Failure.FATAL)
 
         async def seek_once() -> None:
             try:
@@ -648,6 +702,7 @@ class EntryConsumer:
     def end(self, error: ClusterError) -> None:
         """End the consumer; waiting and later calls raise this error."""
         self._detach()
+        self._receiver_queue.drop()
         self._state.on_ended(error)
         self._stall_detector.stop()
         self._receiver_queue.permits.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun
 from mqbridge.pulsar.client.consumer.acknowledger import Acknowledger
+from mqbridge.pulsar.client.consumer.arrival_ids import ArrivalIds
 from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState
 from mqbridge.pulsar.client.consumer.flow_permits import entry_memory
 from mqbridge.pulsar.client.consumer.receiver_queue import ReceiverQueue
@@ -24,7 +25,8 @@ class EntryReceiver:
 
     `partition` is the topic's partition index, -1 for an unpartitioned topic. A message expires if its next chunk does not arrive
     within `chunk_expiry_s` seconds: it is queued with a defect, and `wake` is called. For other entries, `add` and `add_run`
-    return whether the queue has grown. `connection` returns the current connection, None without one.
+    return whether the queue has grown. `connection` returns the current connection, None without one. `arrival_ids` gives the
+    entries their ids, None if the broker does.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class EntryReceiver:
         chunk_expiry_s: float,
         connection: Callable[[], Connection | None],
         wake: Callable[[], None],
+        arrival_ids: ArrivalIds | None = None,
     ) -> None:
+        self._arrival_ids = arrival_ids
         self._state, self._receiver_queue = state, receiver_queue
         self._acks, self._partition = acks, partition
         self._chunk_expiry_s, self._connection = chunk_expiry_s, connection
@@ -48,7 +52,7 @@ class EntryReceiver:
         """Process a MESSAGE; return True if the queue has grown."""
         message, before = frame.command.message, len(self._receiver_queue)
         entry = decode_entry(frame.data, frame.entry_offset)
-        entry.ledger, entry.entry = ids.entry_id(message.message_id)
+        entry.ledger, entry.entry = self._arrival_ids.take() if self._arrival_ids else ids.entry_id(message.message_id)
         entry.redelivery_count = message.redelivery_count
         epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
         words = message.ack_set
@@ -64,7 +68,8 @@ class EntryReceiver:
         receiver_queue, state = self._receiver_queue, self._state
         before = len(receiver_queue)
         if (
-            state.accepts_epoch(run.epoch)
+            self._arrival_ids is None
+            and state.accepts_epoch(run.epoch)
             and state.is_new(run.first)  # then all are, because their ids ascend
             and not (self._acks.partial or receiver_queue.awaits_chunks)
         ):
@@ -74,8 +79,15 @@ class EntryReceiver:
             receiver_queue.add_run(run)
         else:
             for entry, size in zip(run.entries, run.charges, strict=True):
-                self._add(entry, size, run.epoch, mask=None)
+                self._add(self._with_arrival_id(entry), size, run.epoch, mask=None)
         return len(receiver_queue) > before
+
+    def _with_arrival_id(self, entry: Entry) -> Entry:
+        """Return a copy of an entry with its arrival id, if this topic has those: a compiled entry keeps the broker's id."""
+        if self._arrival_ids is None:
+            return entry
+        ledger, number = self._arrival_ids.take()
+        return Entry(entry.metadata, entry.payload, ledger=ledger, entry=number, redelivery_count=entry.redelivery_count)
 
     def _add(self, entry: Entry, size: int, epoch: int | None, mask: int | None) -> None:
         """Process an entry that takes `size` bytes; `epoch` numbers its SUBSCRIBE, None if the broker sends no epochs.

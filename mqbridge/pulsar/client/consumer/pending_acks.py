@@ -39,9 +39,13 @@ class PendingAcks:
 
     def clear(self) -> None:
         """Discard all acknowledgements, after the consumer's positions were reset, for example by a seek."""
+        self.discard()
+        self.partial.clear()
+
+    def discard(self) -> None:
+        """Discard the acknowledgements that would be sent next, but remember which messages of an entry are acknowledged."""
         self._cumulative = None
         self._individual.clear()
-        self.partial.clear()
 
     def add_entry(self, entry: EntryId) -> None:
         """Add the acknowledgement of a whole entry."""

@@ -191,13 +191,6 @@ async def test_a_migrated_topic_has_other_entry_ids(broker: Broker, client):
     assert acknowledged(broker) == [(50, 8), (2, 1)]
 
 
-async def test_all_entries_of_a_non_persistent_topic_have_the_same_id(broker: Broker, client):
-    consumer = await client.consumer("non-persistent://public/default/t", Subscription("s"))
-    for _ in range(3):
-        assert await take(broker, consumer, 0, ledger=0) == [0]
-    await consumer.close()
-
-
 async def test_entries_whose_individual_acknowledgements_may_be_lost_are_redelivered(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1, 2)
