@@ -46,6 +46,9 @@ be told apart, so all positions are discarded: entries are delivered twice rathe
 - The broker does not report the cursor: it is too old, or it refuses the request for good.
 - Entries were acknowledged one by one, and the connection was lost or the broker closed the consumer: the reset may have been to
   a position between them.
+
+One reset is not noticed: entries are acknowledged one by one, the consumer leaves to subscribe again, and before that the reset
+sets the cursor to where it was. Then messages of partly acknowledged batches are not delivered again.
 """
 
 from enum import Enum, auto

@@ -188,7 +188,8 @@ class ConsumerConversation(RuleBasedStateMachine):
         self.reset(back)
         self.unload(slow)
 
-    @precondition(lambda self: self.settled and self.kind.durable)
+    # For a moment after leaving, partly acknowledged batches are not delivered again; see `consumer_state.py`.
+    @precondition(lambda self: self.settled and self.kind.durable and not (self.kind.acks_individually and self.kind.batch > 1))
     @rule(back=st.integers(-3, 8), index=st.integers(0, 12), refuses=st.booleans())
     def reset_during_a_redelivery(self, back: int, index: int, refuses: bool) -> None:
         """An operator moves the cursor after the consumer has left and before it subscribes again."""
