@@ -110,6 +110,62 @@ async def test_subscriptions_and_their_positions(admin, client, subscribe, pulsa
     await producer.close()
 
 
+ODD_NAMES = ["plain", "a b", "a+b", "a/b", "a%2Fb", "50%", "50%zz", "%", "ü", "a?b#c", "a;b", "a\\b", " ", "a&b=c"]
+"""Subscription names that differ in what URLs decode; some would be others after one more decoding."""
+
+
+async def test_a_call_reaches_the_subscription_with_this_name_and_no_other(admin, client, pulsar):
+    topic = pulsar.take_topic()
+    name = parse_topic(topic)
+    producer = client.producer(topic)
+    receipts = [await producer.send(MessageMetadata(publish_time=1_700_000_000_000 + n * 1000), b"%d" % n) for n in range(4)]
+    await producer.close()
+    positions = [(receipt.ledger, receipt.entry) for receipt in receipts]
+    expected: dict[str, tuple[int, int]] = {}
+
+    async def check() -> None:
+        assert await admin.subscriptions(name) == sorted(expected)
+        assert await admin.mark_delete_positions(name) == expected
+        assert (await admin.stats(name)).backlog == {sub: 3 - positions.index(at) for sub, at in expected.items()}
+
+    for sub in ODD_NAMES:
+        await admin.create_subscription(name, sub, positions[1])
+        expected[sub] = positions[0]
+        await check()
+    for sub in ODD_NAMES:
+        await admin.skip(name, sub, 1)
+        expected[sub] = positions[1]
+        await check()
+    for sub in ODD_NAMES:
+        await admin.skip_all(name, sub)
+        expected[sub] = positions[3]
+        await check()
+    for sub in ODD_NAMES:
+        await admin.reset_to(name, sub, positions[3])
+        expected[sub] = positions[2]
+        await check()
+    for sub in ODD_NAMES:
+        await admin.reset_to_time(name, sub, 1_700_000_001_000)
+        expected[sub] = positions[0]
+        await check()
+    for sub in ODD_NAMES:
+        await admin.delete_subscription(name, sub)
+        del expected[sub]
+        await check()
+
+
+@pytest.mark.parametrize("part", ["a b", "a+b", "a%2Fb", "a%252Fb", "50%", "ü", "a?b#c", "a;b", "a\\b"])
+async def test_a_topic_call_reaches_the_topic_with_this_name(admin, pulsar, part):
+    namespace = pulsar.create_namespace("acme", f"odd-{uuid4().hex[:6]}")
+    topic = parse_topic(f"persistent://{namespace}/{part}")
+    await admin.create(topic, 0)
+    await admin.create_subscription(topic, "a+b")
+    assert await admin.topics(namespace) == [str(topic)]
+    assert await admin.mark_delete_positions(topic) != {}
+    assert await admin.delete(topic, force=True)
+    assert await admin.topics(namespace) == []
+
+
 async def test_a_terminated_topic(admin, pulsar):
     topic = parse_topic(pulsar.take_topic())
     await admin.terminate(topic)

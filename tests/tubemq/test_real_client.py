@@ -406,6 +406,21 @@ async def test_the_admin_api(client: Client, tubemq: TubeMQ) -> None:
     assert await admin.committed(topic, fresh_group()) == {}
 
 
+async def test_answers_of_the_admin_api_about_other_topics_are_ignored(client: Client, tubemq: TubeMQ) -> None:
+    admin = Admin(tubemq.admin_url, TOKEN)
+    client.stack.push_async_callback(admin.close)
+    topics = [f"made_{time.time_ns()}_{number}" for number in range(2)]
+    for topic in topics:
+        await admin.create(topic, 1)
+        sender = await client.sender(topic)
+        await sender.send(next(iter(sender.route.partitions)), b"x")
+    for name in ("", ",".join(topics), f"{topics[0]},"):
+        assert await admin.partitions(name) == {}
+        assert await admin.stored(name) == {}
+        assert await admin.groups(name) == []
+        assert await admin.committed(name, fresh_group()) == {}
+
+
 async def test_errors_of_the_admin_api_are_explained(client: Client, tubemq: TubeMQ) -> None:
     admin = Admin(tubemq.admin_url, "wrong")
     client.stack.push_async_callback(admin.close)

@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote_plus
+from urllib.parse import unquote_plus
 
-from mqbridge.errors import ServerRefused
+from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.net.http_client import reads_json
 from mqbridge.net.tls.tls import Tls
-from mqbridge.pulsar.client.admin.admin_http import HTTP_NOT_FOUND, AdminHttp, path_of
+from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT, HTTP_NOT_FOUND, AdminHttp
+from mqbridge.pulsar.client.admin.admin_paths import (
+    name_decoded_once,
+    namespace_path,
+    path_of,
+    subscription_path,
+    tenant_path,
+)
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import TopicName
@@ -71,31 +78,31 @@ class Admin:
     async def create_tenant(self, tenant: str, clusters: Sequence[str]) -> None:
         """Create a tenant for these clusters. Raises ServerRefused with code 409 if it exists."""
         body = {"allowedClusters": list(clusters), "adminRoles": []}
-        await self.call("PUT", f"/tenants/{quote(tenant, safe='')}", body)
+        await self.call("PUT", tenant_path(tenant), body)
 
     async def delete_tenant(self, tenant: str) -> None:
         """Delete a tenant, which must have no namespaces."""
-        await self.call("DELETE", f"/tenants/{quote(tenant, safe='')}")
+        await self.call("DELETE", tenant_path(tenant))
 
     @reads_json
     async def namespaces(self, tenant: str | None = None) -> list[str]:
         """Return the namespaces of all tenants, or of one tenant, each as `tenant/namespace`."""
         namespaces: list[str] = []
         for each in [tenant] if tenant is not None else await self.tenants():
-            namespaces += await self.call("GET", f"/namespaces/{quote(each, safe='')}")
+            namespaces += await self.call("GET", namespace_path(each))
         return namespaces
 
     async def create_namespace(self, namespace: str) -> None:
         """Create a namespace, given as `tenant/namespace`. Raises ServerRefused with code 409 if it exists."""
-        await self.call("PUT", f"/namespaces/{namespace}")
+        await self.call("PUT", namespace_path(namespace))
 
     async def delete_namespace(self, namespace: str) -> None:
         """Delete a namespace, which must have no topics."""
-        await self.call("DELETE", f"/namespaces/{namespace}")
+        await self.call("DELETE", namespace_path(namespace))
 
     async def policies(self, namespace: str) -> dict[str, Any]:
         """Return all policies of a namespace by their names in Pulsar; a policy that was never set is missing or null."""
-        path = f"/namespaces/{namespace}"
+        path = namespace_path(namespace)
         policies = await self.call("GET", path)
         if not isinstance(policies, dict):
             raise self._http.not_pulsar_error("GET", path)
@@ -104,7 +111,7 @@ class Admin:
     async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
         """Set a policy by its path, such as `deduplication` (true), `messageTTL` (3600) or `compactionThreshold` (0)."""
         method = "PUT" if policy in _PUT_POLICIES else "POST"
-        await self.call(method, f"/namespaces/{namespace}/{policy}", value, idempotent=True)
+        await self.call(method, f"{namespace_path(namespace)}/{policy}", value, idempotent=True)
 
     async def set_deduplication(self, namespace: str, is_on: bool) -> None:
         """Enable or disable deduplication in a namespace; topics that are already loaded apply the change a moment later."""
@@ -120,12 +127,12 @@ class Admin:
     @reads_json
     async def topics(self, namespace: str) -> list[str]:
         """Return the full names of the persistent topics, each partition separately."""
-        return list(await self.call("GET", f"/persistent/{namespace}"))
+        return list(await self.call("GET", namespace_path(namespace, under="/persistent")))
 
     @reads_json
     async def partitioned_topics(self, namespace: str) -> list[str]:
         """Return the full names of the partitioned topics."""
-        return list(await self.call("GET", f"/persistent/{namespace}/partitioned"))
+        return list(await self.call("GET", f"{namespace_path(namespace, under='/persistent')}/partitioned"))
 
     async def create(self, topic: TopicName, partitions: int) -> None:
         """Create a topic with this number of partitions, 0 for an unpartitioned topic.
@@ -231,38 +238,71 @@ class Admin:
         With `at`, the topic must be a partition or an unpartitioned topic. Raises ServerRefused (409) if the name is taken.
         """
         body = None if at is None else _message_id(at)
-        await self.call("PUT", _subscription_path(topic, name), body)
+        path = subscription_path(topic, name)
+        if (other := name_decoded_once(name)) is None:
+            await self.call("PUT", path, body)
+            return
+        before = await self.subscriptions(topic)
+        if name in before:
+            raise ServerRefused(f"subscription {name!r} of topic {topic} exists", HTTP_CONFLICT, Failure.REFUSED)
+        if other in before:
+            raise _ambiguous_error(topic, name, other)
+        await self.call("PUT", path, body)
+        if name not in (after := await self.subscriptions(topic)):
+            if other in after:
+                await self.call("DELETE", path)  # the same path, so it means the subscription that was just created
+            problem = f"the server did not create subscription {name!r} of topic {topic}, but one with another name"
+            raise ClusterError(f"{problem}: use a name without % and +", Failure.FATAL)
 
     async def delete_subscription(self, topic: TopicName, name: str, *, force: bool = False) -> None:
         """Delete a subscription; with `force` also if it has consumers."""
-        await self.call("DELETE", f"{_subscription_path(topic, name)}?force={str(force).lower()}")
+        path = await self._existing_subscription(topic, name)
+        await self.call("DELETE", f"{path}?force={str(force).lower()}")
 
     async def reset_to_time(self, topic: TopicName, name: str, publish_time: int) -> None:
         """Reset a subscription of a topic, partitioned or not, to the first message published at this time or later.
 
         `publish_time` is in milliseconds since the epoch.
         """
-        await self.call("POST", f"{_subscription_path(topic, name)}/resetcursor/{publish_time}", idempotent=True)
+        path = await self._existing_subscription(topic, name)
+        await self.call("POST", f"{path}/resetcursor/{publish_time}", idempotent=True)
 
     async def reset_to(self, topic: TopicName, name: str, entry: EntryId) -> None:
         """Reset a subscription of a partition or an unpartitioned topic to this entry, which is then delivered first."""
-        await self.call("POST", f"{_subscription_path(topic, name)}/resetcursor", _message_id(entry), idempotent=True)
+        path = await self._existing_subscription(topic, name)
+        await self.call("POST", f"{path}/resetcursor", _message_id(entry), idempotent=True)
 
     async def skip(self, topic: TopicName, name: str, messages: int) -> None:
         """Skip this number of messages of a partition or an unpartitioned topic, as if they were acknowledged."""
-        await self.call("POST", f"{_subscription_path(topic, name)}/skip/{messages}")
+        await self.call("POST", f"{await self._existing_subscription(topic, name)}/skip/{messages}")
 
     async def skip_all(self, topic: TopicName, name: str) -> None:
         """Skip all messages of a topic, partitioned or not, as if they were acknowledged."""
-        await self.call("POST", f"{_subscription_path(topic, name)}/skip_all")
+        await self.call("POST", f"{await self._existing_subscription(topic, name)}/skip_all")
 
     async def expire(self, topic: TopicName, name: str, older_than_s: int) -> None:
         """Skip all messages of a topic, partitioned or not, that are older than `older_than_s` seconds (by publish time)."""
-        await self.call("POST", f"{_subscription_path(topic, name)}/expireMessages/{older_than_s}")
+        await self.call("POST", f"{await self._existing_subscription(topic, name)}/expireMessages/{older_than_s}")
+
+    async def _existing_subscription(self, topic: TopicName, name: str) -> str:
+        """Return the path of a subscription for a call that changes it.
+
+        If a server that decodes the name once would find another one at this path, the list of subscriptions decides: the path is
+        used only if this subscription exists and the other does not. Raises ServerRefused (404) and ClusterError (FATAL).
+        """
+        path = subscription_path(topic, name)
+        if (other := name_decoded_once(name)) is not None:
+            existing = await self.subscriptions(topic)
+            if name not in existing:
+                raise ServerRefused(f"topic {topic} has no subscription {name!r}", HTTP_NOT_FOUND, Failure.FATAL)
+            if other in existing:
+                raise _ambiguous_error(topic, name, other)
+        return path
 
 
-def _subscription_path(topic: TopicName, name: str) -> str:
-    return f"{path_of(topic)}/subscription/{quote(name, safe='')}"
+def _ambiguous_error(topic: TopicName, name: str, other: str) -> ClusterError:
+    problem = f"subscriptions {name!r} and {other!r} of topic {topic} could be taken for each other in the admin interface"
+    return ClusterError(f"{problem}. Nothing was changed; use the tools of Pulsar, or delete one of them", Failure.FATAL)
 
 
 def _message_id(entry: EntryId) -> dict[str, Any]:

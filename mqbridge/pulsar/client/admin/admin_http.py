@@ -17,7 +17,6 @@ import asyncio
 import logging
 import re
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -27,7 +26,6 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url
 from mqbridge.pulsar.client.admin.admin_errors import are_credentials_refused, missing_permission_error, refused_credentials_error
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
-from mqbridge.pulsar.wire.names import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -261,8 +259,3 @@ def _redirect_target(response: httpx.Response, call: str) -> httpx.URL:
     if not location or url.scheme not in {"http", "https"}:
         raise ClusterError(f"{call} was redirected to {location!r}, which is not an HTTP address")
     return url.copy_with(username=None, password=None, fragment=None)
-
-
-def path_of(topic: TopicName) -> str:
-    """Return a topic's path below /admin/v2."""
-    return f"/{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"

@@ -1,11 +1,13 @@
 """Client of the HTTP administration API of Master and Brokers, for operations that the RPC protocol does not have.
 
 Every response has the fields `result` and `errCode`; a response with a true `result` may still contain entries that failed, with
-`success: false`. Calls that change something at the Master need its confModAuthToken. This client does not use
-`admin_query_group_offset`, because that call makes the queried group start at offset 0.
+`success: false`. A parameter may name several topics or groups, separated by commas, and an empty one means all; so responses
+are filtered by the name that was asked for. Calls that change something at the Master need its confModAuthToken. This client does
+not use `admin_query_group_offset`, because that call makes the queried group start at offset 0.
 """
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -122,6 +124,7 @@ class Admin:
         return any(
             entry["isEnable"] and all(listed["groupName"] != group for listed in entry["authConsumeGroup"])
             for entry in response["data"]
+            if entry["topicName"] == topic
         )
 
     @reads_json
@@ -137,7 +140,7 @@ class Admin:
         ranges: dict[str, StoredRange] = {}
         for node in await self.brokers():
             response = await self._broker(node, "admin_query_broker_all_store_info", topicName=topic)
-            for store in (store for entry in response["dataSet"] for store in entry["storeInfo"]):
+            for store in (store for entry in response["dataSet"] if entry["topicName"] == topic for store in entry["storeInfo"]):
                 for partition in store["partitionInfo"]:
                     name = f"{node.id}:{partition['partitionId']}"
                     ranges[name] = StoredRange(partition["minOffset"], partition["maxOffset"])
@@ -166,7 +169,8 @@ class Admin:
     async def _topic_configs(self, topic: str) -> dict[int, dict[str, Any]]:
         """Return the topic's configuration on each Broker, by Broker id."""
         response = await self._master("admin_query_topic_info", topicName=topic)
-        return {entry["brokerId"]: entry for topic_entry in response["data"] for entry in topic_entry["topicInfo"]}
+        configs = (topic_entry["topicInfo"] for topic_entry in response["data"] if topic_entry["topicName"] == topic)
+        return {entry["brokerId"]: entry for entry in itertools.chain.from_iterable(configs)}
 
     @reads_json
     async def _add(self, topic: str, partitions: int) -> None:
@@ -214,6 +218,7 @@ class Admin:
         return any(
             entry["isSrvAcceptPublish"] and entry["isSrvAcceptSubscribe"] and entry["totalRunNumPartCount"] >= partitions
             for entry in response["data"]
+            if entry["topicName"] == topic
         )
 
     # --- calls ------------------------------------------------------------------------------------------------------
