@@ -98,17 +98,18 @@ _COLUMN_MEANINGS = {
     "msg_type": "TubeMQ's message type, RocketMQ's tag",
     "attributes": "TubeMQ's attribute string, unchanged",
     "properties": "with `propertiesFormat=binary` one binary value",
-    "event_time": "time of the event, set by the producer",
+    "event_time": "time of the event, set by the producer. NULL also if no timestamp can hold it (after the year 294,247), as in "
+    "the next two columns: a copy by rows lacks such a time, a copy by ranges has it",
     "publish_time": "time when the message was produced or stored",
     "deliver_at": "scheduled delivery time",
-    "delivery_count": "number of earlier deliveries",
+    "delivery_count": "number of earlier deliveries, at most 2,147,483,647",
     "topic": "source topic",
     "partition": "index of the source partition",
     "position": "position in the source partition; sorts in message order",
     "source": "source partition, `cluster|topic|partition|index`. A cluster given by `url` is called after its addresses; for "
     "any other name, `at=` and the addresses follow. `part` is at the end if a task read only a part of the partition's range",
     "origin": "where an earlier mqbridge route read the message",
-    "hops": "number of mqbridge routes that the message passed",
+    "hops": "number of mqbridge routes that the message passed, at most 2,147,483,647",
     "defect": "why the message could not be decoded; the payload is then the stored message, in the form that the property"
     " `mqbridge.raw` names",
 }

@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from mqbridge.message import RESERVED_PREFIX, Message, Pair, next_origin
+from mqbridge.wire.text import encode_text
 
 ORIGIN = "mqbridge.origin"
 HOPS = "mqbridge.hops"
@@ -108,7 +109,7 @@ def join_keys(keys: Sequence[str]) -> str:
 
 def _quote_key(key: str) -> str:
     """Percent-encode an index key, so that it contains no comma; the first test is a fast path for keys that need no encoding."""
-    return key if key.isascii() and key.replace("-", "_").isidentifier() else quote(key, safe=" ")
+    return key if key.isascii() and key.replace("-", "_").isidentifier() else quote(key, safe=" ", errors="surrogateescape")
 
 
 def escape_user_property(pair: Pair) -> Pair:
@@ -161,13 +162,13 @@ def _decode_field(name: str, text: str) -> dict[str, Any]:
     """
     match name:
         case "keys":
-            return {name: tuple(unquote(key) for key in text.split(","))}
+            return {name: tuple(unquote(key, errors="surrogateescape") for key in text.split(","))}
         case "ordering_key":
             return {name: base64.b64decode(text, validate=True)}
         case "key.b64" | "attributes.b64":
             return {name.removesuffix(".b64"): base64.b64decode(text, validate=True)}
         case "attributes":
-            return {name: text.encode()}
+            return {name: encode_text(text)}
         case "event_time" | "deliver_at":
             return {name: read_number(text)}
         case "hops":

@@ -50,16 +50,27 @@ def _key_function_of_name(name: str) -> KeyFunction:
     if name == "ordering_key":
         return lambda message: message.ordering_key
     if name == "keys":
-        return lambda message: message.keys[0].encode() if message.keys else None
+        return lambda message: _encode(message.keys[0]) if message.keys else None
     property_name = name.removeprefix(KEY_PROPERTY_PREFIX)
 
     def from_property(message: Message) -> bytes | None:
         value = message.property(property_name)
-        return None if value is None else value.encode()
+        return None if value is None else _encode(value)
 
     return from_property
 
 
 def _routing_key(message: Message) -> bytes | None:
     key = message.key
-    return key.encode() if isinstance(key, str) else key
+    return _encode(key) if isinstance(key, str) else key
+
+
+def _encode(text: str) -> bytes:
+    """Return the bytes of a key. Lone surrogates are bytes that are not UTF-8 (see `wire/text.py`), or else kept as they are."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        try:
+            return text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return text.encode("utf-8", "surrogatepass")

@@ -141,6 +141,8 @@ pub struct Store {
     pub rows: Vec<Row>,
     pub pairs: Vec<Pair>,
     pub keys: Vec<Slice>,
+    /// True if the percent-encoding of a text contained bytes that are not UTF-8, which only the Python code reads.
+    pub has_raw_bytes: bool,
 }
 
 impl Store {

@@ -329,7 +329,7 @@ impl Store {
             return text;
         }
         let mut plain = Vec::with_capacity(bytes.len());
-        unquote(bytes, &mut plain);
+        self.has_raw_bytes |= !unquote(bytes, &mut plain);
         self.copy(&plain)
     }
 }

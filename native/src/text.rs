@@ -82,16 +82,19 @@ pub fn write_percent(byte: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'%', HEX[(byte >> 4) as usize], HEX[(byte & 15) as usize]]);
 }
 
-/// Appends the text without its percent-encoding, like `urllib.parse.unquote(text)`.
+/// Appends the text without its percent-encoding, like `urllib.parse.unquote(text)`; returns false if that is not UTF-8.
 ///
 /// Like Python, it decodes each run of ASCII characters by itself, and replaces decoded bytes that are not UTF-8 by U+FFFD.
-pub fn unquote(text: &[u8], out: &mut Vec<u8>) {
+pub fn unquote(text: &[u8], out: &mut Vec<u8>) -> bool {
     let mut rest = text;
+    let mut is_text = true;
     while !rest.is_empty() {
         let ascii_size = rest.iter().position(|byte| !byte.is_ascii()).unwrap_or(rest.len());
         let (ascii, after) = rest.split_at(ascii_size);
         if ascii.contains(&b'%') {
-            out.extend_from_slice(String::from_utf8_lossy(&percent_decode(ascii)).as_bytes());
+            let decoded = percent_decode(ascii);
+            is_text &= is_utf8(&decoded);
+            out.extend_from_slice(String::from_utf8_lossy(&decoded).as_bytes());
         } else {
             out.extend_from_slice(ascii);
         }
@@ -99,6 +102,7 @@ pub fn unquote(text: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&after[..other_size]);
         rest = &after[other_size..];
     }
+    is_text
 }
 
 /// Decodes the percent-encoding of an ASCII text. A percent sign without two hex digits after it is kept.
@@ -202,11 +206,11 @@ mod tests {
         assert_eq!(written(|out| quote("a b,é%~".as_bytes(), b" ", out)), "a b%2C%C3%A9%25~");
         for (text, plain) in [("a%2Cb", "a,b"), ("%", "%"), ("%4", "%4"), ("%zz%41", "%zzA"), ("%C3%A9", "é"), ("é%41", "éA")]
         {
-            assert_eq!(written(|out| unquote(text.as_bytes(), out)), plain);
+            assert_eq!(written(|out| assert!(unquote(text.as_bytes(), out))), plain);
         }
         // Bytes that are not UTF-8 are replaced, in each run of ASCII characters by itself.
-        assert_eq!(written(|out| unquote("%C3é%A9".as_bytes(), out)), "\u{fffd}é\u{fffd}");
-        assert_eq!(written(|out| unquote(b"%F0%9F%41", out)), "\u{fffd}A");
+        assert_eq!(written(|out| assert!(!unquote("%C3é%A9".as_bytes(), out))), "\u{fffd}é\u{fffd}");
+        assert_eq!(written(|out| assert!(!unquote(b"%F0%9F%41", out))), "\u{fffd}A");
     }
 
     #[test]

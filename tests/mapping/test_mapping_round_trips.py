@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqbridge.log.wire.records import decode_row, encode_record, encode_row
-from mqbridge.message import Message, format_position
+from mqbridge.message import Message, Pair, format_position
 from mqbridge.pulsar.mapping import request as pulsar
 from mqbridge.pulsar.mapping import stored as pulsar_stored
 from mqbridge.pulsar.wire.entry import Entry
@@ -26,6 +26,7 @@ from mqbridge.rocketmq.wire.properties import decode as decode_properties
 from mqbridge.rocketmq.wire.record import Record
 from mqbridge.tubemq.mapping import request as tubemq_request
 from mqbridge.tubemq.mapping import stored as tubemq_stored
+from mqbridge.wire.text import decode_text
 from tests import strategies
 from tests.example_counts import examples
 from tests.rocketmq.records import decode as decode_rocketmq
@@ -127,6 +128,28 @@ def test_messages_survive_a_round_trip(first: str, second: str, data: st.DataObj
     else:
         assert [message.hops for message in back] == [message.hops + 2 for message in messages]
         assert [message.origin for message in back] == [BACK + format_position(message.position) for message in over]
+
+
+raw_texts = st.one_of(st.binary(max_size=8).map(decode_text), strategies.names)
+
+
+@pytest.mark.parametrize(("first", "second"), list(product(SYSTEMS, SYSTEMS)))
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
+@given(
+    properties=st.lists(st.tuples(raw_texts, raw_texts), max_size=3).map(tuple),
+    key=st.none() | raw_texts,
+    keys=st.lists(raw_texts, max_size=2).map(tuple),
+    msg_type=st.none() | raw_texts,
+)
+def test_bytes_that_are_not_utf8_survive_a_round_trip(
+    first: str, second: str, properties: tuple[Pair, ...], key: str | None, keys: tuple[str, ...], msg_type: str | None
+) -> None:
+    message = Message(b"x", properties, key, keys=keys, msg_type=msg_type, position=(1, 2))
+    [over] = SYSTEMS[second].through([message], None)
+    [back] = SYSTEMS[first].through([over], None)
+    for copy in (over, back):
+        assert (copy.properties, copy.key, copy.keys, copy.msg_type) == (properties, key, keys, msg_type)
+        assert copy.defect is None
 
 
 @settings(max_examples=examples(300))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.errors import RemoteProtocolError
+from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.properties import write_fields
 from mqbridge.pulsar.mapping.request import Limits, encode
@@ -123,15 +123,31 @@ def test_damage_is_a_defect_for_every_decoder(single: bytes, payload: bytes) -> 
         assert raw_payload(message) == entry.payload
 
 
-def test_text_that_is_not_utf8_is_a_defect_of_one_message() -> None:
+def test_text_that_is_not_utf8_is_kept_byte_for_byte() -> None:
+    """The producer wrote GBK. Bytes of the text are lone surrogates in Python, and the same bytes in the copy."""
     entry = batch_entry(2)
-    bad = b"\x0a\x08\x0a\x02a\xff\x12\x02bb\x18\x01"
-    good = SingleMessageMetadata(payload_size=1).SerializeToString()
-    entry.payload = b"".join(len(single).to_bytes(4, "big") + single + b"x" for single in (bad, good))
+    raw = b"\x0a\x0a\x0a\x04ci\xb4\xf3\x12\x02\xb4\xf3\x12\x02k\xff\x18\x01"
+    plain = SingleMessageMetadata(payload_size=1).SerializeToString()
+    entry.payload = b"".join(len(single).to_bytes(4, "big") + single + b"x" for single in (raw, plain))
     first, second = decode(entry)
-    assert (first.defect, first.properties) == ("its key or its properties are not UTF-8", (FORM,))
-    assert raw_payload(first) == len(bad).to_bytes(4, "big") + bad + b"x", "a batch of this message alone"
-    assert second.defect is None
+    assert (first.defect, first.payload, first.key) == (None, b"x", "k\udcff")
+    assert first.properties == (("ci\udcb4\udcf3", "\udcb4\udcf3"),)
+    assert (second.defect, second.properties) == (None, ())
+    [copy], failures = encode([first, second], None, Limits())
+    assert failures == []
+    assert raw in copy.payload
+    assert copy.metadata.partition_key == b"k\xff"
+    late = first.replace(deliver_at=5)
+    [alone], _ = encode([late], None, Limits())
+    assert decode(Entry(alone.metadata, alone.payload))[0].properties == first.properties
+
+
+def test_a_lone_surrogate_that_stands_for_no_byte_is_refused_alone() -> None:
+    messages = [Message(b"1"), Message(b"2", (("a", "\ud800"),)), Message(b"3", key="\ud800", deliver_at=5), Message(b"4")]
+    entries, failures = encode(messages, None, Limits())
+    assert [list(entry.indexes) for entry in entries] == [[0], [3]]
+    assert [(failure.index, failure.failure_kind) for failure in failures] == [(1, Failure.REFUSED), (2, Failure.REFUSED)]
+    assert "not valid Unicode" in failures[0].reason
 
 
 def test_a_type_that_equals_the_first_property_is_still_carried() -> None:

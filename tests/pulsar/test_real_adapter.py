@@ -238,6 +238,27 @@ async def test_keys_choose_partitions_as_clients_do(endpoints):
 
 
 @pytest.mark.cluster
+async def test_texts_that_are_not_utf8_are_stored_byte_for_byte(endpoints):
+    """A broker takes them in a batch, which it does not read, and in an entry of one message, whose key it reads."""
+    cluster, topic = endpoints.cluster(), name()
+    await cluster.connect()
+    await cluster.create(topic, 1)
+    sent = [
+        Message(b"1", (("ci\udcb4\udcf3", "\udcb4\udcf3"),), "k\udcff", position=(1,)),
+        Message(b"2", (("a", "\udcb4"), ("b", "fine")), "k\udcff", position=(2,), deliver_at=1),
+    ]
+    outbound = await endpoints.outbound(cluster, topic)
+    receipt = await asyncio.wait_for(outbound.send(0, Share(Batch.of(sent, SOURCE))), SERVER_PATIENCE_S)
+    assert receipt.failures == []
+    lane = await first_lane(await endpoints.inbound(cluster, topic))
+    got = await read(lane, 2)
+    assert [(message.payload, message.key, message.properties[: len(sent[n].properties)]) for n, message in enumerate(got)] == [
+        (message.payload, message.key, message.properties) for message in sent
+    ]
+    assert [message.defect for message in got] == [None, None]
+
+
+@pytest.mark.cluster
 async def test_waiting_entries_are_received_as_one_batch(endpoints):
     cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)

@@ -13,7 +13,7 @@ from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
 from mqbridge.rocketmq.wire.batch import decode_batch
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, SYSTEM_NAMES, Name
 from mqbridge.rocketmq.wire.properties import decode as decode_properties
-from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
 from tests.rocketmq.records import decode
 from tests.strategies import any_messages, comparable_fields, property_string
 
@@ -96,10 +96,24 @@ def test_properties_that_applications_may_set_reach_the_copy_without_effect(name
     assert round_trip(message).properties == message.properties
 
 
+def test_properties_that_are_not_utf8_are_kept_byte_for_byte() -> None:
+    """The producer wrote GBK. Bytes of the text are lone surrogates in Python, and the same bytes in the copy."""
+    raw = b"ci\xb4\xf3\x01\xb4\xf3\x02TAGS\x01t\xff\x02KEYS\x01k\xff j\x02"
+    first, second = decode([Record("T", b"x", raw), record(("a", "1"))])
+    assert (first.defect, second.defect) == (None, None)
+    assert first.properties == (("ci\udcb4\udcf3", "\udcb4\udcf3"),)
+    assert (first.msg_type, first.keys, first.key) == ("t\udcff", ("k\udcff", "j"), "k\udcff")
+    requests, failures = encode([first, second], None, Limits(), NOW)
+    assert failures == []
+    assert b"ci\xb4\xf3\x01\xb4\xf3\x02" in requests[0].body
+    assert b"KEYS\x01k\xff j\x02" in requests[0].body
+
+
 def test_a_damaged_record_becomes_a_message_with_a_defect() -> None:
-    damaged = Record("T", b"x", b"a\x01\xff\x02")
+    damaged = Record("T", b"x", sys_flag=SysFlag.COMPRESSED | 0x400)
     first, second = decode([damaged, record(("a", "1"))])
-    assert (first.defect, first.properties) == ("its properties are not UTF-8", (("mqbridge.raw", "rocketmq.record.v1"),))
+    assert first.defect is not None
+    assert first.properties == (("mqbridge.raw", "rocketmq.record.v1"),)
     assert first.payload == encode_record(damaged), "the whole record, as the broker stores it"
     assert second.defect is None
     requests, failures = encode([second, first, second], None, Limits(), NOW)

@@ -194,6 +194,16 @@ def test_a_decoded_message_is_written_back_with_its_hops() -> None:
         assert requests[0][0] == native(b"a=1,mqbridge.origin=o,mqbridge.hops=2").payLoadData
 
 
+def test_bytes_that_are_not_utf8_are_escaped() -> None:
+    """Java SDKs decode attribute strings as UTF-8, so such bytes of another system's texts are percent-encoded."""
+    message = Message(b"x", (("ci\udcb4\udcf3", "\udcb4=\udcf3"),), key="k\udcff", keys=("a\udcff,", "b"), msg_type="t\udcff")
+    encoded = encode(message, None)
+    assert b"ci%B4%F3=%B4%3D%F3" in encoded.data
+    assert encoded.msg_type == "t%FF"
+    copy = read(encoded)
+    assert (copy.properties, copy.key, copy.keys, copy.msg_type) == (message.properties, message.key, message.keys, "t\udcff")
+
+
 def test_lone_surrogates_are_refused() -> None:
     requests = encode_share([Message(b"x", (("a", "\ud800"),), position=(1, 2)), Message(b"fine")], None)
     [(index, problem)] = requests.failures

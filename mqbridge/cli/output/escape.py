@@ -12,6 +12,7 @@ _BINARY_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202
 """Control characters except tab and line ends: a payload that contains one counts as binary."""
 # A string, a punctuation character, or another value (a number, true, false or null).
 _JSON_SYMBOL = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_SURROGATES = re.compile("[\ud800-\udfff]")
 HEX_COLUMNS = 16
 """Bytes per line of a hex dump."""
 MAX_PRETTY_BYTES = 256 << 10
@@ -21,7 +22,17 @@ MAX_PRETTY_BYTES = 256 << 10
 def escape_line(value: str | bytes) -> str:
     """Return the value on one line; control characters, and bytes that are not UTF-8, become numeric escapes."""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-    return _CONTROLS.sub(_numeric_escape, text)
+    return escape_raw(_CONTROLS.sub(_numeric_escape, text))
+
+
+def escape_raw(text: str) -> str:
+    r"""Return a text without lone surrogates: bytes that are not UTF-8 (see `wire/text.py`) like \xb4, others like \ud800."""
+    return text if text.isascii() else _SURROGATES.sub(_surrogate_escape, text)
+
+
+def _surrogate_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def _numeric_escape(match: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from mqbridge.cli.output.escape import escape_raw
 from mqbridge.errors import ConfigError
 from mqbridge.message import Message, Partition, format_position
 
@@ -83,9 +84,9 @@ def _writer(token: re.Match[str], text: str) -> MessageWriter:
 
 
 def as_json(partition: Partition, message: Message) -> dict[str, Any]:
-    """Return a message for JSON. Fields that are None, an empty tuple or 0 are left out, but not a payload of None (a tombstone).
+    r"""Return a message for JSON. Fields that are None, an empty tuple or 0 are left out, but not a payload of None.
 
-    Bytes that are not UTF-8 are in `<name>_base64`.
+    Bytes that are not UTF-8 are in `<name>_base64`; inside a text they are escaped, as \xb4.
     """
     fields: dict[str, Any] = {
         "topic": partition.topic,
@@ -98,9 +99,11 @@ def as_json(partition: Partition, message: Message) -> dict[str, Any]:
         if isinstance(value, bytes):
             fields.update(_text_or_base64(name, value))
         elif name == "properties":
-            fields[name] = [list(pair) for pair in value]
+            fields[name] = [list(map(escape_raw, pair)) for pair in value]
+        elif name == "keys":
+            fields[name] = list(map(escape_raw, value))
         else:
-            fields[name] = value
+            fields[name] = escape_raw(value) if isinstance(value, str) else value
     return fields
 
 

@@ -19,12 +19,13 @@ from mqbridge.mapping.reserved_properties import (
 )
 from mqbridge.message import MSG_TYPE, RESERVED_PREFIX, Message, Pair, format_position
 from mqbridge.pulsar.mapping.keys import decode_key, encode_key
-from mqbridge.pulsar.mapping.raw_entry import NOT_TEXT, Metadata, raw_batch_message, raw_message
+from mqbridge.pulsar.mapping.raw_entry import Metadata
 from mqbridge.pulsar.mapping.table import TABLE
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import signed, unsigned
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from mqbridge.pulsar.wire.single_metadata import encode_prefix
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge.pulsar.wire.single_metadata import add_properties, encode_prefix, set_key
+from mqbridge.wire.text import decode_text
 
 CARRIED_FIELDS = tuple(field for field in TABLE.carried_fields() if field not in {"origin", "hops"})
 """Fields that Pulsar lacks and that become reserved properties, except origin and hops, which `origin_properties` writes."""
@@ -39,8 +40,7 @@ def write_fields(metadata: MessageMetadata, message: Message, origin_prefix: str
     `origin_prefix` begins the new origin (see `mqbridge.message.origin_prefix`); None keeps the origin of the message, if any.
     """
     write_keys(metadata, message.key, message.ordering_key)
-    for name, value in write_properties(message, origin_prefix):
-        metadata.properties.add(key=name, value=value)
+    add_properties(metadata, write_properties(message, origin_prefix))
     if message.event_time:
         metadata.event_time = unsigned(message.event_time)  # uint64 in Pulsar; times before 1970 are negative here
     if message.payload is None:
@@ -74,7 +74,7 @@ def write_keys(metadata: MessageMetadata, key: str | bytes | None, ordering_key:
     """Set the key and the ordering key of an entry; brokers dispatch entries by them."""
     key, is_base64 = encode_key(key)
     if key is not None:
-        metadata.partition_key = key
+        set_key(metadata, key)
     if is_base64:
         metadata.partition_key_b64_encoded = True
     if ordering_key is not None:
@@ -97,10 +97,9 @@ def type_properties(message: Message) -> list[Pair]:
 class MessageReader:
     """Makes the messages of one entry, which share its publish time, delivery time and delivery count."""
 
-    __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time", "_source")
+    __slots__ = ("_deliver_at", "_delivery_count", "_entry", "_ledger", "_publish_time")
 
     def __init__(self, entry: Entry) -> None:
-        self._source = entry
         self._ledger, self._entry = entry.id
         self._publish_time, self._deliver_at = entry.metadata.publish_time, delivery_time_of(entry)
         self._delivery_count = entry.redelivery_count
@@ -113,9 +112,9 @@ class MessageReader:
         try:
             text = "".join(chain.from_iterable(pairs)) + (key or "")
         except TypeError:  # the protobuf library returns strings that are not UTF-8 as bytes
-            if isinstance(metadata, SingleMessageMetadata):
-                return raw_batch_message(self._source, metadata, payload, index, NOT_TEXT)
-            return raw_message(self._source, NOT_TEXT)
+            pairs = tuple((decode_text(name), decode_text(value)) for name, value in pairs)
+            key = None if key is None else decode_text(key)
+            text = "".join(chain.from_iterable(pairs))
         message = Message(
             None if metadata.null_value else payload,
             pairs,

@@ -2,7 +2,7 @@
 
 The payload of such a message is an entry as the broker stores it (see `wire/entry.py`): checksum, metadata and payload. So it has
 the keys, the codec and the parameters of an encrypted message, and `restore_entry` makes the same entry of it again. Of a chunked
-message there is one raw message for each chunk. A single unreadable message of a readable batch becomes a batch of one message.
+message there is one raw message for each chunk.
 
 If the metadata can be read, the raw message also has the entry's own key, ordering key, properties and times, as copies.
 """
@@ -11,7 +11,6 @@ from mqbridge.errors import MappingError
 from mqbridge.mapping.raw_form import RAW_FORM, may_be_copied, raw_properties
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.keys import decode_key
-from mqbridge.pulsar.wire.batch import frame_message
 from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, stored_entry
 from mqbridge.pulsar.wire.ids import signed
@@ -21,8 +20,6 @@ Metadata = MessageMetadata | SingleMessageMetadata
 
 FORM = "pulsar.entry.v1"
 """The form of Pulsar's raw messages (see `mqbridge.mapping.raw_form`)."""
-NOT_TEXT = "its key or its properties are not UTF-8"
-"""The `defect` of a message with such metadata."""
 
 _SET_BY_BROKERS = (
     "replicated_from",
@@ -53,15 +50,6 @@ def raw_message(entry: Entry, defect: str) -> Message:
     """Return the raw message of a whole entry, joined if it is chunked."""
     metadata = _payload_metadata(entry)
     return _message(entry, metadata, stored_entry(metadata, entry.payload), 0, defect)
-
-
-def raw_batch_message(entry: Entry, metadata: SingleMessageMetadata, payload: bytes, index: int, defect: str) -> Message:
-    """Return the raw message at this index of a batch: a batch of this message alone."""
-    framed = frame_message(metadata, payload)
-    batch = MessageMetadata()
-    batch.CopyFrom(_payload_metadata(entry))
-    batch.num_messages_in_batch, batch.uncompressed_size = 1, len(framed)
-    return _message(entry, metadata, stored_entry(batch, framed), index, defect)
 
 
 def _payload_metadata(entry: Entry) -> MessageMetadata:

@@ -83,8 +83,18 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
     parts: list[bytes] = []  # payload of the current batch: metadata (with its size) and payload of each message
     first = size = 0  # index of the current batch's first message, and the batch's size in bytes
     for index, message in enumerate(messages):
-        if message.defect is None and message.deliver_at is None:
-            prefix = message.prefix if isinstance(message, CopiedMessage) else encode_single(message, origin)
+        alone: EncodedEntry | None = None
+        failure: MessageFailure | None = None
+        try:
+            if message.defect is not None:
+                failure = unreadable_failure(start + index, message.defect)
+            elif message.deliver_at is not None:
+                alone = encode_alone(message, origin, start + index)
+            else:
+                prefix = message.prefix if isinstance(message, CopiedMessage) else encode_single(message, origin)
+        except UnicodeEncodeError as error:
+            failure = MessageFailure(start + index, Failure.REFUSED, f"the message has texts that are not valid Unicode: {error}")
+        if failure is None and alone is None:
             payload = message.payload or b""
             cost = len(prefix) + len(payload)
             if parts and (index - first >= limits.max_messages or size + cost > limits.max_bytes):
@@ -98,10 +108,10 @@ def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None
         if parts:
             entries.append(_batch(messages[first], parts, range(start + first, start + index)))
             parts = []
-        if message.defect is not None:
-            failures.append(unreadable_failure(start + index, message.defect))
-        else:
-            entries.append(encode_alone(message, origin, start + index))
+        if failure is not None:
+            failures.append(failure)
+        elif alone is not None:
+            entries.append(alone)
     if parts:
         entries.append(_batch(messages[first], parts, range(start + first, start + len(messages))))
     return entries, failures

@@ -24,6 +24,7 @@ def decode_entries(entries: Sequence[Entry]) -> Sequence[Message]:
         items = [entry if isinstance(entry, compiled_entry) else _fields_for_compiled(entry) for entry in entries]
         decoded = native.compiled.pulsar_decode(items)
         # None: some entry is unusual, for example has a number beyond 64 bits. Its second item names the damaged entries.
+        # Only the plain code reads texts that are not UTF-8, which the compiled module reports as damage.
         if decoded is not None and not decoded[1] and not decoded[0].damaged():
             messages: Sequence[Message] = decoded[0]
             return messages

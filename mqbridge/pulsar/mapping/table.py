@@ -12,6 +12,7 @@ from mqbridge.message import MSG_TYPE
 _CHUNKS = "a chunked message is one message here; chunks that cannot be joined are raw messages"
 _ENCRYPTED = "an encrypted entry is a raw message, which has it; other written entries are not encrypted"
 _TRANSACTION = "only committed messages are delivered, and copies are sent outside of any transaction"
+_PROPERTIES = "in order, repeats kept; bytes that are not UTF-8 are kept"
 _KEY = "text, or bytes if partition_key_b64_encoded is set"
 _NO_KEY = "a missing key means the same"
 _SET_BY_BROKERS = "set by the brokers themselves, since 5.0"
@@ -20,7 +21,7 @@ MESSAGE_METADATA = (
     FieldRule("MessageMetadata.producer_name", None, RECOMPUTED, "the sending producer; used by deduplication"),
     FieldRule("MessageMetadata.sequence_id", None, RECOMPUTED, "numbered by the producer"),
     FieldRule("MessageMetadata.publish_time", "publish_time", RECOMPUTED, "read, never copied: each producer sets its own"),
-    FieldRule("MessageMetadata.properties", "properties", NATIVE, "in order, repeats kept"),
+    FieldRule("MessageMetadata.properties", "properties", NATIVE, _PROPERTIES),
     FieldRule("MessageMetadata.replicated_from", None, DROPPED, "the cluster that a replicator of the source copied it from"),
     FieldRule("MessageMetadata.partition_key", "key", NATIVE, _KEY + "; an entry has the key of its first message"),
     FieldRule("MessageMetadata.replicate_to", None, DROPPED, "names of clusters of the source's Pulsar instance"),
@@ -56,7 +57,7 @@ METADATA_SINCE_5 = (
 )
 """Fields missing in our own .proto: nothing is read from them."""
 SINGLE_MESSAGE_METADATA = (
-    FieldRule("SingleMessageMetadata.properties", "properties", NATIVE, "in order, repeats kept"),
+    FieldRule("SingleMessageMetadata.properties", "properties", NATIVE, _PROPERTIES),
     FieldRule("SingleMessageMetadata.partition_key", "key", NATIVE, _KEY),
     FieldRule("SingleMessageMetadata.payload_size", None, RECOMPUTED, "of the written entry"),
     FieldRule("SingleMessageMetadata.compacted_out", None, DROPPED, "set by compaction; topics are read uncompacted"),

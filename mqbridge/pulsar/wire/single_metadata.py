@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterable
 from functools import lru_cache
 
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import KeyValue, MessageMetadata
+from mqbridge.wire.text import encode_text
 from mqbridge.wire.varint import SMALL_VARINTS, TWO_BYTE_PREFIXES, encode_varint
 
 CACHED_PAYLOAD_SIZES = 16384
@@ -27,7 +29,7 @@ class _PropertyPrefixes(dict[tuple[str, int], bytes]):
 
     def __missing__(self, key: tuple[str, int]) -> bytes:
         name, size = key
-        data = name.encode()
+        data = encode_text(name)
         key_value = b"".join((b"\x0a", encode_varint(len(data)), data, b"\x12", encode_varint(size)))
         prefix = b"\x0a" + encode_varint(len(key_value) + size) + key_value
         if len(name) <= MAX_CACHED_NAME_LENGTH:
@@ -50,7 +52,7 @@ def encode_properties(properties: Iterable[tuple[str, str]]) -> list[bytes]:
     parts: list[bytes] = []
     add, prefixes = parts.append, _PROPERTY_PREFIXES
     for name, value in properties:
-        data = value.encode()
+        data = encode_text(value)
         add(prefixes[name, len(data)])
         add(data)
     return parts
@@ -81,7 +83,7 @@ def encode_prefix(
     """
     fields = [encoded_properties, *encode_properties(properties)]
     if key is not None:
-        data = key.encode()
+        data = encode_text(key)
         fields += (b"\x12", encode_varint(len(data)), data)  # partition_key
     fields += (b"\x18", encode_varint(payload_size) if payload_size > 0 else b"\0")  # payload_size
     if event_time:
@@ -94,6 +96,32 @@ def encode_prefix(
         fields.append(b"\x48\x01")  # null_value
     metadata = b"".join(fields)
     return _SIZE.pack(len(metadata)) + metadata
+
+
+# The protobuf library takes no strings that are not UTF-8, but it parses and writes them.
+
+
+def add_properties(metadata: MessageMetadata, properties: Iterable[tuple[str, str]]) -> None:
+    """Add properties to the metadata of an entry."""
+    for name, value in properties:
+        try:
+            metadata.properties.append(KeyValue(key=name, value=value))
+        except UnicodeEncodeError:
+            raw = _delimited(b"\x0a", name) + _delimited(b"\x12", value)
+            metadata.MergeFromString(b"\x22" + encode_varint(len(raw)) + raw)
+
+
+def set_key(metadata: MessageMetadata, key: str) -> None:
+    """Set the key of an entry."""
+    try:
+        metadata.partition_key = key
+    except UnicodeEncodeError:
+        metadata.MergeFromString(_delimited(b"\x32", key))
+
+
+def _delimited(tag: bytes, text: str) -> bytes:
+    data = encode_text(text)
+    return tag + encode_varint(len(data)) + data
 
 
 class _PlainPrefixes(dict[int, bytes]):

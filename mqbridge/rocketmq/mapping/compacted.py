@@ -8,6 +8,7 @@ import base64
 
 from mqbridge.message import Message
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END
+from mqbridge.wire.text import encode_text
 
 NO_KEY = (
     "it has no key, and the topic is compacted (cleanup.policy=COMPACTION): brokers keep the newest message of each key there, "
@@ -27,5 +28,5 @@ def with_index_key(message: Message) -> Message | None:
     if not key:
         return None
     if isinstance(key, bytes) or not key.strip() or NAME_END in key or VALUE_END in key:
-        key = base64.b64encode(key if isinstance(key, bytes) else key.encode()).decode()
+        key = base64.b64encode(key if isinstance(key, bytes) else encode_text(key)).decode()
     return message.replace(keys=(key,))

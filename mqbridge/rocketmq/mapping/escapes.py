@@ -65,4 +65,4 @@ def _escape_text(text: str) -> str:
 
 
 def _unescape_text(text: str) -> str:
-    return "" if text == _EMPTY else unquote(text) if "%" in text else text
+    return "" if text == _EMPTY else unquote(text, errors="surrogateescape") if "%" in text else text

@@ -44,7 +44,7 @@ def read_block(block: bytes, *, flag: int, blank: bool) -> BlockContent:
     """Decode a property string. `flag` is the number that the application set for the record.
 
     `blank` is True if the record's body is PLACEHOLDER, which stands for a missing or empty payload, but may also be the payload
-    itself. Raises RemoteProtocolError for a string that is not UTF-8.
+    itself. Bytes that are not UTF-8 are kept, see `wire/text.py`.
     """
     split = _SplitBlock(block, blank=blank)
     properties, carried = tuple(split.user_pairs), dict[str, Any]()

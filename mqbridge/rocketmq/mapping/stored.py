@@ -7,7 +7,6 @@ of the form `rocketmq.record.v1`: its payload is the record as the broker stores
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqbridge.errors import RemoteProtocolError
 from mqbridge.mapping.raw_form import may_be_copied, raw_properties
 from mqbridge.message import Message, Position
 from mqbridge.native import compiled
@@ -38,7 +37,8 @@ def decode_pulls(pulls: Sequence[DecodablePull]) -> Sequence[Message]:
     """Decode consecutive pulls. Raises RemoteProtocolError for damaged bytes."""
     if compiled is not None:
         messages: Sequence[Message] | None = compiled.rocketmq_decode([pull.fields for pull in pulls], decompress)
-        # None: only the plain decoder can decode these pulls. Only it makes raw messages.
+        # None: only the plain decoder can decode these pulls. Only it makes raw messages,
+        # and reads texts that are not UTF-8, which the compiled one reports as damage.
         if messages is not None and not messages.damaged():  # type: ignore[attr-defined]
             return messages
     return decode_plain(pulls)
@@ -74,7 +74,7 @@ def decode_record(record: Record) -> Message:
 
 
 def _raw_message(record: Record, position: Position) -> Message:
-    """Return the raw message of a damaged record, with copies of its keys, tag and properties if these can be read."""
+    """Return the raw message of a damaged record, with copies of its keys, tag and properties."""
     raw = Message(
         record.stored_bytes(),
         raw_properties((), FORM),
@@ -83,10 +83,7 @@ def _raw_message(record: Record, position: Position) -> Message:
         position=position,
         defect=record.defect,
     )
-    try:
-        properties, fields, _ = read_block(record.properties, flag=record.flag, blank=False)
-    except RemoteProtocolError:  # not UTF-8
-        return raw
+    properties, fields, _ = read_block(record.properties, flag=record.flag, blank=False)
     raw.properties = raw_properties(properties, FORM)
     key, keys, msg_type = fields.get("key"), fields.get("keys", ()), fields.get("msg_type")
     if may_be_copied(key, *keys, msg_type):

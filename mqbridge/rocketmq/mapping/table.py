@@ -51,7 +51,12 @@ RECORD_FIELDS = (
         "BODY", "payload", NATIVE, "byte for byte, decompressed; a zero byte stands for an empty body, which brokers refuse"
     ),
     FieldRule("TOPIC", None, RECOMPUTED, "part of the batch's partition; the route names the target topic"),
-    FieldRule("PROPERTIES", "properties", NATIVE, "user properties, in stored order; the rows below list the system properties"),
+    FieldRule(
+        "PROPERTIES",
+        "properties",
+        NATIVE,
+        "user properties, in stored order; bytes that are not UTF-8 are kept; the rows below list the system properties",
+    ),
 )
 """The rules of the fields of a record, in their order."""
 

@@ -26,6 +26,7 @@ from mqbridge.rocketmq.mapping.escapes import escape
 from mqbridge.rocketmq.mapping.read_block import first_key
 from mqbridge.rocketmq.mapping.table import EMPTY, ESCAPED_NAMES, FLAG, ORDER, SHARDED, TABLE
 from mqbridge.rocketmq.wire.properties import EMPTY_VALUE, NAME_END, TRANSIENT_PREFIX, VALUE_END, Name, join
+from mqbridge.wire.text import encode_text
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "event_time")
 """The fields that no system property can hold, without `origin` and `hops`, which `origin_properties` writes."""
@@ -53,7 +54,7 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
         text = join((*properties, *system_pairs, *escaped[count:]))
     if alone:
         text += join([(ORDER, write_order([name for name, _ in properties]))])
-    return text.encode(), flag
+    return encode_text(text), flag
 
 
 def _are_plain_names(properties: Sequence[Pair]) -> bool:

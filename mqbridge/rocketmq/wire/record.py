@@ -251,7 +251,7 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
             raise RemoteProtocolError(_malformed(body, at, f"the magic {magic:08X} is neither {V1:08X} nor {V2:08X}"))
         if properties_at > record_end or body[properties_at - 2] << 8 | body[properties_at - 1] != record_end - properties_at:
             raise RemoteProtocolError(_malformed(body, at, f"the lengths inside do not add up to its {size} bytes"))
-        record.properties = properties = body[properties_at:record_end]
+        record.properties = body[properties_at:record_end]
         if topic_bytes != last_topic_bytes:
             topic, last_topic_bytes = _decode_topic(body, at, topic_bytes), topic_bytes
         record.topic = topic
@@ -259,10 +259,8 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
             computed_crc = checksum(stored_body) & 0x7FFFFFFF
             reason = f"the CRC-32 of its body is {computed_crc:08x} where {stored_crc:08x} was stored"
             record.set_damaged(reason, body[at:record_end])
-        elif properties.isascii() or _is_utf8(properties):
-            record.defect = None
         else:
-            record.set_damaged("its properties are not UTF-8", body[at:record_end])
+            record.defect = None
         if sys_flag & _SLOW_PATH and record.defect is None:
             unpacked = _unpack_body(record, body[at:record_end])
             budget = _deduct(budget, unpacked)
@@ -299,14 +297,6 @@ def _decode_topic(body: bytes, at: int, topic_bytes: bytes) -> str:
 def _malformed(body: bytes, at: int, problem: str) -> str:
     """Return the text of an error; the compiled module uses the same texts."""
     return f"the record at byte {at} of {len(body)} cannot be read: {problem}"
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _unpack_body(record: Record, stored: bytes) -> list[Record]:
@@ -352,7 +342,6 @@ def _split_inner_batch(record: Record) -> list[Record]:
             store_host=record.store_host,
             reconsume_times=record.reconsume_times,
             prepared_offset=record.prepared_offset,
-            defect=None if _is_utf8(properties) else "its properties are not UTF-8",
         )
         for index, (flag, body, properties) in enumerate(decode_batch(record.body, MAX_INNER_MESSAGES))
     ]

@@ -3,7 +3,8 @@
 Each function makes one Arrow call. If Arrow raises, the function converts the values that Arrow rejects, which is slower:
 
 - lone surrogates are encoded as if they were characters
-- numbers and times out of range become the nearest one that fits
+- times out of range become NULL, as Spark's own functions do without ANSI mode; any other time would be a wrong one
+- counters out of range become the largest that fits
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,12 +40,12 @@ def bytes_array(values: Sequence[str | bytes | None]) -> pa.Array:
 
 
 def time_array(times: Sequence[int | None]) -> pa.Array:
-    """Return milliseconds since the epoch as an array of timestamps. Times out of range become the nearest in range."""
+    """Return milliseconds since the epoch as an array of timestamps. Times out of range become NULL."""
     try:
         return pa.array(times, _MS).cast(TIME)
     except (pa.ArrowInvalid, OverflowError):
-        clamped = [None if time is None else min(max(time, _MIN_MS), _MAX_MS) for time in times]
-        return pa.array(clamped, _MS).cast(TIME)
+        fitting = [time if time is not None and _MIN_MS <= time <= _MAX_MS else None for time in times]
+        return pa.array(fitting, _MS).cast(TIME)
 
 
 def int_array(numbers: Sequence[int]) -> pa.Array:

@@ -1,7 +1,7 @@
 """Escapes in the attribute strings of TubeMQ messages that mqbridge writes.
 
 `%`, `,` and `=` in keys and values are percent-encoded, because SDKs split the string at commas and equals signs. Keys and values
-that are empty or only white space are encoded, too, because Java SDKs fail on them.
+that are empty or only white space are encoded, too, because Java SDKs fail on them. So are bytes that are not UTF-8.
 """
 
 from urllib.parse import quote, unquote
@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 from mqbridge.mapping.reserved_properties import CARRIED_NAMES, GATEWAY_MARKER, is_carried
 from mqbridge.message import MSG_TIME, MSG_TYPE, RESERVED_PREFIX, Pair
 from mqbridge.tubemq.wire.attributes import parse_pair
+from mqbridge.wire.text import percent_encode_raw
 
 RESERVED_PREFIX_BYTES = RESERVED_PREFIX.encode()
 MARKER_TEXT = f"{GATEWAY_MARKER[0]}={GATEWAY_MARKER[1]}"
@@ -29,15 +30,15 @@ def format_item(pair: Pair) -> str:
 def escape_text(text: str) -> str:
     """Return a key or a value as it is written in an attribute string. The empty text is written as a single percent sign."""
     if "," in text or "=" in text or "%" in text:
-        return text.translate(_ESCAPES)
+        return percent_encode_raw(text.translate(_ESCAPES))
     if not text:
         return "%"
-    return quote(text) if text.isspace() else text
+    return quote(text) if text.isspace() else percent_encode_raw(text)
 
 
 def unescape_pair(pair: Pair) -> Pair:
     """Return the original pair for an escaped pair of an attribute string."""
-    key, value = ("" if part == "%" else unquote(part) if "%" in part else part for part in pair)
+    key, value = ("" if part == "%" else unquote(part, errors="surrogateescape") if "%" in part else part for part in pair)
     return key, value
 
 

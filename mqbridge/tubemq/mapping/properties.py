@@ -39,6 +39,7 @@ from mqbridge.tubemq.mapping.escapes import (
 from mqbridge.tubemq.mapping.table import TABLE
 from mqbridge.tubemq.mapping.times import MsgTimes
 from mqbridge.tubemq.wire.attributes import PAIR_SEPARATOR, parse_pair
+from mqbridge.wire.text import encode_text
 
 ALWAYS_CARRIED = (*(field for field in TABLE.carried_fields() if field not in {"origin", "hops"}), "payload")
 """Fields that both forms write as reserved pairs, "payload" for a tombstone only; `origin_properties` writes origin and hops."""
@@ -138,7 +139,7 @@ def system_fields(properties: tuple[Pair, ...], msg_times: MsgTimes) -> tuple[st
             continue
         if msg_type is not None and minute is not None:
             break
-    return msg_type, None if minute is None else msg_times[minute.encode()]
+    return msg_type, None if minute is None else msg_times[encode_text(minute)]
 
 
 # --- message -> attribute string --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from mqbridge.message import Message
 from mqbridge.tubemq.mapping.properties import write_attributes
 from mqbridge.tubemq.mapping.times import msg_time_texts_of, msg_times_of
 from mqbridge.tubemq.wire.payload import join_payload
+from mqbridge.wire.text import percent_encode_raw
 
 RequestFields = tuple[bytes, int, str | None, str | None]
 """Fields of a send request that come from a message: data, flag (1 if the data contains attributes), message type, and event time
@@ -31,4 +32,5 @@ def encode(message: Message, stamp: str | None, zone: tzinfo = UTC) -> RequestFi
     except UnicodeEncodeError as error:
         raise MappingError(f"the message at {message.position} has texts that are not valid Unicode: {error}") from error
     data, flag = join_payload(attributes, message.payload or b"")
-    return data, flag, message.msg_type, msg_time
+    msg_type = None if message.msg_type is None else percent_encode_raw(message.msg_type)
+    return data, flag, msg_type, msg_time

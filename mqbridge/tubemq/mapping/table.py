@@ -72,7 +72,7 @@ RESERVED = (
         "mqbridge.v",
         None,
         CARRIED,
-        "marks a string that a gateway built: `%`, `,` and `=` in keys and values are percent-encoded",
+        "marks a string that a gateway built: `%`, `,`, `=` and bytes that are not UTF-8 in keys and values are percent-encoded",
     ),
 )
 """Reserved pairs, which carry message fields that TubeMQ has no field for."""

@@ -12,7 +12,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message_columns, module)?)
 }
 
-/// The times in ms that fit into 64 bits as microseconds; times outside this range are clamped to it.
+/// The times in ms that fit into 64 bits as microseconds; times outside this range become NULL.
 const MIN_MS: i64 = -((1i128 << 63) / 1000) as i64;
 const MAX_MS: i64 = i64::MAX / 1000;
 
@@ -53,7 +53,7 @@ fn message_columns<'py>(py: Python<'py>, messages: &Messages, binary_properties:
             let values = texts(py, || all().flat_map(|message| message.properties().map(|(_, value)| Some(value))))?;
             columns.set_item("properties", (list_offsets, names, values))?;
         }
-        let time = |ms: Option<i64>| ms.map(|ms| ms.clamp(MIN_MS, MAX_MS) * 1000);
+        let time = |ms: Option<i64>| ms.filter(|ms| (MIN_MS..=MAX_MS).contains(ms)).map(|ms| ms * 1000);
         columns.set_item("event_time", numbers(py, all().map(|message| time(message.row.event_time))))?;
         columns.set_item("publish_time", numbers(py, all().map(|message| time(message.row.publish_time))))?;
         columns.set_item("deliver_at", numbers(py, all().map(|message| time(message.row.deliver_at))))?;

@@ -57,6 +57,9 @@ fn pulsar_decode(py: Python<'_>, entries: &Bound<'_, PyList>) -> PyResult<Option
                 None => return Ok(None),
             }
         }
+        if decoder.store.has_raw_bytes {
+            return Ok(None);
+        }
         Ok(Some((Messages::all(decoder.store), defects)))
     })
 }

@@ -84,7 +84,7 @@ fn rocketmq_decode(pulls: Vec<PullFields>, decompress: &Bound<'_, PyAny>) -> PyR
         let mut callback = Callback { function: decompress, raised: None };
         let result =
             decode::decode_pulls(pulls.into_iter().map(pull_of).collect(), &mut |codec, data| callback.decompress(codec, data));
-        Ok(callback.into_result(result)?.map(Messages::all))
+        Ok(callback.into_result(result)?.filter(|store| !store.has_raw_bytes).map(Messages::all))
     })
 }
 

@@ -198,7 +198,7 @@ fn tubemq_decode<'py>(
         };
         let mut zone = Zone::new(msg_times, None);
         let result = decode_all(&mut store, &stored_messages, offset, first, &mut zone);
-        Ok(zone.into_result(py, result)?.map(|()| Messages::all(store)))
+        Ok(zone.into_result(py, result)?.filter(|()| !store.has_raw_bytes).map(|()| Messages::all(store)))
     })
 }
 

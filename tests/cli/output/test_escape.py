@@ -1,11 +1,13 @@
 import json
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.cli.output.escape import escape_line, indent_json, payload_kind, payload_lines
-from mqbridge.message import Message
+from mqbridge.cli.output.message_format import as_json
+from mqbridge.message import Message, Partition
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,13 @@ def test_a_hex_dump() -> None:
         "00000000  00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  ................",
         "00000010  10 11 41                                         ..A",
     ]
+
+
+def test_bytes_that_are_not_utf8_are_escaped_in_texts() -> None:
+    """They are lone surrogates in Python, which neither a terminal nor JSON takes."""
+    message = Message(b"x", (("ci\udcb4", "é\udcf3"),), "k\udcff", keys=("\ud800",), position=(1,))
+    fields = as_json(Partition("c", "t", "0", 0), message)
+    assert fields["properties"] == [["ci\\xb4", "é\\xf3"]]
+    assert (fields["key"], fields["keys"]) == ("k\\xff", ["\\ud800"])
+    assert orjson.loads(orjson.dumps(fields)) == fields
+    assert escape_line("a\udcb4\n") == "a\\xb4\\x0a"

@@ -12,7 +12,7 @@ from mqbridge.errors import Failure
 from mqbridge.message import Message, Partition
 from mqbridge.pulsar.mapping.request import EncodedEntry, Limits, encode, encode_restored
 from mqbridge.pulsar.mapping.stored import decode_entries
-from mqbridge.pulsar.wire.batch import frame_message, join_batch, split_batch
+from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, compress
 from mqbridge.pulsar.wire.entry import ENCRYPTED, Entry, decode_entry, stored_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -96,30 +96,6 @@ def test_a_batch_with_a_wrong_number_of_messages_is_kept(count: int) -> None:
     entry = decode_entry(message.payload or b"")
     assert entry.defect is None
     assert (entry.payload, entry.metadata.compression) in [(packed, CODEC_NUMBERS["zstd"]), (batch, 0)]
-
-
-def test_a_message_of_a_batch_that_is_not_text_is_put_back_as_a_batch_of_its_own() -> None:
-    bad = SingleMessageMetadata.FromString(b"\x0a\x08\x0a\x02a\xff\x12\x02bb\x12\x01k\x18\x01")
-    payload = join_batch([(SingleMessageMetadata(), b"x"), (bad, b"y")])
-    metadata = metadata_of(num_messages_in_batch=2, compression=CODEC_NUMBERS["zstd"], uncompressed_size=len(payload))
-    well, damaged = decode_entries([Entry(metadata, compress(CODEC_NUMBERS["zstd"], payload), ledger=1, entry=2)])
-    assert (well.defect, damaged.position) == (None, (1, 2, 1))
-    assert (damaged.key, damaged.properties) == ("k", (FORM,))
-    [entry] = restored(dead_letters([damaged]))
-    assert (entry.metadata.num_messages_in_batch, entry.metadata.compression) == (1, 0)
-    assert entry.payload == frame_message(bad, b"y")
-    assert [single.SerializeToString() for single, _ in split_batch(entry.payload, 1)] == [bad.SerializeToString()]
-
-
-def test_a_compressed_message_that_is_not_text_is_put_back_decompressed() -> None:
-    metadata = MessageMetadata.FromString(
-        metadata_of(compression=CODEC_NUMBERS["zstd"], uncompressed_size=9).SerializeToString() + b"\x32\x01\xff"
-    )
-    [message] = decode_entries([Entry(metadata, compress(CODEC_NUMBERS["zstd"], b"body body"))])
-    assert (message.defect, message.key) == ("its key or its properties are not UTF-8", None)
-    [entry] = restored(dead_letters([message]))
-    assert (entry.payload, entry.metadata.compression) == (b"body body", 0)
-    assert b"\x32\x01\xff" in entry.metadata.SerializePartialToString(), "the key"
 
 
 EMPTY_PROPERTY = b"\x0a\x04\x0a\x00\x12\x00"

@@ -143,7 +143,7 @@ def test_values_that_arrow_rejects_are_written_as_closely_as_possible() -> None:
         hops=1 << 40,
     )
     record_batch = RowBuilder().build(batch([unrepresentable, Message(b"")]))
-    assert record_batch.column("event_time").cast(pa.int64()).to_pylist() == [9223372036854775000, None]
+    assert record_batch.column("event_time").cast(pa.int64()).to_pylist() == [None, None]
     assert record_batch.column("delivery_count").to_pylist() == [(1 << 31) - 1, 0]
     assert record_batch.column("msg_type").cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80", None]
     assert record_batch.column("properties").keys.cast(pa.binary()).to_pylist() == [b"\xed\xa0\x80"]
