@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.properties import write_fields
-from mqbridge.pulsar.mapping.request import Limits, encode
+from mqbridge.pulsar.mapping.request import Limits, encode, encode_by_key
 from mqbridge.pulsar.mapping.stored import decode_entries
 from mqbridge.pulsar.wire.batch import join_batch, split_batch
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
@@ -140,6 +140,31 @@ def test_text_that_is_not_utf8_is_kept_byte_for_byte() -> None:
     late = first.replace(deliver_at=5)
     [alone], _ = encode([late], None, Limits())
     assert decode(Entry(alone.metadata, alone.payload))[0].properties == first.properties
+
+
+def test_entries_by_key_have_the_messages_of_one_key_in_order() -> None:
+    keys: list[tuple[str | bytes | None, bytes | None]] = [
+        ("a", None),
+        ("b", None),
+        (None, None),
+        ("a", b"o"),
+        ("a", None),
+        (b"\xff", None),
+    ]
+    sent = [Message(b"%d" % n, key=keys[n % 6][0], ordering_key=keys[n % 6][1], position=(n,)) for n in range(24)]
+    sent[7] = Message(b"damaged", position=(7,), defect="damaged")
+    entries, failures = encode_by_key(sent, None, Limits(max_messages=3))
+    assert [(failure.index, failure.failure_kind) for failure in failures] == [(7, Failure.REFUSED)]
+    seen: list[int] = []
+    for entry in entries:
+        indexes = list(entry.indexes)
+        assert (len(indexes), indexes) == (entry.count, sorted(indexes))
+        assert {(sent[index].key, sent[index].ordering_key) for index in indexes} == {keys[indexes[0] % 6]}
+        assert entry.count <= 3
+        decoded = decode(Entry(entry.metadata, entry.payload))
+        assert [message.payload for message in decoded] == [sent[index].payload for index in indexes]
+        seen += indexes
+    assert sorted(seen) == [index for index in range(24) if index != 7]
 
 
 def test_a_lone_surrogate_that_stands_for_no_byte_is_refused_alone() -> None:

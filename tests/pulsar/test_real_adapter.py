@@ -259,6 +259,68 @@ async def test_texts_that_are_not_utf8_are_stored_byte_for_byte(endpoints):
 
 
 @pytest.mark.cluster
+async def test_key_shared_consumers_of_a_copy_by_key_share_no_key(pulsar, endpoints, client):
+    """A broker dispatches an entry by the key of its first message, so an entry of several keys goes to one consumer."""
+    cluster, topic = endpoints.cluster(), name()
+    await cluster.connect()
+    await cluster.create(topic, 1)
+    outbound = await endpoints.outbound(cluster, topic, batch_by_key=True)
+    inbounds = [await endpoints.inbound(cluster, topic, subscription_type="key_shared") for _ in range(2)]
+    lanes = [await first_lane(inbound) for inbound in inbounds]
+    sent = [Message(b"%d" % n, key=f"key-{n % 20}", position=(n,)) for n in range(400)]
+    await asyncio.wait_for(outbound.send(0, Share(Batch.of(sent, SOURCE))), SERVER_PATIENCE_S)
+    owners: dict[object, set[int]] = {}
+    counts = [0, 0]
+
+    async def drain(index: int) -> None:
+        while sum(counts) < 400:
+            batch = await lanes[index].receive()
+            for message in batch.messages:
+                owners.setdefault(message.key, set()).add(index)
+            counts[index] += batch.count
+            lanes[index].acknowledge(batch)
+
+    tasks = [asyncio.ensure_future(drain(index)) for index in range(2)]
+    await asyncio.wait(tasks, timeout=SERVER_PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(counts) == 400
+    assert all(counts)
+    assert [key for key, indexes in owners.items() if len(indexes) > 1] == []
+
+
+@pytest.mark.cluster
+async def test_a_target_that_enforces_schemas_needs_one_and_check_sees_it(pulsar, endpoints):
+    namespace = await asyncio.to_thread(pulsar.create_namespace, "acme", f"schemas-{uuid4().hex[:6]}")
+    cluster = endpoints.cluster(namespace=namespace)
+    await cluster.connect()
+    admin, full = cluster._admin, parse_topic("t", namespace)
+    await cluster.create("t", 1)
+    definition = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
+    other = '{"type":"record","name":"R","fields":[{"name":"b","type":"string"}]}'
+
+    def spec(**options: Any) -> OutboundSpec:
+        return OutboundSpec("t", options=PulsarOutboundOptions(**options))
+
+    with pytest.raises(ClusterError, match="has no schema"):
+        await cluster.check_outbound(spec(schema_type="topic"))
+    await cluster.check_outbound(spec())  # a topic without a schema takes any
+    await admin.call("POST", f"/schemas/{full.path}/schema", {"type": "AVRO", "schema": definition, "properties": {}})
+    await admin.call("POST", f"/namespaces/{namespace}/schemaValidationEnforced", True)
+    with pytest.raises(ClusterError, match=r"refuses producers without one.*schema_type: topic") as refused:
+        await cluster.check_outbound(spec())
+    assert refused.value.failure is Failure.FATAL
+    with pytest.raises(ClusterError, match="incompatible"):
+        await cluster.check_outbound(spec(schema_type="avro", schema_definition=other))
+    for options in ({"schema_type": "topic"}, {"schema_type": "avro", "schema_definition": definition}):
+        await cluster.check_outbound(spec(**options))
+        outbound = await endpoints.outbound(cluster, "t", **options)
+        receipt = await asyncio.wait_for(outbound.send(0, Share(Batch.of(messages(1), SOURCE))), SERVER_PATIENCE_S)
+        assert receipt.failures == []
+
+
+@pytest.mark.cluster
 async def test_waiting_entries_are_received_as_one_batch(endpoints):
     cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)

@@ -17,7 +17,7 @@ from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
 from mqbridge.pulsar.adapter.auth import make_auth
-from mqbridge.pulsar.adapter.config import PulsarCluster
+from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.deletions import Deletions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
@@ -31,6 +31,7 @@ from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.wire.names import PARTITION_INFIX, TopicName
+from mqbridge.pulsar.wire.schemas import STRING, Schema, avro, json_record
 from mqbridge.pulsar.wire.topic_lists import parse_names
 
 log = logging.getLogger(__name__)
@@ -310,9 +311,29 @@ class Pulsar:
             targets,
             await self._client.max_message_size(),
             self._operations.warn_undeduplicated,
+            await self._schema(spec),
         )
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Check that the topic exists and producing is permitted."""
+        """Check that the topic exists, producing is permitted, and with `admin_url` that the topic accepts the schema."""
         first, *_ = await self._topics.partitions(spec.topic)
         await self._client.check_producing(self._topics.partition_topic_name(first))
+        schema = await self._schema(spec)
+        if self._admin is not None:
+            await self._operations.check_schema(spec.topic, schema)
+
+    async def _schema(self, spec: OutboundSpec) -> Schema | None:
+        """Return the schema of a target's producers, None for none. Raises ClusterError (FATAL) if the topic should have one."""
+        if not isinstance(spec.options, PulsarOutboundOptions) or spec.options.schema_type == "none":
+            return None
+        if spec.options.schema_type == "string":
+            return STRING
+        if spec.options.schema_type != "topic":
+            assert spec.options.schema_definition is not None  # noqa: S101 - its model requires it
+            make = avro if spec.options.schema_type == "avro" else json_record
+            return make(spec.options.schema_definition)
+        topic = self._topics.parse(spec.topic)
+        if (registered := await self._client.schema(str(topic))) is None:
+            problem = f"topic {topic} has no schema, but the target's schema_type is topic"
+            raise ClusterError(f"{problem}: register a schema, or write schema_type: none", Failure.FATAL)
+        return registered.schema

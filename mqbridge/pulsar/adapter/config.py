@@ -1,5 +1,6 @@
 """Configuration of a Pulsar cluster, and of the sources and targets of routes there."""
 
+import json
 import re
 from pathlib import Path
 from typing import Literal, Self
@@ -229,3 +230,40 @@ class PulsarOutboundOptions(BaseModel):
         " entries that they were: encrypted ones with their keys and parameters, chunks as chunks. `false` copies them as they"
         " are. Set it only for a source of dead letters, because such an entry has the metadata that its producer chose.",
     )
+    batch_by_key: bool = Field(
+        default=False,
+        description="Put messages of different keys into different entries, as Key_Shared consumers of the target need it:"
+        " brokers dispatch an entry by the key of its first message. The order of a key is kept, not that of different keys."
+        " Not for mirrors on Spark, which resume after the last stored message.",
+    )
+    schema_type: Literal["none", "topic", "string", "json", "avro"] = Field(
+        default="none",
+        description="Schema of the producers, for targets that refuse producers without one. `topic`: the latest schema of the"
+        " target topic. Payloads are neither checked nor changed.",
+    )
+    schema_definition: str | None = Field(
+        default=None, min_length=2, description="With `schema_type` `json` or `avro`: the Avro schema, as JSON text."
+    )
+    access: Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"] = Field(
+        default="shared",
+        description="Which other producers a partition may have: any, or none (fail, wait for their end, or close them).",
+    )
+    producer_properties: dict[str, str] = Field(
+        default_factory=dict, description="Properties that the target topic's statistics show with the producers."
+    )
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        needs_definition = self.schema_type in {"json", "avro"}
+        if needs_definition != (self.schema_definition is not None):
+            raise ValueError(
+                f"schema_type {self.schema_type} needs a schema_definition"
+                if needs_definition
+                else f"schema_definition is not used with schema_type {self.schema_type}: remove it, or write json or avro"
+            )
+        if self.schema_definition is not None:
+            try:
+                json.loads(self.schema_definition)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"schema_definition is not JSON: {error}") from error
+        return self

@@ -29,6 +29,7 @@ from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.consumer.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 from mqbridge.pulsar.wire.names import TopicName
+from mqbridge.pulsar.wire.schemas import Schema
 
 log = logging.getLogger(__name__)
 
@@ -218,6 +219,31 @@ class PulsarOperations:
         policies = await self._admin.policies(f"{full.tenant}/{full.namespace}")
         values = {name: policies.get(policy) for policy, name in _STORAGE_POLICIES.items()}
         return {name: _setting_text(value) for name, value in values.items() if value is not None}
+
+    @reads_json
+    async def check_schema(self, topic: str, schema: Schema | None) -> None:
+        """Raise ClusterError (FATAL) if the topic refuses producers with this schema, or with None without any.
+
+        Assumes that it accepts them if the credentials may not ask that, or the broker is too old for the question.
+        """
+        full = self._topics.parse(topic)
+        admin = self._require_admin("checking a schema")
+        try:
+            if (registered := await admin.schema_definition(full)) is None:
+                return  # a topic without schema takes any
+            if schema is None:
+                is_accepted = not await admin.enforces_schemas(f"{full.tenant}/{full.namespace}")
+            else:
+                is_accepted = registered == schema.definition or await admin.is_compatible(full, schema)
+        except ServerRefused as error:
+            log.info("cannot find out whether topic %s accepts the schema of its target, assuming that it does: %s", full, error)
+            return
+        if is_accepted:
+            return
+        if schema is None:
+            problem = f"topic {full} has a schema, and its namespace refuses producers without one"
+            raise ClusterError(f"{problem}: write schema_type: topic in the target's options", Failure.FATAL)
+        raise ClusterError(f"topic {full} has a schema that is incompatible with the target's schema", Failure.FATAL)
 
     # --- retention --------------------------------------------------------------------------------------------------
 

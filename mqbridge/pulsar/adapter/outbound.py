@@ -23,6 +23,7 @@ from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.sender_sequence import MessagePositions, SenderSequence
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.cluster_client import ClusterClient
+from mqbridge.pulsar.client.modes import ACCESS_MODES
 from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -34,6 +35,7 @@ from mqbridge.pulsar.mapping.request import (
     Limits,
     encode,
     encode_alone,
+    encode_by_key,
     encode_restored,
     unreadable_failure,
 )
@@ -41,6 +43,7 @@ from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.schemas import Schema
 
 SequenceIds = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; both are None if the producer assigns them."""
@@ -67,12 +70,13 @@ class PulsarOutbound:
         targets: Sequence[Partition],
         max_message_size: int,
         warn_undeduplicated: Callable[[str], Awaitable[None]] | None = None,
+        schema: Schema | None = None,
     ) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - validated with that model
         options = spec.options or PulsarOutboundOptions()
         self.partitions = len(targets)
         self._cluster, self._targets = cluster, targets
-        self._warn_undeduplicated = warn_undeduplicated
+        self._warn_undeduplicated, self._schema = warn_undeduplicated, schema
         self._fences = False
         """True once producers are opened with exclusive access, see `resume`."""
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
@@ -131,7 +135,9 @@ class PulsarOutbound:
     def _encode(self, share: Share) -> EncodeResult:
         """Encode a share as entries. An unchanged batch of Pulsar entries is copied undecoded, see `formats`."""
         batch, origin = share.batch, self._origin_of(share.batch.partition)
-        if self._copies_entries and batch.format == FORMAT and share.indexes is None and not share.is_edited:
+        if self._options.batch_by_key:
+            entries, failures = encode_by_key(share.messages, origin, self._limits, self._encode_messages)
+        elif self._copies_entries and batch.format == FORMAT and share.indexes is None and not share.is_edited:
             entries, failures = encode_entries(batch.data, origin, self._limits)
         else:
             entries, failures = self._encode_messages(share.messages, origin, self._limits)
@@ -189,7 +195,9 @@ class PulsarOutbound:
             name=self._spec.sender if has_sender else self._options.producer_name,
             codec=CODEC_NUMBERS[self._options.compression],
             chunking=True,  # of large raw and delayed messages: all others are in batches, which are never chunked
-            access=pb.ExclusiveWithFencing if self._fences else pb.Shared,
+            access=pb.ExclusiveWithFencing if self._fences else ACCESS_MODES[self._options.access],
+            schema=self._schema,
+            properties=tuple(self._options.producer_properties.items()),
             max_elapsed_s=self._spec.max_elapsed_s,
             retries_first_opening=True,
             sole_sender=has_sender,
@@ -207,6 +215,9 @@ class PulsarOutbound:
         never called `resume`: the broker closes its shared producers, but was seen to accept one of them that reconnected. When
         that producer is closed, the broker forgets the exclusive access of this outbound.
         """
+        if self._options.batch_by_key:
+            problem = f"the target {self._spec.topic!r} has batch_by_key, which stores messages out of their source's order"
+            raise ClusterError(f"{problem}, so a resumed copy could lose some: turn it off here", Failure.FATAL)
         if self._sender_sequence is not None:
             return await self._resume_from_sequence_ids(self._sender_sequence, source, since)
         if not self._fences:

@@ -32,11 +32,11 @@ from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S
 from mqbridge.pulsar.client.connection.schema_registry import RegisteredSchema
 from mqbridge.pulsar.client.connection.service_url import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
 from mqbridge.pulsar.client.consumer.subscription import DEFAULT_CHUNK_LIMITS, DEFAULT_MAX_BYTES, Subscription
+from mqbridge.pulsar.client.modes import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
 from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.consumer import Consumer
-from mqbridge.pulsar.library.modes import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
 from mqbridge.pulsar.library.producer import Producer
 from mqbridge.pulsar.library.reader import Reader
 from mqbridge.pulsar.library.topic_consumer import TopicConsumer, open_pattern_consumer, open_topic_consumer

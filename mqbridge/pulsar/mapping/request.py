@@ -1,6 +1,6 @@
 """Encodes messages into entries for a producer to send."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mqbridge import native
 from mqbridge.adapter.receipt import MessageFailure
@@ -29,7 +29,7 @@ class EncodedEntry:
 
     __slots__ = ("count", "indexes", "metadata", "payload")
 
-    def __init__(self, metadata: MessageMetadata, payload: bytes, indexes: range) -> None:
+    def __init__(self, metadata: MessageMetadata, payload: bytes, indexes: Sequence[int]) -> None:
         self.metadata, self.payload = metadata, payload
         self.indexes = indexes
         self.count = max(len(indexes), metadata.num_messages_in_batch)
@@ -74,6 +74,30 @@ def encode(messages: Sequence[Message], origin: str | None, limits: Limits, star
                 [unreadable_failure(start + index, defect) for index, defect in failures],
             )
     return encode_plain(messages, origin, limits, start)
+
+
+def encode_by_key(
+    messages: Sequence[Message],
+    origin: str | None,
+    limits: Limits,
+    encode: Callable[[Sequence[Message], str | None, Limits], EncodeResult] = encode,
+) -> EncodeResult:
+    """Do the same as `encode`, with entries whose messages have the same keys: brokers dispatch an entry by those of its first.
+
+    The order of the messages of a key is kept. Messages without keys are together, too.
+    """
+    indexes_by_key: dict[tuple[bytes | None, str | bytes | None], list[int]] = {}
+    for index, message in enumerate(messages):
+        indexes_by_key.setdefault((message.ordering_key, message.key), []).append(index)
+    entries: list[EncodedEntry] = []
+    failures: list[MessageFailure] = []
+    for indexes in indexes_by_key.values():
+        key_entries, key_failures = encode(native.pick(messages, indexes), origin, limits)
+        for entry in key_entries:
+            entry.indexes = [indexes[index] for index in entry.indexes]
+        entries += key_entries
+        failures += [MessageFailure(indexes[each.index], each.failure_kind, each.reason) for each in key_failures]
+    return entries, failures
 
 
 def encode_plain(messages: Sequence[Message | CopiedMessage], origin: str | None, limits: Limits, start: int = 0) -> EncodeResult:

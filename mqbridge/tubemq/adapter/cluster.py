@@ -27,7 +27,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
-from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions
+from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
 from mqbridge.tubemq.adapter.offset_store import OffsetStore
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
@@ -291,7 +291,12 @@ class TubeMQ:
         self.known_brokers.record(spec.topic, brokers_of((await routes.topic(spec.topic)).partitions))
         assert self._connections is not None  # noqa: S101 - connected with the routes
         sender = await open_partition_sender(
-            routes, self._connections, spec.topic, ordered=spec.ordered, max_elapsed_s=spec.resend_s
+            routes,
+            self._connections,
+            spec.topic,
+            ordered=spec.ordered,
+            in_flight=spec.options.in_flight if isinstance(spec.options, TubeMQOutboundOptions) else None,
+            max_elapsed_s=spec.resend_s,
         )
         # `last_stored` reads the topic backward through this cluster, for the outbound's `resume`.
         return TubeMQOutbound(sender, spec, self._zone, last_stored=partial(last_stored, self))

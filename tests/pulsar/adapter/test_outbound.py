@@ -1,9 +1,10 @@
 """Entries that an outbound sends, as the scripted broker receives them."""
 
 import pytest
+from pydantic import ValidationError
 
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.errors import Failure
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
@@ -15,6 +16,7 @@ from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from mqbridge.pulsar.wire.schemas import avro
 from tests.kit.conversation import until
 from tests.pulsar.client.broker import Broker, Link, scripted_client
 from tests.pulsar.entries import batch
@@ -56,6 +58,53 @@ async def test_an_outbound_sends_the_selected_messages_of_a_batch(client, entrie
     assert [message.origin for message in found[:3]] == ["here|t|0|7:0:0", "here|t|0|7:0:1", "here|t|0|7:1:0"]
     assert (found[5].origin, found[7].origin) == ("here|t|0|7:1:0", None)
     await outbound.close()
+
+
+async def test_the_producers_of_a_target_have_its_options(broker: Broker, client):
+    options = PulsarOutboundOptions(batch_by_key=True, access="exclusive", producer_properties={"team": "sales"})
+    sends: list[int] = []
+    receive = broker.receive
+
+    def note(link, frame):
+        if frame.type == BaseCommand.SEND:
+            sends.append(frame.command.send.num_messages)
+        receive(link, frame)
+
+    broker.receive = note  # type: ignore[method-assign]
+    target = Partition("c", "target", "-1", 0)
+    outbound = PulsarOutbound(
+        None,  # type: ignore[arg-type]
+        client,
+        Topics(client, "c", "public/default"),
+        OutboundSpec("target", options=options),
+        [target],
+        1 << 20,
+        schema=avro('{"type": "string"}'),
+    )
+    messages = [Message(b"%d" % number, key=f"k{number % 3}", position=(number,)) for number in range(9)]
+    receipt = await outbound.send(0, Share(Batch.of(messages)))
+    assert (sorted(sends), receipt.failures) == ([3, 3, 3], [])
+    assert len(set(receipt.positions)) == 9
+    [opened] = broker.asked[BaseCommand.PRODUCER]
+    assert (opened.producer_access_mode, opened.schema.schema_data) == (pb.Exclusive, b'{"type": "string"}')
+    assert [(pair.key, pair.value) for pair in opened.metadata] == [("team", "sales")]
+    with pytest.raises(ClusterError, match="batch_by_key"):  # positions out of order say nothing about what is missing
+        await outbound.resume(SOURCE)
+    await outbound.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"schema_type": "avro"}, "needs a schema_definition"),
+        ({"schema_type": "topic", "schema_definition": "{}"}, "is not used"),
+        ({"schema_type": "json", "schema_definition": "{x"}, "is not JSON"),
+        ({"schema_type": "json", "schema_definition": "[" * 100_000}, "is not JSON"),
+    ],
+)
+def test_schemas_that_no_broker_takes_are_refused_at_once(options, problem):
+    with pytest.raises(ValidationError, match=problem):
+        PulsarOutboundOptions(**options)
 
 
 async def test_a_topic_that_opens_late_loses_nothing(broker: Broker):

@@ -12,12 +12,17 @@ from mqbridge.pulsar.client.admin.admin_paths import (
     name_decoded_once,
     namespace_path,
     path_of,
+    schema_path,
     subscription_path,
     tenant_path,
 )
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.names import TopicName
+from mqbridge.pulsar.wire.schemas import Schema, Types
+
+INCOMPATIBLE = "schema compatibility check"
+"""Part of a broker's error text for an incompatible schema."""
 
 
 class TopicStats(NamedTuple):
@@ -214,6 +219,33 @@ class Admin:
         """
         response = await self.call("GET", f"{path_of(topic)}/messageid/{publish_time}")
         return int(response["ledgerId"]), int(response["entryId"])
+
+    # --- schemas ----------------------------------------------------------------------------------------------------
+
+    @reads_json
+    async def schema_definition(self, topic: TopicName) -> bytes | None:
+        """Return the definition of the topic's latest schema; None if it has no schema."""
+        try:
+            return str((await self.call("GET", f"{schema_path(topic)}/schema"))["data"]).encode()
+        except ServerRefused as error:
+            if error.code == HTTP_NOT_FOUND:
+                return None
+            raise
+
+    async def enforces_schemas(self, namespace: str) -> bool:
+        """Return True if topics of the namespace that have a schema refuse producers without one."""
+        return bool(await self.call("GET", f"/namespaces/{namespace}/schemaValidationEnforced?applied=true"))
+
+    @reads_json
+    async def is_compatible(self, topic: TopicName, schema: Schema) -> bool:
+        """Return True if the schema is compatible with those of the topic, by the policy of its namespace."""
+        body = {"type": Types.Type.Name(schema.type).upper(), "schema": schema.definition.decode(), "properties": {}}
+        try:
+            return bool((await self.call("POST", f"{schema_path(topic)}/compatibility", body))["compatibility"])
+        except ServerRefused as error:
+            if INCOMPATIBLE in str(error):  # brokers report an incompatible schema as an error of their own, with status 500
+                return False
+            raise
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 

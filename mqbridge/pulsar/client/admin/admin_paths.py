@@ -40,6 +40,12 @@ def subscription_path(topic: TopicName, name: str) -> str:
     return f"{path_of(topic)}/subscription/{_segment(_escape(name), 'subscription')}"
 
 
+def schema_path(topic: TopicName) -> str:
+    """Return the path of a topic's schemas below /admin/v2. Raises ClusterError if the name cannot be addressed."""
+    namespace = namespace_path(f"{topic.tenant}/{topic.namespace}", under="/schemas")
+    return f"{namespace}/{_segment(topic.local, 'topic')}"
+
+
 def name_decoded_once(subscription: str) -> str | None:
     """Return the subscription that a server would find at this one's path if it decoded once; None if it is the same one."""
     escaped = _escape(subscription)
