@@ -32,7 +32,8 @@ def topics(
         ),
     ] = None,
     create: Annotated[
-        int | None, typer.Option("--create", metavar="N", min=1, help="Create the topics with N partitions, or grow them to N.")
+        int | None,
+        typer.Option("--create", metavar="N", min=1, max=100_000, help="Create the topics with N partitions, or grow them to N."),
     ] = None,
     config: ConfigOption = None,
     cluster: ClusterOption = None,

@@ -16,6 +16,7 @@ class CreateRule(Options):
     partitions: int | None = Field(
         default=None,
         ge=1,
+        le=100_000,
         description="Number of partitions. A new topic is created with it, and a smaller topic is grown to it; null means as "
         "many as the source has (for a dead-letter topic: one).",
     )
