@@ -25,7 +25,6 @@ from mqbridge.cli.output.console import command, print_json, print_note
 from mqbridge.cli.process import event_loop, exit_codes
 from mqbridge.cli.producing import read_input
 from mqbridge.cli.producing.parse_message import MessageBuilder
-from mqbridge.cli.producing.sender import Sender
 from mqbridge.errors import ConfigError, MqbridgeError, RequestTimeout
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.net.tasks import cancel, spawn
@@ -33,6 +32,7 @@ from mqbridge.net.tasks import cancel, spawn
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from mqbridge.cli.producing.sender import Sender
     from mqbridge.config.cluster_choice import ClusterChoice
 
 WATCH_S = 0.1
@@ -228,7 +228,7 @@ async def _produce(
     return report, sender.refusal_reasons, interrupted
 
 
-async def _send_watched(sender: Sender, messages: AsyncIterator[list[Message]], request: ProduceRequest) -> None:
+async def _send_watched(sender: "Sender", messages: AsyncIterator[list[Message]], request: ProduceRequest) -> None:
     """Send all messages; print the progress meanwhile.
 
     Raises ClusterError, RequestTimeout if nothing is stored for the time limit of the request.
@@ -244,13 +244,13 @@ async def _send_watched(sender: Sender, messages: AsyncIterator[list[Message]], 
             task.result()
 
 
-async def _send_all(sender: Sender, messages: AsyncIterator[list[Message]]) -> None:
+async def _send_all(sender: "Sender", messages: AsyncIterator[list[Message]]) -> None:
     async for chunk in messages:
         await sender.send(chunk)
     await sender.finish()
 
 
-async def _watch(sender: Sender, request: ProduceRequest) -> None:
+async def _watch(sender: "Sender", request: ProduceRequest) -> None:
     """Print the progress every PROGRESS_S while messages wait for their receipts. Raises RequestTimeout, see `_send_watched`."""
     loop, printed_at = asyncio.get_running_loop(), asyncio.get_running_loop().time()
     while True:
@@ -265,8 +265,10 @@ async def _watch(sender: Sender, request: ProduceRequest) -> None:
             )
 
 
-async def _open_sender(cluster: Cluster, request: ProduceRequest) -> Sender:
+async def _open_sender(cluster: Cluster, request: ProduceRequest) -> "Sender":
     """Open the sender of the request. Raises ClusterError, or ConfigError for a partition that does not exist or is read-only."""
+    from mqbridge.cli.producing.sender import Sender
+
     described = await cluster.describe(request.topic)
     if described is None:
         raise topic_not_found(request.topic, cluster)
