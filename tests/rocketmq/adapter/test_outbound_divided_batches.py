@@ -118,3 +118,17 @@ async def test_the_library_sends_a_refused_batch_in_parts(cluster: Cluster, clie
     positions = [result.position for result in results if isinstance(result, SendReceipt)]
     assert positions == [(number,) for number in range(19)]
     await producer.close()
+
+
+async def test_nothing_is_stored_behind_a_batch_that_is_refused_while_closing(cluster: Cluster, client: ClusterClient) -> None:
+    held: list[tuple[Link, Command]] = []
+    cluster.on[Code.SEND_BATCH_MESSAGE] = lambda link, request: held.append((link, request))
+    outbound = outbound_of(client)
+    first, second = outbound.send(0, share(b"1", b"2")), outbound.send(0, share(b"3", b"4"))
+    await until(lambda: held)
+    cluster.on[Code.SEND_BATCH_MESSAGE] = store
+    outbound._producer.closing = True
+    held[0][0].answer(held[0][1], Status.MESSAGE_ILLEGAL, remark="too large")
+    receipts = [await first, await second]
+    assert stored(cluster) == []
+    assert {failure.failure_kind for receipt in receipts for failure in receipt.failures} == {Failure.RETRY}

@@ -233,11 +233,12 @@ class PartitionSendQueue:
         A refused batch is divided instead, and its parts are sent before all waiting sends: most of its messages may be accepted.
         """
         if failure is Failure.REFUSED and request.is_divisible:
-            if self._context.closing or request.withdrawn:
-                error = ClusterError(f"a batch was not divided, because it is not sent again: {error}")
-            else:
+            if not (self._context.closing or request.withdrawn):
                 self._divide(request, error)
                 return
+            error = ClusterError(f"a batch was not divided, because it is not sent again: {error}", Failure.RETRY)
+            if self._context.closing:  # its messages may be accepted later, so those behind it must not be stored now
+                failure = Failure.RETRY
         if self._context.fail_behind and failure is not Failure.REFUSED:
             self._fail_all(error, [request])
         else:
