@@ -102,6 +102,8 @@ class KnownBrokers:
         """The brokers in the lists of partitions received so far, by topic; a broker that stops leaves the list."""
         self._layouts: dict[str, tuple[Series, ...]] = {}
         """The series over which indexes are counted, by topic, since a route began to rely on them."""
+        self._fixed: set[str] = set()
+        """The topics among `_layouts` on whose indexes this process relies."""
         self._earlier: frozenset[str] = frozenset()
         """The topics about which an earlier process has recorded brokers."""
         self._on_seen: Callable[[str, str], None] | None = None
@@ -166,6 +168,7 @@ class KnownBrokers:
     def fix_layout(self, topic: str, partitions: Collection[str]) -> None:
         """Count the topic's indexes over the present series from now on, in this process and, if they are kept, in later ones."""
         series = self._series(topic, partitions)
+        self._fixed.add(topic)
         if self._layouts.get(topic) != series:
             self._layouts[topic] = series
             if self._on_layout is not None:
@@ -186,20 +189,30 @@ class KnownBrokers:
     def why_no_index(self, topic: str, partition: str) -> str:
         """Return why `index` is NO_INDEX for this partition."""
         location = locate(partition)
-        broker = partition if location is None else location.series.broker
-        if self.named:
+        if location is None:
+            return f"partition {partition} is not named like those of the other brokers"
+        broker, store = location.series
+        if self.named and broker not in self.named:
             return f"broker {broker} is not among the `brokers` of the cluster ({', '.join(sorted(self.named))})"
         counted = sorted({series.broker for series in self._layouts.get(topic, ())})
-        return f"the indexes of topic {topic} are counted over its brokers {', '.join(counted)}, and broker {broker} is new"
+        new = f"store {store} of broker {broker}" if broker in counted else f"broker {broker}"
+        advice = "; the next start of the gateway counts it" if self.named else ""
+        return f"the indexes of topic {topic} are counted over its brokers {', '.join(counted)}, and {new} is new{advice}"
 
     def _series(self, topic: str, partitions: Collection[str]) -> tuple[Series, ...]:
-        """Return the series over which the indexes are counted: fixed ones, or those of named brokers, or those present."""
+        """Return the series over which the indexes are counted: fixed ones, or those of named brokers, or those present.
+
+        The named brokers count with all stores that are present, or in the layout of an earlier process: a start accepts a store
+        that was added, and keeps those of brokers that are down.
+        """
         fixed = self._layouts.get(topic)
-        if fixed is not None and (not self.named or {series.broker for series in fixed} == self.named):
+        has_named = fixed is not None and {series.broker for series in fixed} == self.named
+        if fixed is not None and (not self.named or (has_named and topic in self._fixed)):
             return fixed
         present = {location.series for name in partitions if (location := locate(name)) is not None}
         if self.named:
-            stores = 1 + max((series.store for series in present), default=0)
+            earlier = fixed if fixed is not None and has_named else ()
+            stores = 1 + max((series.store for series in (*present, *earlier)), default=0)
             present = {Series(broker, store) for broker in self.named for store in range(stores)}
         return tuple(sorted(present, key=lambda series: series.order))
 

@@ -85,6 +85,38 @@ def test_a_changed_list_of_names_replaces_a_kept_layout() -> None:
     assert known.indexes("t", names(a=2)) == (0, 3)
 
 
+def test_a_store_that_is_added_is_not_counted_before_a_start_over_named_brokers() -> None:
+    one_store, two_stores = ["1:0", "2:0"], ["1:0", "1:10000", "2:0", "2:10000"]
+    kept = [("t", Series("1", 0)), ("t", Series("2", 0))]
+    for named in ((), ("1", "2")):
+        known = KnownBrokers(named)
+        known.keep([], kept, lambda *_: None, lambda *_: None)
+        known.fix_layout("t", one_store)
+        assert known.indexes("t", two_stores) == (0, NO_INDEX, 1, NO_INDEX), "not while the gateway runs"
+        assert "store 1 of broker 2 is new" in known.why_no_index("t", "2:10000")
+    known = KnownBrokers(["1", "2"])
+    known.keep([], kept, lambda *_: None, lambda *_: None)
+    assert known.indexes("t", two_stores) == (0, 1, 2, 3)
+    known.fix_layout("t", two_stores)
+    assert known.indexes("t", ["2:0"]) == (2,), "while no partition of the second store is listed"
+
+
+def test_two_instances_with_a_state_of_their_own_agree_only_over_named_brokers() -> None:
+    for named, agree in (((), False), ((A, B), True)):
+        old, new = KnownBrokers(named), KnownBrokers(named)
+        old.keep([], [("t", Series(A, 0)), ("t", Series(B, 0))], lambda *_: None, lambda *_: None)
+        new.keep([], [], lambda *_: None, lambda *_: None)
+        for known in (old, new):
+            known.fix_layout("t", names(b=1))  # broker-a is down
+        assert (old.indexes("t", names(b=1)) == new.indexes("t", names(b=1))) == agree
+
+
+def test_a_kept_layout_keeps_the_stores_of_a_broker_that_is_down() -> None:
+    known = KnownBrokers(["1", "2"])
+    known.keep([], [("t", Series(broker, store)) for broker in "12" for store in (0, 1)], lambda *_: None, lambda *_: None)
+    assert known.indexes("t", ["1:0", "1:1"]) == (0, 4)
+
+
 class MomentaryLists(RuleBasedStateMachine):
     """Brokers stop, return and get queues, and gateways start anew, with `state`, with `brokers`, or with neither.
 
