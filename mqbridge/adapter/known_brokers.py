@@ -9,7 +9,7 @@ The index of a partition counts by number first and then by series, over all ser
 when brokers get more partitions. Numbers that one series has and another lacks leave a gap in the indexes.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
@@ -164,6 +164,11 @@ class KnownBrokers:
         """Return the index of one partition, as `indexes` does; the servers may not list it among `partitions`."""
         ranks = {series: rank for rank, series in enumerate(self._series(topic, {*partitions, partition}))}
         return _index(ranks, partition)
+
+    @property
+    def layouts(self) -> Mapping[str, Collection[Series]]:
+        """The series over which indexes are counted, by topic, as far as routes rely on them."""
+        return self._layouts
 
     def fix_layout(self, topic: str, partitions: Collection[str]) -> None:
         """Count the topic's indexes over the present series from now on, in this process and, if they are kept, in later ones."""

@@ -18,7 +18,8 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +59,9 @@ CREATE TABLE IF NOT EXISTS layout (
 Held = tuple[Position, Position]
 """Up to where the messages of a held partition are confirmed, and up to where a server may have moved the group by itself."""
 
+BrokerRow = tuple[str, str, str]
+"""Cluster, topic, and a broker that has had partitions of the topic."""
+
 
 class CheckpointKey(NamedTuple):
     """Key of a checkpoint. It includes the group: if a route's group is replaced, the new group starts without checkpoints."""
@@ -87,20 +91,23 @@ class Checkpoints:
         try:
             self._db = _open_database(path)
             self._positions, self._held = _read_positions(self._db)
+            self._seen_brokers, self._layouts = _read_brokers(self._db)
         except (sqlite3.Error, ValueError) as error:
             self._lock.release()
             raise _unusable_error(path, error, _hint(error)) from error
         self._unwritten: dict[CheckpointKey, Position] = {}
         self._unwritten_held: dict[CheckpointKey, Held | None] = {}
         """Changes of `_held`; None for a partition that was released."""
-        self._unwritten_brokers: set[tuple[str, str, str]] = set()
-        """Cluster, topic and broker of each new row of `seen_broker`."""
+        self._unwritten_brokers: set[BrokerRow] = set()
+        """New rows of `seen_broker`."""
         self._unwritten_layouts: dict[tuple[str, str], Collection[Series]] = {}
         """New rows of `layout`, by cluster and topic; they replace the earlier ones."""
         self._last_write_failed = False
         """Only the first failed write and the first successful one after it are logged."""
         self._connection_lock = threading.Lock()
         """Held by the thread that uses the SQLite connection. `close` may start a write before an earlier one has ended."""
+        self._write_lock = asyncio.Lock()
+        """Held during a write: one that fails must not bring back older positions than a later one has written."""
 
     def load(self, route: str, group: str, partition: Partition) -> Position | None:
         """Return the recorded position: the one after the last delivered message. It may not be written to the file yet."""
@@ -129,17 +136,23 @@ class Checkpoints:
             self._unwritten_held[key] = None
 
     def keep_brokers(self, cluster: str, known: KnownBrokers) -> None:
-        """Load what the file has about the brokers of a cluster, and record what changes."""
+        """Load what is recorded about the brokers of a cluster, and record what changes."""
 
         def on_seen(topic: str, broker: str) -> None:
-            self._unwritten_brokers.add((cluster, topic, broker))
+            row = (cluster, topic, broker)
+            self._seen_brokers.add(row)
+            self._unwritten_brokers.add(row)
 
-        def on_layout(topic: str, series: Collection[Series]) -> None:
-            self._unwritten_layouts[cluster, topic] = series
+        _load_brokers(known, cluster, self._seen_brokers, self._layouts, on_seen, partial(self._record_layout, cluster))
 
-        with self._connection_lock:
-            seen, layouts = _read_brokers(self._db, cluster)
-        known.keep(seen, layouts, on_seen, on_layout)
+    def restore_layouts(self, cluster: str, known: KnownBrokers) -> None:
+        """Record the layouts of a cluster as they are in `known`: a configuration that changed them is not used after all."""
+        recorded = {topic for name, topic in self._layouts if name == cluster}
+        for topic in recorded | known.layouts.keys():
+            self._record_layout(cluster, topic, known.layouts.get(topic, ()))
+
+    def _record_layout(self, cluster: str, topic: str, series: Collection[Series]) -> None:
+        self._layouts[cluster, topic] = self._unwritten_layouts[cluster, topic] = series
 
     async def flush(self) -> None:
         """Write what is recorded now. If that fails, it is retried and logged as every write is."""
@@ -174,7 +187,11 @@ class Checkpoints:
         return bool(self._unwritten or self._unwritten_held or self._unwritten_brokers or self._unwritten_layouts)
 
     async def _write_pending(self, busy_timeout_s: float) -> None:
-        """Write the positions recorded since the last write; after a failure, keep them for the next call."""
+        """Write what was recorded since the last write, after any write that runs; after a failure, keep it for the next call."""
+        async with self._write_lock:
+            await self._write_once(busy_timeout_s)
+
+    async def _write_once(self, busy_timeout_s: float) -> None:
         # Replaced on the event loop, where `record` runs too, so that nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
         held, self._unwritten_held = self._unwritten_held, {}
@@ -207,7 +224,7 @@ class Checkpoints:
         self,
         recorded: Mapping[CheckpointKey, Position],
         held: Mapping[CheckpointKey, Held | None],
-        brokers: Collection[tuple[str, str, str]],
+        brokers: Collection[BrokerRow],
         layouts: Mapping[tuple[str, str], Collection[Series]],
         busy_timeout_s: float,
     ) -> None:
@@ -251,22 +268,41 @@ def look_up_brokers(path: Path, cluster: str, known: KnownBrokers) -> None:
 
     A file that is missing, or that cannot be read, counts as empty.
     """
-    seen: list[tuple[str, str]] = []
-    layouts: list[tuple[str, Series]] = []
+    seen: set[BrokerRow] = set()
+    layouts: dict[tuple[str, str], Collection[Series]] = {}
     with (
         contextlib.suppress(sqlite3.Error),
         contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
     ):
-        seen, layouts = _read_brokers(db, cluster)
-    known.keep(seen, layouts, lambda *_: None, lambda *_: None)
+        seen, layouts = _read_brokers(db)
+    _load_brokers(known, cluster, seen, layouts, lambda *_: None, lambda *_: None)
 
 
-def _read_brokers(db: sqlite3.Connection, cluster: str) -> tuple[list[tuple[str, str]], list[tuple[str, Series]]]:
-    """Return the brokers by topic that a cluster has had, and the series over which indexes are counted, in their order."""
-    seen = db.execute("SELECT topic, broker FROM seen_broker WHERE cluster = ?", (cluster,)).fetchall()
-    rows = db.execute("SELECT topic, broker, store FROM layout WHERE cluster = ?", (cluster,)).fetchall()
-    layouts = [(topic, Series(broker, store)) for topic, broker, store in rows]
-    return seen, sorted(layouts, key=lambda each: each[1].order)
+def _read_brokers(db: sqlite3.Connection) -> tuple[set[BrokerRow], dict[tuple[str, str], Collection[Series]]]:
+    """Return the brokers that topics have had, and the series over which indexes are counted, in their order."""
+    seen = set(db.execute("SELECT cluster, topic, broker FROM seen_broker"))
+    layouts: dict[tuple[str, str], Collection[Series]] = {}
+    rows = [(cluster, topic, Series(*series)) for cluster, topic, *series in db.execute("SELECT * FROM layout")]
+    for cluster, topic, series in sorted(rows, key=lambda row: row[2].order):
+        layouts[cluster, topic] = (*layouts.get((cluster, topic), ()), series)
+    return seen, layouts
+
+
+def _load_brokers(
+    known: KnownBrokers,
+    cluster: str,
+    seen: Collection[BrokerRow],
+    layouts: Mapping[tuple[str, str], Collection[Series]],
+    on_seen: Callable[[str, str], None],
+    on_layout: Callable[[str, Collection[Series]], None],
+) -> None:
+    """Load the rows of one cluster, and report changes to the callbacks; see `KnownBrokers.keep`."""
+    known.keep(
+        [(topic, broker) for name, topic, broker in seen if name == cluster],
+        [(topic, each) for (name, topic), series in layouts.items() if name == cluster for each in series],
+        on_seen,
+        on_layout,
+    )
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

@@ -135,12 +135,11 @@ class Gateway:
         """Switch to another configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
         change = compare(self.config, config, self.routes)
         async with contextlib.AsyncExitStack() as rollback:
-            if self._checkpoints is not None:
-                await self._checkpoints.flush()  # a cluster that is connected again reads what is known about its brokers
             rollback.callback(setattr, self, "_graph", self._graph)
             self._graph = TopicGraph.of(config)
             new_clusters = await connect_clusters(change.clusters_to_connect, self.adapters, lambda: self._deadline)
             self._keep_brokers(new_clusters)
+            rollback.callback(self._restore_layouts, new_clusters)
             rollback.push_async_callback(lambda: close_clusters(new_clusters.values(), self._deadline))
             retained = {name: cluster for name, cluster in self.clusters.items() if name not in change.clusters_to_close}
             new_routes = {
@@ -270,6 +269,13 @@ class Gateway:
         for name, cluster in clusters.items():
             if self._checkpoints is not None and isinstance(cluster, HasBrokers):
                 self._checkpoints.keep_brokers(name, cluster.known_brokers)
+
+    def _restore_layouts(self, names: Iterable[str]) -> None:
+        """Keep in the state file by which indexes the running clusters of these names count, after a reload that failed."""
+        for name in names:
+            cluster = self.clusters.get(name)
+            if self._checkpoints is not None and isinstance(cluster, HasBrokers):
+                self._checkpoints.restore_layouts(name, cluster.known_brokers)
 
     def _on_connect_failure(self, name: str, error: MqbridgeError) -> None:
         """Show the error of a cluster that is not connected yet as the reason why its routes wait."""

@@ -1,12 +1,15 @@
 """The state file: locked, damaged, in use by another gateway, of another group."""
 
+import asyncio
 import contextlib
 import errno
 import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +108,83 @@ async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_
     lock.close()
     await until(lambda: positions(tmp_path / "state.db") == ["8"])
     await cancel(writer)
+    await checkpoints.close()
+
+
+async def test_a_write_that_fails_brings_back_no_older_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    write, begun, may_fail = checkpoints._write, threading.Event(), threading.Event()
+
+    def fail_once(*args: Any) -> None:
+        if begun.is_set():
+            write(*args)
+            return
+        begun.set()
+        may_fail.wait()
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(checkpoints, "_write", fail_once)
+    checkpoints.record("r", "g", PARTITION, (7,))
+    first = spawn(checkpoints.flush(), "first")
+    await until(begun.is_set)
+    checkpoints.record("r", "g", PARTITION, (8,))
+    second = spawn(checkpoints.flush(), "second")
+    await asyncio.sleep(0)
+    may_fail.set()
+    await asyncio.gather(first, second)
+    await checkpoints.close()
+    assert positions(tmp_path / "state.db") == ["8"]
+
+
+async def test_a_flush_waits_for_a_write_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    write, begun, may_write = checkpoints._write, threading.Event(), threading.Event()
+
+    def wait_and_write(*args: Any) -> None:
+        begun.set()
+        may_write.wait()
+        write(*args)
+
+    monkeypatch.setattr(checkpoints, "_write", wait_and_write)
+    checkpoints.record("r", "g", PARTITION, (7,))
+    first = spawn(checkpoints.flush(), "first")
+    await until(begun.is_set)
+    second = spawn(checkpoints.flush(), "second")
+    await asyncio.wait([second], timeout=0.01)
+    may_write.set()
+    await second
+    assert positions(tmp_path / "state.db") == ["7"]
+    await first
+    await checkpoints.close()
+
+
+async def test_a_cluster_that_is_connected_again_knows_what_is_not_written_yet(tmp_path: Path, short_pauses: None) -> None:
+    checkpoints, known, again = Checkpoints(tmp_path / "state.db"), KnownBrokers(), KnownBrokers()
+    checkpoints.keep_brokers("rocket", known)
+    known.record("orders", ["broker-a", "broker-b"])
+    known.fix_layout("orders", ["broker-a:0", "broker-b:0"])
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        await checkpoints.flush()
+        checkpoints.keep_brokers("rocket", again)
+    assert again.of("orders") == {"broker-a", "broker-b"}
+    assert again.indexes("orders", ["broker-b:0"]) == (1,)
+    await checkpoints.close()
+
+
+async def test_the_layouts_of_a_configuration_that_is_not_used_are_not_kept(tmp_path: Path) -> None:
+    checkpoints, running_one, tried = Checkpoints(tmp_path / "state.db"), KnownBrokers(), KnownBrokers(["broker-a", "broker-c"])
+    checkpoints.keep_brokers("rocket", running_one)
+    running_one.fix_layout("orders", ["broker-a:0", "broker-b:0"])
+    checkpoints.keep_brokers("rocket", tried)
+    tried.fix_layout("orders", ["broker-a:0", "broker-c:0"])
+    tried.fix_layout("events", ["broker-a:0", "broker-c:0"])
+    checkpoints.restore_layouts("rocket", running_one)
+    await checkpoints.close()
+    checkpoints, known = Checkpoints(tmp_path / "state.db"), KnownBrokers()
+    checkpoints.keep_brokers("rocket", known)
+    assert known.indexes("orders", ["broker-b:1"]) == (3,)
+    assert known.layouts.keys() == {"orders"}
     await checkpoints.close()
 
 
