@@ -444,9 +444,15 @@ class Planner:
             raise ClusterError(f"{before}{reason}", Failure.RETRY)
 
     async def _has_positions(self, plan: Plan, source: PlannedSource) -> bool:
+        """Return True if the group has positions in the source topic, False also if this cluster can never tell.
+
+        Raises ClusterError (RETRY) if it cannot tell now, for example because a broker is down.
+        """
         try:
             return bool(await self._clusters[plan.route.source.cluster].committed(source.selected.topic, plan.route.source.group))
-        except MqbridgeError:  # this cluster cannot tell
+        except MqbridgeError as error:
+            if is_transient(error):
+                raise
             return False
 
 

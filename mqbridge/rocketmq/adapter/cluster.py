@@ -136,7 +136,7 @@ class RocketMQ:
         problem = (
             f"no master of broker {', '.join(absent)} is registered with the name servers, and topic {topic} may have queues"
         )
-        return f"{problem} there. If a broker is gone for good, list the others in `brokers` of cluster {self.name!r}"
+        return f"{problem} there. {self._advice_if_gone}"
 
     async def why_maybe_there(self, topic: str) -> str | None:
         """Return why a topic without a route may exist: at a Broker that is known to be down, or that nobody knows of."""
@@ -150,7 +150,12 @@ class RocketMQ:
         """Return which known Broker is down that may have any topic; None if there is none."""
         if not (absent := sorted(self.known_brokers.all - (await self._client.admin.masters()).keys())):
             return None
-        return f"no master of broker {', '.join(absent)}, which may have it, is registered with the name servers"
+        problem = f"no master of broker {', '.join(absent)}, which may have it, is registered with the name servers"
+        return f"{problem}. {self._advice_if_gone}"
+
+    @property
+    def _advice_if_gone(self) -> str:
+        return f"If a broker is gone for good, list the others in `brokers` of cluster {self.name!r}"
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create a topic at every master, or grow it at its Brokers, to at least `partitions` writable queues.

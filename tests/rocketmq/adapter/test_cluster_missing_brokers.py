@@ -389,3 +389,40 @@ async def test_a_route_that_joins_again_waits_for_its_topic(cluster: broker.Clus
         with pytest.raises(ClusterError, match="no master of broker broker-b") as caught:
             await rocket.inbound(InboundSpec((TOPIC,), "G"))
         assert caught.value.failure is Failure.RETRY
+
+
+async def test_the_error_about_a_topic_to_create_says_what_to_do_about_a_broker_that_is_gone(
+    cluster: broker.Cluster, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    assert changes(await plan_target(checkpoints)) == []
+    await checkpoints.close()
+    cluster.down.add("broker-a")
+    cluster.topics.clear()
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    async with opened() as rocket:
+        checkpoints.keep_brokers("rocket", rocket.known_brokers)
+        with pytest.raises(
+            ClusterError, match="broker broker-a.*gone for good, list the others in `brokers` of cluster 'rocket'"
+        ):
+            await rocket.check_create("another", 1)
+    async with opened(brokers="broker-b") as rocket:
+        checkpoints.keep_brokers("rocket", rocket.known_brokers)
+        await rocket.check_create("another", 1)
+    await checkpoints.close()
+
+
+async def test_a_topic_is_not_created_while_it_is_unknown_whether_the_group_has_read(
+    cluster: broker.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_down(*_: str) -> None:
+        raise ClusterError("a broker of the source does not answer", Failure.RETRY)
+
+    async def cannot_tell(*_: str) -> None:
+        raise ClusterError("this needs an admin_url", Failure.FATAL)
+
+    del cluster.topics[TOPIC]
+    monkeypatch.setattr("mqbridge.testing.memory.adapter.cluster.MemoryCluster.committed", is_down)
+    assert "a broker of the source does not answer" in waits(await plan_target())
+    monkeypatch.setattr("mqbridge.testing.memory.adapter.cluster.MemoryCluster.committed", cannot_tell)
+    assert changes(await plan_target()) == [f"topic rocket/{TOPIC} is created with 4 partitions"]
