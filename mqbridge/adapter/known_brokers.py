@@ -238,8 +238,10 @@ class HasBrokers(Protocol):
     async def why_incomplete(self, topic: str) -> str | None:
         """Return which known broker is down that may have partitions of the topic; None if there is none. Raises ClusterError."""
 
-    async def why_maybe_there(self, topic: str) -> str | None:
+    async def why_maybe_there(self, topic: str | None) -> str | None:
         """Return why a topic that the servers do not list may exist nevertheless; None if it certainly does not.
+
+        With None as `topic`: why there may be any topic that they do not list.
 
         Without knowledge about the brokers, that is never certain. Raises ClusterError.
         """

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.known_brokers import HasBrokers
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.patterns import is_pattern
 from mqbridge.config.topic_graph import Refusal, TopicGraph
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routing.topics import SelectedTopic, select_topics
 
@@ -43,7 +44,8 @@ async def select_source_topics(
 
     `planned_topics`, which earlier routes will create, count as existing. `pending_routes` are the routes that are not open
     yet. Raises ConfigError if no topic matches, if more topics match than one group may read, or if there is a pattern and the
-    cluster cannot list its topics. Raises ClusterError if no topic matches yet and a pending route may create one.
+    cluster cannot list its topics. Raises ClusterError (RETRY) if no topic matches yet and a pending route may create one, or a
+    broker that is down may have one.
     """
     names_and_patterns = route.source.configured_topics
     existing: list[str] = []
@@ -62,6 +64,9 @@ async def select_source_topics(
         for pattern in names_and_patterns:
             if (creator := creator_of(pattern, source.name, pending_routes)) is not None:
                 raise not_created_yet_error(route, source.name, pattern, creator)
+        if isinstance(source, HasBrokers) and (why := await source.why_maybe_there(None)) is not None:
+            text = f"route {route.name!r}: no topic of cluster {source.name!r} matches {', '.join(names_and_patterns)} now: {why}"
+            raise ClusterError(text, Failure.RETRY)
         if judgement.excluded:
             topic, reason = next(iter(judgement.excluded.items()))
             raise ConfigError(

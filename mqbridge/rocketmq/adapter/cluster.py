@@ -138,11 +138,16 @@ class RocketMQ:
         )
         return f"{problem} there. {self._advice_if_gone}"
 
-    async def why_maybe_there(self, topic: str) -> str | None:
-        """Return why a topic without a route may exist: at a Broker that is known to be down, or that nobody knows of."""
-        if (reason := await self.why_incomplete(topic) or await self._why_elsewhere()) is not None:
+    async def why_maybe_there(self, topic: str | None) -> str | None:
+        """Return why a topic without a route may exist: at a Broker that is known to be down, or that nobody knows of.
+
+        None: why any topic may.
+        """
+        reason = None if topic is None else await self.why_incomplete(topic)
+        if (reason := reason or await self._why_elsewhere()) is not None:
             return reason
-        if self.known_brokers.of(topic):  # they run, without it
+        known = self.known_brokers
+        if known.is_known_from_before() if topic is None else known.of(topic):  # they run, without it
             return None
         return f"a broker that has it may be down. To be sure, name all Brokers in `brokers` of cluster {self.name!r}"
 

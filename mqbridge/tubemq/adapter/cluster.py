@@ -154,7 +154,7 @@ class TubeMQ:
             return None
         return f"the Master lists no partition of topic {topic} at Broker {', '.join(sorted(absent))}. {advice}"
 
-    async def why_maybe_there(self, topic: str) -> str | None:
+    async def why_maybe_there(self, topic: str | None) -> str | None:
         """Return None: the Master knows every topic, and `describe` raises an error if no Broker that has one runs."""
         return None
 

@@ -403,7 +403,7 @@ async def test_the_error_about_a_topic_to_create_says_what_to_do_about_a_broker_
     async with opened() as rocket:
         checkpoints.keep_brokers("rocket", rocket.known_brokers)
         with pytest.raises(
-            ClusterError, match="broker broker-a.*gone for good, list the others in `brokers` of cluster 'rocket'"
+            ClusterError, match=r"broker broker-a.*gone for good, list the others in `brokers` of cluster 'rocket'"
         ):
             await rocket.check_create("another", 1)
     async with opened(brokers="broker-b") as rocket:
@@ -426,3 +426,36 @@ async def test_a_topic_is_not_created_while_it_is_unknown_whether_the_group_has_
     assert "a broker of the source does not answer" in waits(await plan_target())
     monkeypatch.setattr("mqbridge.testing.memory.adapter.cluster.MemoryCluster.committed", cannot_tell)
     assert changes(await plan_target()) == [f"topic rocket/{TOPIC} is created with 4 partitions"]
+
+
+async def test_a_pattern_waits_while_the_only_broker_with_a_matching_topic_is_down(
+    cluster: broker.Cluster, tmp_path: Path
+) -> None:
+    async def problem_of(checkpoints: Checkpoints | None = None, **settings: Any) -> Exception | None:
+        made = config(**settings)
+        source = made.routes[0].source.model_copy(update={"topic": f"~{TOPIC}.*"})
+        get_broker(__name__)
+        async with connected_clusters(made) as clusters:
+            rocket = clusters["rocket"]
+            assert isinstance(rocket, RocketMQ)
+            if checkpoints is not None:
+                checkpoints.keep_brokers("rocket", rocket.known_brokers)
+                rocket.known_brokers.record(TOPIC, ["broker-a", "broker-b"])
+            problems = (await Planner(clusters).plan(made.routes[0].model_copy(update={"source": source}))).problems
+        delete_broker(__name__)
+        return problems[0] if problems else None
+
+    cluster.topics[TOPIC] = {"broker-a": 2}
+    cluster.on[Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = responds_with({"topicList": []})
+    cluster.down.add("broker-a")
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    for problem in (
+        await problem_of(),
+        await problem_of(brokers="broker-a,broker-b"),
+        await problem_of(checkpoints),
+    ):
+        assert isinstance(problem, ClusterError)
+        assert problem.failure is Failure.RETRY
+    await checkpoints.close()
+    cluster.down.clear()
+    assert isinstance(await problem_of(brokers="broker-a,broker-b"), ConfigError), "there is certainly none"
