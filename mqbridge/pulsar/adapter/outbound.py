@@ -117,7 +117,13 @@ class PulsarOutbound:
         share.held_bytes = sum(len(entry.payload) for entry in entries)
         for entry, (first_id, last_id) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
             response = producer.send(
-                entry.metadata, entry.payload, entry.count, first_id, highest_sequence_id=last_id, caller=caller
+                entry.metadata,
+                entry.payload,
+                entry.count,
+                first_id,
+                highest_sequence_id=last_id,
+                divisible=len(entry.indexes) > 1,
+                caller=caller,
             )
             receipt.add_request(response, entry.indexes, partial(_positions, entry))
         if self._sender_sequence is not None:

@@ -188,3 +188,21 @@ async def test_a_broker_with_a_smaller_limit_refuses_no_message_that_it_accepts_
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(5, Failure.REFUSED)]
     assert [bool(position) for position in receipt.positions] == [True] * 5 + [False]
     await outbound.close()
+
+
+@pytest.mark.parametrize("sender", [None, "one"])
+async def test_a_restored_batch_above_the_limit_is_refused(broker: Broker, client, sender: str | None) -> None:
+    """Nobody can send its messages in smaller entries, so with RETRY it would be sent for ever."""
+    metadata = MessageMetadata(encryption_param=b"x", num_messages_in_batch=3)
+    metadata.encryption_keys.add(key="app", value=b"data key")
+    [raw] = decode_plain(Entry(metadata, bytes(1 << 21), ledger=3))  # the scripted broker accepts 1 MiB
+    letters = [Message(b"a", position=(1,)), raw.replace(defect=None, position=(2,)), Message(b"b", position=(3,))]
+    target = Partition("c", "target", "-1", 0)
+    spec = OutboundSpec("target", sender=sender, options=PulsarOutboundOptions(restore_entries=True))
+    outbound = PulsarOutbound(None, client, Topics(client, "c", "public/default"), spec, [target], 1 << 20)  # type: ignore[arg-type]
+    if sender is not None:
+        outbound._sender_sequence.set_stored(SOURCE, {})  # type: ignore[union-attr]
+    receipt = await outbound.send(0, Share(Batch.of(letters, SOURCE)))
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
+    assert [bool(position) for position in receipt.positions] == [True, False, True]
+    await outbound.close()

@@ -158,6 +158,7 @@ class EntryProducer:
         sequence_id: int | None = None,
         *,
         highest_sequence_id: int | None = None,
+        divisible: bool = True,
         owner: object = None,
         caller: Caller | None = None,
     ) -> "asyncio.Future[SendResult]":
@@ -167,10 +168,11 @@ class EntryProducer:
         is unset. The sequence id of the first message is `sequence_id`, which must be greater than all earlier ones; by default
         (None) the producer counts. The last message has `highest_sequence_id`, by default `sequence_id + count - 1`. `owner` is
         any object by which the caller can `withdraw` the entry. The future that is returned tells the caller the result. If other
-        futures do so, `caller` names these, and the owner.
+        futures do so, `caller` names these, and the owner. `divisible` is False if the caller cannot send several messages in
+        smaller entries, because it cannot read them.
 
-        The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s` or
-        after `withdraw`, FATAL if the producer ends.
+        The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s`, after
+        `withdraw`, or if a divisible entry of several messages is too large, FATAL if the producer ends.
         """
         future: asyncio.Future[SendResult] = self._loop.create_future()
         if sequence_id is not None:
@@ -184,7 +186,7 @@ class EntryProducer:
             metadata.publish_time = time.time_ns() // 1_000_000
         if caller is None:
             caller = Caller(owner, None, (future,))
-        pending = PendingEntry(metadata, payload, count, sequence_id, future, caller, highest_sequence_id)
+        pending = PendingEntry(metadata, payload, count, sequence_id, future, caller, highest_sequence_id, divisible=divisible)
         if self._sends.rejection is not None and self._sends.rejects(pending):
             return future
         if self.settings.max_elapsed_s is not None:

@@ -43,6 +43,7 @@ class PendingEntry:
         "caller",
         "chunked",
         "count",
+        "divisible",
         "future",
         "highest",
         "metadata",
@@ -62,10 +63,14 @@ class PendingEntry:
         future: "asyncio.Future[SendResult]",
         caller: Caller,
         highest: int | None = None,
+        *,
+        divisible: bool = True,
     ) -> None:
         self.metadata, self.payload = metadata, payload
         self.count = count
         """Number of messages."""
+        self.divisible = divisible and count > 1
+        """True if the caller can send the messages in smaller entries."""
         self.sequence = -1 if sequence is None else sequence
         """Sequence id of the first message; -1 until it is assigned."""
         self.highest = -1 if highest is None else highest
@@ -101,13 +106,13 @@ class PendingEntry:
         """Encode the frame up to the payload. Raises ClusterError, see `too_large_error`, if it is too large for the broker."""
         payload = self.payload
         if len(payload) > max_message_size:
-            raise too_large_error(len(payload), max_message_size, self.count)
+            raise too_large_error(len(payload), max_message_size, self)
         is_chunk = self.chunked is not None or describes_chunk(self.metadata)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, is_chunk)
         # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
         # must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
-            raise too_large_error(len(prefix) + len(payload), max_message_size, self.count)
+            raise too_large_error(len(prefix) + len(payload), max_message_size, self)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
@@ -171,14 +176,14 @@ class ChunkedMessage:
         """Number of chunks without a receipt."""
 
 
-def too_large_error(size: int, limit: int, count: int) -> ClusterError:
-    """Return the error for an entry of `count` messages that exceeds the broker's limit.
+def too_large_error(size: int, limit: int, entry: PendingEntry) -> ClusterError:
+    """Return the error for an entry that exceeds the broker's limit with its `size`.
 
-    It is REFUSED for one message. Each of several messages may be small enough, so the failure of their entry is RETRY: they
-    can be sent in smaller entries.
+    It is RETRY if the entry is divisible: each of its messages may be small enough, and they can be sent in smaller entries. It
+    is REFUSED for one message, and for several that the caller has only as this entry, such as an encrypted batch.
     """
-    if count > 1:
-        problem = f"an entry of {count} messages and {size} bytes exceeds the broker's limit of {limit}"
+    if entry.divisible:
+        problem = f"an entry of {entry.count} messages and {size} bytes exceeds the broker's limit of {limit}"
         return ClusterError(f"{problem}: send them in smaller entries", Failure.RETRY)
     hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
     return ClusterError(f"an entry of {size} bytes exceeds the broker's limit of {limit}: {hint}", Failure.REFUSED)
