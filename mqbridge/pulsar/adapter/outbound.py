@@ -49,6 +49,8 @@ SequenceIds = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; both are None if the producer assigns them."""
 ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
 """The sequence ids of any number of entries to which the producer assigns them."""
+LARGE_RAW_BYTES = 64 << 10
+"""Size beyond which a raw message is no batch of one message. The limits of brokers are larger; the default is 5 MiB."""
 
 
 class PulsarOutbound:
@@ -151,12 +153,13 @@ class PulsarOutbound:
         return entries, failures
 
     def _unframe_large_raw(self, entries: list[EncodedEntry], share: Share, origin: str | None) -> None:
-        """Encode raw messages above the broker's limit without batch framing, so that they are sent in chunks.
+        """Encode large raw messages without batch framing, so that the producer can send them in chunks.
 
-        An entry of the source may have the size of the limit, and its dead letter is a little larger.
+        An entry of the source may have the size of the broker's limit, and its dead letter is a little larger. That limit may be
+        smaller than the known one: that of the broker that serves the topic is unknown while no producer is connected.
         """
         for number, entry in enumerate(entries):
-            if len(entry.payload) > self._max_message_size and len(entry.indexes) == 1 and not self._options.restore_entries:
+            if len(entry.payload) > LARGE_RAW_BYTES and len(entry.indexes) == 1 and not self._options.restore_entries:
                 index = entry.indexes[0]
                 if is_raw(message := share.messages[index]):
                     entries[number] = encode_alone(message, origin, index)

@@ -206,3 +206,17 @@ async def test_a_restored_batch_above_the_limit_is_refused(broker: Broker, clien
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
     assert [bool(position) for position in receipt.positions] == [True, False, True]
     await outbound.close()
+
+
+async def test_a_raw_message_above_the_limit_of_an_unknown_broker_is_sent_in_chunks(broker: Broker, client, entries: list[Entry]):
+    """The first send comes before the producer is connected; the limit is that of the broker that it will be connected to."""
+    metadata = MessageMetadata()
+    metadata.encryption_keys.add(key="app", value=b"data key")
+    [raw] = decode_plain(Entry(metadata, bytes(2 << 20), ledger=3))
+    target = Partition("c", "target", "-1", 0)
+    topics = Topics(client, "c", "public/default")
+    outbound = PulsarOutbound(None, client, topics, OutboundSpec("target"), [target], 5 << 20)  # type: ignore[arg-type]
+    receipt = await outbound.send(0, Share(Batch.of([raw.replace(defect=None)], SOURCE)))
+    assert [failure.reason for failure in receipt.failures] == []
+    assert len(entries) == 3, "of 1 MiB at most, the limit of the scripted broker"
+    await outbound.close()
