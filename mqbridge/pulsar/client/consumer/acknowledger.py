@@ -247,6 +247,13 @@ class Acknowledger:
         else:
             self.partial.clear()
 
+    def abandon(self, entries: Iterable[EntryId]) -> None:
+        """Forget delivered entries that the application has rejected, and that cannot be delivered again."""
+        for entry in entries:
+            self._redeliveries.discard(entry)
+            self._receiver_queue.pop_chunks(entry)
+            self.partial.complete(entry)
+
     def clear_redeliveries(self) -> None:
         """Discard all redelivery times, because the broker redelivers everything unacknowledged."""
         self._redeliveries.clear()

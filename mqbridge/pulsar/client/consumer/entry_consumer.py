@@ -451,6 +451,7 @@ class EntryConsumer:
         The broker of a non-persistent topic cannot deliver anything again, so this only logs a warning.
         """
         if not self._persistent:
+            self._acks.abandon(entries)
             self._warn_of_loss("messages that were rejected are not delivered again")
         elif self.subscription.ordered:
             self._resubscribe(self._rewind)

@@ -136,3 +136,20 @@ async def test_there_are_no_positions(broker: Broker, client):
     assert raised.value.failure is Failure.FATAL
     assert not broker.asked[BaseCommand.GET_LAST_MESSAGE_ID]
     await consumer.close()
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_nothing_is_kept_of_a_rejected_message(broker: Broker, client, kind: int):
+    """It will be neither acknowledged nor delivered again, so its chunks and its acknowledged messages would be kept for ever."""
+    consumer = await client.consumer(TOPIC, Subscription("s", kind))
+    chunk = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+    for number in range(2):
+        broker.link.message(0, 0, 0, b"x", metadata={**chunk, "chunk_id": number})
+    async with asyncio.timeout(PATIENCE_S):
+        chunked = await consumer.receive()
+    batch = await receive(broker, consumer, 4)
+    consumer.acknowledge_message(batch.id, 1, 4)
+    assert (consumer._receiver_queue.chunks_of(chunked.id), len(consumer._acks.partial)) != ((chunked.id,), 0)
+    consumer.redeliver([chunked.id, batch.id])
+    assert (consumer._receiver_queue.chunks_of(chunked.id), len(consumer._acks.partial)) == ((chunked.id,), 0)
+    await consumer.close()
