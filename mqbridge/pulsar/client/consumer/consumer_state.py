@@ -215,15 +215,21 @@ class ConsumerState:
         self._left = False
         """True if this client has left the consumer over a live connection since the last SUBSCRIBE. The broker has received the
         acknowledgements that were sent before; but it reports a reset of the subscription to nobody until the next SUBSCRIBE."""
+        self._moved = False
+        """True if a SUBSCRIBE since the last successful one was not sent over the connection over which this client has left."""
         self._acks_individually = False
         """True after the application's first individual acknowledgement; more of them are expected."""
 
     # --- link, intent and role --------------------------------------------------------------------------------------
 
-    def begin_subscribe(self) -> EntryId | None:
-        """Begin a SUBSCRIBE; return the entry at which a reader subscribes, None for a durable subscription."""
+    def begin_subscribe(self, *, same_connection: bool = True) -> EntryId | None:
+        """Begin a SUBSCRIBE; return the entry at which a reader subscribes, None for a durable subscription.
+
+        `same_connection` is True if it is sent over the connection over which this client has left.
+        """
         self.link = _next(LINK, self.link, E.SUBSCRIBE)
         self.epoch += 1
+        self._moved |= not same_connection
         if self._is_reader and self.progress is not S.AT_START:
             return self._resume_at
         return self.reader_start
@@ -248,6 +254,7 @@ class ConsumerState:
         self.link = _next(LINK, self.link, E.SUCCESS)
         closed, self._closed_by_broker = self._closed_by_broker, False
         left, self._left = self._left, False
+        moved, self._moved = self._moved, False
         self.ack_may_be_lost = False
         if self._is_reader:
             if not self._start_known and cursor is not None:
@@ -261,8 +268,8 @@ class ConsumerState:
         expected = max(self._before_first, sent if closed or left else self._confirmed)
         # An entry id of -1 means the position before a ledger's first entry. The cursor is then in an earlier ledger even without
         # a reset, so it proves nothing. After leaving, which takes a moment, it does not count as a reset: else every redelivery
-        # of a ledger's first entry would.
-        proves_nothing = left and not closed and expected[1] < 0
+        # of a ledger's first entry would. If the connection was lost meanwhile, it took longer.
+        proves_nothing = left and not closed and not moved and expected[1] < 0
         if cursor is None or (cursor < expected and not proves_nothing):
             self.forget()
             return True

@@ -81,6 +81,8 @@ class EntryConsumer:
             failover=subscription.type == Types.Failover and persistent,
             start=subscription.reader_from,
         )
+        self._left_connection: Connection | None = None
+        """The connection over which the consumer was left to subscribe again; None once it is subscribed."""
         self._cursor: EntryId | None = None
         """The broker's cursor at the last SUBSCRIBE; None if it was not requested or is unknown."""
         self._is_reader = subscription.reader_from is not None
@@ -492,7 +494,8 @@ class EntryConsumer:
         Before the new SUBSCRIBE the consumer is closed at the broker, so that no entry of the old SUBSCRIBE arrives later.
         """
         self._acks.flush()  # sent later, they could include entries after the position of a reset
-        left = self.is_subscribed
+        if left := self.is_subscribed:
+            self._left_connection = self._connection()
         self._registration.close_before_next()
         self._detach(left=left)
         if set_positions is not None:
@@ -536,7 +539,7 @@ class EntryConsumer:
         No entry arrives before permits are granted.
         """
         self._receiver_queue.permits.reset()
-        start = self._state.begin_subscribe()
+        start = self._state.begin_subscribe(same_connection=connection is self._left_connection)
         command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
         with explain_subscribe_denial(self.topic, self.subscription.name, connection.principal):
             await connection.request(
@@ -560,6 +563,7 @@ class EntryConsumer:
         If the subscription was reset, all positions are discarded first.
         """
         self.registrations += 1
+        self._left_connection = None
         if self._state.on_subscribed(self._cursor):
             if self._cursor is None:
                 text = "topic %s: the broker does not report the cursor of subscription %s, unacknowledged entries are repeated"

@@ -91,6 +91,28 @@ async def test_an_acknowledgement_that_was_lost_with_the_connection_is_sent_agai
     await consumer.close()
 
 
+@pytest.mark.parametrize("outage", [False, True], ids=["at once", "after an outage"])
+async def test_a_reset_of_a_first_entry_is_noticed_if_subscribing_again_takes_long(broker: Broker, client, outage: bool):
+    """Before a ledger's first entry, the cursor may be in an earlier ledger also without a reset."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await take(broker, consumer, 0, 1, ledger=9)
+    generation = consumer.generation
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(9, 1, cursor=(7, 3))
+    if outage:
+
+        def lose(link, _) -> None:
+            broker.on[BaseCommand.CLOSE_CONSUMER] = success
+            link.drop()
+
+        broker.on[BaseCommand.CLOSE_CONSUMER] = lose
+    consumer._resubscribe()
+    await until(lambda: consumer.registrations == 2)
+    assert (consumer.generation != generation) is outage
+    if outage:
+        assert await take(broker, consumer, 4, ledger=7) == [4]
+    await consumer.close()
+
+
 async def test_an_acknowledgement_that_the_broker_has_is_not_sent_again(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     await take(broker, consumer, 0, 1)
