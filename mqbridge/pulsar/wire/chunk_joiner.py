@@ -79,10 +79,13 @@ class _IncompleteMessage:
         self.defect: str | None = None
 
     def add(self, entry: Entry) -> None:
-        """Add a chunk of this message. A repeated chunk only adds its id. After a missing chunk, the message gets a defect."""
+        """Add a chunk of this message. A repeated chunk only adds its id. After a missing chunk, the message gets a defect.
+
+        The missing chunk may come later, on a shared subscription: it is kept like the others, for the dead letters.
+        """
         chunk_id = entry.metadata.chunk_id
         self.chunk_ids.append((entry.ledger, entry.entry))
-        if chunk_id < self.next_chunk_id:
+        if chunk_id < self.next_chunk_id and (self.defect is None or self._has(chunk_id)):
             return
         if chunk_id != self.next_chunk_id:
             self.set_defect(
@@ -91,9 +94,12 @@ class _IncompleteMessage:
         self.parts.append(entry.payload)
         self.chunks.append((entry.metadata, len(entry.payload)))
         self.received_bytes += len(entry.payload)
-        self.next_chunk_id = chunk_id + 1
+        self.next_chunk_id = max(self.next_chunk_id, chunk_id + 1)
         if self.received_bytes > self.announced_bytes:
             self.set_defect(f"the chunks of {self.metadata.uuid} hold more than the announced {self.announced_bytes} bytes")
+
+    def _has(self, chunk_id: int) -> bool:
+        return any(metadata.chunk_id == chunk_id for metadata, _ in self.chunks)
 
     def set_defect(self, reason: str) -> None:
         """Mark the message as unreadable, unless it is. It keeps its chunks, because the entry that it becomes has them."""
@@ -116,6 +122,9 @@ class _IncompleteMessage:
         if self.defect is None and (self.next_chunk_id != self.chunk_count or self.received_bytes != self.announced_bytes):
             received = f"{len(self.chunks)} of {self.chunk_count} chunks of {self.metadata.uuid} received"
             self.defect = f"only {received} ({self.received_bytes} of {self.announced_bytes} bytes)"
+        if self.defect is not None:  # dead letters are put back in this order, and only ascending chunks can be joined
+            order = sorted(range(len(self.chunks)), key=lambda index: self.chunks[index][0].chunk_id)
+            self.chunks, self.parts = [self.chunks[index] for index in order], [self.parts[index] for index in order]
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
         for field in CHUNK_FIELDS:

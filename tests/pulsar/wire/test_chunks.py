@@ -113,6 +113,17 @@ def test_a_missing_chunk_is_one_defect_and_never_a_fragment():
         assert [message.position for message in decode_plain(entry)] == [(*entry.id, index) for index in range(len(present))]
 
 
+def test_a_chunk_that_comes_late_is_kept_for_the_dead_letters():
+    """On a shared subscription a broker may deliver a chunk again after later ones. The chunks are acknowledged together."""
+    zero, one, two, three = chunks_of(0)
+    joiner = ChunkJoiner(ChunkLimits())
+    received = [zero, two, one, two, one, three]
+    ((entry, chunk_ids, _),) = [joined for chunk in received for joined in joiner.add(chunk, 0.0)]
+    assert entry is not None
+    assert chunk_ids == tuple(chunk.id for chunk in received)
+    assert raw_chunks(entry) == [(chunk.metadata, chunk.payload) for chunk in (zero, one, two, three)], "as they can be joined"
+
+
 def raw_chunks(entry: Entry) -> list[tuple[MessageMetadata, bytes]]:
     """Return metadata and payload of the entries in the raw messages of an unreadable entry."""
     assert entry.defect is not None
