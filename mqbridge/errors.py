@@ -10,7 +10,8 @@
     │   ├── ConnectionLost         the connection ended before the response
     │   │   └── PeerSilent         we closed it, because the server sent nothing for too long
     │   ├── RequestTimeout         no response within the deadline
-    │   └── ServerRefused          the server responded with an error code of its protocol
+    │   ├── ServerRefused          the server responded with an error code of its protocol
+    │   └── TopicChanged           the topic of an open producer was deleted, or lost its partition
     ├── LaneRevoked                the partition of a lane (one assigned partition) was revoked; the normal end of a lane
     ├── GapError                   the source lost data that was never read: the partition stops and reports it
     ├── DeliveryError              a message could not be stored in a target, or in the route's dead-letter topic
@@ -111,6 +112,16 @@ class ServerRefused(ClusterError):
     def __init__(self, problem: str, code: int, failure: Failure) -> None:
         super().__init__(problem, failure)
         self.code = code
+
+
+class TopicChanged(ClusterError):
+    """The topic of an open producer was deleted, became partitioned, or has no partition of this number any more.
+
+    The producer has ended, and has created nothing. Opening the topic again shows what there is now.
+    """
+
+    def __init__(self, problem: str, failure: Failure = Failure.FATAL) -> None:
+        super().__init__(problem, failure)
 
 
 class LaneRevoked(MqbridgeError):

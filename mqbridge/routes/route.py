@@ -1,8 +1,9 @@
 """A running route: a sequence of memberships in its group, each with the topics and targets that existed when it began.
 
 After a transient failure the route pauses and starts the next membership. Any other failure stops only this route, not the
-gateway. If source topics appear or disappear, or if a target gets partitions that its open outbound cannot use, the route opens
-new endpoints, drains its membership, and starts the next one with them.
+gateway. If the topic of a target was deleted, or has fewer partitions, the route opens its targets again; it waits while that
+fails, because the topic may be created again. If source topics appear or disappear, or if a target gets partitions that its open
+outbound cannot use, the route opens new endpoints, drains its membership, and starts the next one with them.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.held_positions import RoutePositions
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import ClusterError, MqbridgeError, RequestTimeout, is_transient
+from mqbridge.errors import ClusterError, MqbridgeError, RequestTimeout, TopicChanged, is_transient
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import MAX_PAUSE_S, retry_log_level
@@ -92,10 +93,12 @@ class Route:
         """Warnings about retention that deletes messages of its topics before they are consumed."""
         self._gap_check = GapCheck(self.name, config.source.group, self.source, checkpoints)
         self._positions = RoutePositions(config.name, config.source.group, config.source.cluster, checkpoints)
-        self._initial_partitions: Mapping[str, frozenset[str]] = {}
-        """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning."""
+        self._initial_partitions: Mapping[str, frozenset[str]] | None = None
+        """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning. None before."""
         self._began_ms: int | None = None
         """Time before the partitions were listed at the start, ms since the epoch."""
+        self._target_changed = False
+        """True from a TopicChanged of a target until the targets are open again."""
         self._next_endpoints: RouteEndpoints | None = None
         """Endpoints that are open already for the next membership; None if the current ones stay in use."""
         self._stop_requested = asyncio.Event()
@@ -125,7 +128,9 @@ class Route:
         self._log_failed_topics(self.state.endpoints)
         if self._checkpoints is not None:
             await self._checkpoints.flush()  # which brokers the indexes are counted over, before the first message is read
-        self._initial_partitions, self._began_ms = self.state.endpoints.source_partition_names, began_ms
+        if self._initial_partitions is None:  # not if the targets are opened again
+            self._initial_partitions, self._began_ms = self.state.endpoints.source_partition_names, began_ms
+        self._target_changed = False
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or a failure that is not transient; that failure is in `state.error`, not raised."""
@@ -149,6 +154,8 @@ class Route:
                 elif state.retry_reason is None:  # the membership was stopped
                     return
                 else:
+                    if self._target_changed and state.endpoints.is_open:
+                        await self._close_endpoints(state.replace_endpoints(self._make_endpoints()), self._drain_deadline())
                     await self._pause_before_rejoin(state.retry_reason)
         except Exception as error:  # noqa: BLE001 - a bug, too, stops only this route
             self._fail(error)
@@ -214,11 +221,16 @@ class Route:
             spawn(self.close(), f"closing the targets of route {self.name}")
 
     async def _prepare_connected(self) -> None:
-        """Wait for the clusters and call `prepare`; until `settled_at`, every failure counts as transient."""
+        """Wait for the clusters and call `prepare`.
+
+        Until `settled_at`, and after the topic of a target was deleted, every failure counts as transient.
+        """
         settled_at = await self._wait_connected()  # before this time, a failure may be due to servers that still start
         try:
             await self.prepare()
         except MqbridgeError as error:
+            if self._target_changed:
+                raise ClusterError(f"{error} (retrying, because the topic of a target was deleted or changed)") from error
             if asyncio.get_running_loop().time() >= settled_at:
                 raise
             raise ClusterError(f"{error} (retrying, because a cluster of the route was connected only recently)") from error
@@ -231,7 +243,7 @@ class Route:
             self.state.endpoints,
             self._lane_settings(),
             self._gap_check,
-            self._initial_partitions,
+            self._initial_partitions or {},
             self._began_ms,
             self._positions,
             self._on_membership_failure,
@@ -329,10 +341,16 @@ class Route:
         return logging.DEBUG if isinstance(error, RequestTimeout) else retry_log_level(error, logging.WARNING)
 
     def _on_membership_failure(self, error: Exception) -> None:
-        """Stop the route if the failure is not transient. The first transient failure becomes `retry_reason`."""
-        if not is_transient(error):
+        """Stop the route if the failure is not transient. The first transient failure becomes `retry_reason`.
+
+        A target whose topic was deleted is opened again.
+        """
+        if isinstance(error, TopicChanged):
+            self._target_changed = True
+        elif not is_transient(error):
             self._fail(error)
-        elif self.state.retry_reason is None:
+            return
+        if self.state.retry_reason is None:
             self.state.wait_after(error)
 
     def _fail(self, error: Exception) -> None:

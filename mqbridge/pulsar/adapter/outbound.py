@@ -21,7 +21,7 @@ from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.sender_sequence import MessagePositions, SenderSequence
-from mqbridge.pulsar.adapter.topics import Topics
+from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.modes import ACCESS_MODES
 from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
@@ -211,6 +211,7 @@ class PulsarOutbound:
             retries_first_opening=True,
             sole_sender=has_sender,
             fails_in_order=self._spec.ordered,
+            is_partition=self._targets[partition].name != UNPARTITIONED,
         )
         producer = self._producers[partition] = self._client.producer(self._topic_names[partition], settings)
         return producer

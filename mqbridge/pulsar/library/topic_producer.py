@@ -9,6 +9,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from mqbridge.errors import ClusterError, Failure
@@ -141,7 +142,9 @@ class TopicProducer:
         batcher = self._batchers.get(partition)
         if batcher is None:
             topic = self.topic if partition < 0 else str(self._name.partition(partition))
-            producer = self._producers[partition] = self._client.producer(topic, self._settings)
+            # The metadata request of `open` has created a partitioned topic; one without partitions is created by PRODUCER.
+            settings = replace(self._settings, is_partition=True) if partition >= 0 else self._settings
+            producer = self._producers[partition] = self._client.producer(topic, settings)
             batcher = self._batchers[partition] = Batcher(producer, self._batching, partition)
         return batcher
 

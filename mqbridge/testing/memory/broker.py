@@ -170,6 +170,10 @@ class Broker:
         for group in self._members:
             self.rebalance(group)
 
+    def delete(self, topic: str) -> None:
+        """Delete a target topic; sends of open outbounds fail with TopicChanged."""
+        del self.topics[topic]
+
     def join(self, group: str, member: GroupMember) -> None:
         """Add a member to the group and rebalance."""
         self._members.setdefault(group, []).append(member)

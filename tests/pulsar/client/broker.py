@@ -62,9 +62,12 @@ class Broker:
         self.entries = 0
         self.reported_cursor: EntryId | None = None
         """The last cumulative acknowledgement, or else the position before the first entry that was sent; None before it."""
+        self.topics: dict[str, int | None] = {}
+        """Number of partitions of topics that are not unpartitioned; None if a topic is missing."""
         self.on: dict[int, Answer] = {
             BaseCommand.CONNECT: self._connect,
             BaseCommand.LOOKUP: lambda link, frame: found(link, frame, URL),
+            BaseCommand.PARTITIONED_METADATA: self.describe,
             BaseCommand.PRODUCER: self._producer,
             BaseCommand.SEND: self.store,
             BaseCommand.PING: lambda link, _: link.send(pong=pb.CommandPong()),
@@ -111,6 +114,16 @@ class Broker:
 
     def _last(self, link: Link, frame: Frame) -> None:
         ends_at(-1, -1, cursor=self.reported_cursor)(link, frame)
+
+    def describe(self, link: Link, frame: Frame) -> None:
+        """Respond with the number of partitions of a topic."""
+        asked = frame.command.partitionMetadata
+        response = pb.CommandPartitionedTopicMetadataResponse(request_id=asked.request_id)
+        if (count := self.topics.get(asked.topic, 0)) is None:
+            response.response, response.error, response.message = response.Failed, pb.TopicNotFound, "no"
+        else:
+            response.response, response.partitions = response.Success, count
+        link.send(partitionMetadataResponse=response)
 
     def _producer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.producer

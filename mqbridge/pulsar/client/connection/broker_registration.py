@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, RequestTimeout, ServerRefused, TopicChanged
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.failing_sends import FailingSends
@@ -201,10 +201,13 @@ class BrokerRegistration:
                 del table[self._key]
         return connection
 
-    def close_before_next(self) -> None:
-        """Mark the current registration, so that it is closed at the broker before the next one begins."""
-        if self.connection is not None:  # otherwise keep `_to_close`: an earlier registration may still have to be closed
-            self._to_close = self.connection
+    def close_before_next(self, connection: Connection | None = None) -> None:
+        """Mark a registration, so that it is closed at the broker before the next one begins, or by `close`.
+
+        `connection` is the one of a registration that is not complete; None: mark the current registration.
+        """
+        if (marked := connection or self.connection) is not None:  # else keep `_to_close`: an earlier one may have to be closed
+            self._to_close = marked
 
     def on_closed(self, command: CloseCommand) -> None:
         """Process the broker's close command, which may name the next owner."""
@@ -266,8 +269,8 @@ class BrokerRegistration:
 
 
 def _final_error(problem: str, error: ClusterError) -> ClusterError:
-    """Return a FATAL error with this text and the broker's code, if any. AccessDenied is returned unchanged."""
-    if isinstance(error, AccessDenied):
+    """Return a FATAL error with this text and the broker's code, if any. AccessDenied and TopicChanged are unchanged."""
+    if isinstance(error, AccessDenied | TopicChanged):
         return error
     if isinstance(error, ServerRefused):
         return ServerRefused(problem, error.code, Failure.FATAL)

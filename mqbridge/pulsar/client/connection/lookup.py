@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused, TopicChanged
 from mqbridge.net.backoff import Backoff
 from mqbridge.pulsar.client.connection.authorization import EITHER, explain_denial, explain_topic_denial
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.connection_pool import ConnectionPool
 from mqbridge.pulsar.client.connection.service_url import Address, parse_service_url
 from mqbridge.pulsar.wire import client_commands, codes, topic_lists
+from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from mqbridge.wire.limits import check_partitions
@@ -130,13 +131,14 @@ class Lookup:
             return await self._pool.get(proxy, None if address == proxy else str(address))
         return await self._pool.get(address)
 
-    async def partitions(self, topic: str, *, create: bool) -> int | None:
+    async def partitions(self, topic: str, *, create: bool, connection: Connection | None = None) -> int | None:
         """Return the number of partitions: 0 for an unpartitioned topic, None if the topic (or namespace) does not exist.
 
         Raises ClusterError (FATAL) for an impossible number. With `create`, a broker that creates topics automatically creates a
-        missing topic.
+        missing topic. The broker of `connection` is asked; None: one at a service address.
         """
-        connection, _ = await self._pool.connect_service()
+        if connection is None:
+            connection, _ = await self._pool.connect_service()
         response: pb.CommandPartitionedTopicMetadataResponse = await connection.request(
             lambda request_id: client_commands.partition_metadata(request_id, topic, create),
             BaseCommand.PARTITIONED_METADATA_RESPONSE,
@@ -149,6 +151,36 @@ class Lookup:
             return None
         with explain_topic_denial("look up", topic, connection.principal, EITHER):
             raise self._refusal_error(response.error, response.message, f"asking for the partitions of {topic}")
+
+    async def check_exists(self, topic: str, connection: Connection, *, is_partition: bool, may_be_created: bool = False) -> None:
+        """Check that a persistent topic exists, as a partition of a partitioned topic (`is_partition`) or by itself.
+
+        With `may_be_created` it may also be missing.
+
+        A PRODUCER creates a missing topic, also a single partition of a topic that does not exist: what is stored there is found
+        by no consumer of the topic. A non-persistent topic exists only while it is in use, so only its partitioned topic is
+        checked. The broker of `connection` is asked, because a topic may have been migrated to another cluster.
+
+        Raises TopicChanged if the topic does not exist, and ClusterError.
+        """
+        name = parse_topic(topic)
+        if not is_partition and name.domain != PERSISTENT:
+            return
+        asked = str(name.parent) if is_partition else topic
+        count = await self.partitions(asked, create=False, connection=connection)
+        if count is None:
+            if may_be_created:
+                return
+            found = "does not exist any more: create it again"
+        elif is_partition and count <= name.partition_index:
+            found = (
+                f"has {count} partitions now, so partition {name.partition_index} is gone" if count else "is not partitioned now"
+            )
+        elif not is_partition and count:
+            found = f"is partitioned now, with {count} partitions"
+        else:
+            return
+        raise TopicChanged(f"topic {asked} {found}. The producer was closed, so that it does not create {topic} by itself")
 
     async def topics(self, namespace: str, pattern: str | None = None, known_hash: str | None = None) -> TopicList:
         """Return the persistent topics of a namespace that match the regular expression `pattern`; None: all.

@@ -540,7 +540,7 @@ class EntryConsumer:
         """
         self._receiver_queue.permits.reset()
         start = self._state.begin_subscribe(same_connection=connection is self._left_connection)
-        command = self.subscription.command(self.topic, self._id, start, self._state.epoch)
+        command = self.subscription.command(self.topic, self._id, start, self._state.epoch, was_open=self.registrations > 0)
         with explain_subscribe_denial(self.topic, self.subscription.name, connection.principal):
             await connection.request(
                 lambda request_id: client_commands.subscribe(request_id, command),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.ids import EntryId
+from mqbridge.pulsar.wire.names import PERSISTENT
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import Schema
 
@@ -64,13 +65,20 @@ class Subscription:
         """True if one consumer receives the whole topic in order and acknowledges cumulatively."""
         return self.type in (Types.Exclusive, Types.Failover)
 
-    def command(self, topic: str, consumer_id: int, start: EntryId | None, epoch: int) -> pb.CommandSubscribe:
+    def command(
+        self, topic: str, consumer_id: int, start: EntryId | None, epoch: int, *, was_open: bool = False
+    ) -> pb.CommandSubscribe:
         """Return SUBSCRIBE without its request id.
 
         The broker delivers to a reader from entry `start`: `reader_from` at first, after a reconnection the position reached. For
         other consumers `start` is None. `epoch` counts the SUBSCRIBEs of this consumer; on ordered subscriptions the broker sends
         it back with every entry, so that entries of an earlier SUBSCRIBE can be told apart.
+
+        `was_open`: the consumer was subscribed before. Then SUBSCRIBE creates no persistent topic: it could be a partition that
+        belongs to no topic. A subscription that was deleted meanwhile begins at the earliest message: those that were stored
+        since then were not delivered.
         """
+        is_persistent = topic.startswith(f"{PERSISTENT}://")
         command = pb.CommandSubscribe(
             topic=topic,
             subscription=self.name,
@@ -79,9 +87,9 @@ class Subscription:
             consumer_name=self.consumer_name or None,
             priority_level=self.priority or None,
             read_compacted=self.read_compacted or None,
-            initialPosition=Types.Earliest if self.earliest else Types.Latest,
-            force_topic_creation=None if self.create_topic else False,
-            start_message_rollback_duration_sec=self.rollback_s or None,
+            initialPosition=Types.Earliest if self.earliest or was_open else Types.Latest,
+            force_topic_creation=None if self.create_topic and not (was_open and is_persistent) else False,
+            start_message_rollback_duration_sec=None if was_open else self.rollback_s or None,
             schema=None if self.schema is None else self.schema.to_wire(),
             consumer_epoch=epoch if self.ordered else None,
         )

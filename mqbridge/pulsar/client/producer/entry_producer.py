@@ -3,6 +3,10 @@
 After a reconnection the producer sends all entries without a receipt again, with the same bytes and the same sequence ids (see
 `send_queue.py`). A broker with deduplication drops entries that it has already stored; without it they may be stored twice.
 
+A PRODUCER creates a missing topic, where the broker allows that. So the producer asks for the topic's metadata before each
+registration but the first one, and ends if the topic was deleted. A topic may be deleted between the two requests; therefore it
+asks again before it sends.
+
 `send` never blocks, and its queue is unbounded: the caller must limit the waiting bytes.
 """
 
@@ -11,7 +15,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, TopicChanged
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.failing_sends import FailingSends
@@ -27,6 +31,7 @@ from mqbridge.pulsar.client.producer.producer_state import ProducerState, State
 from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE, SendQueue
 from mqbridge.pulsar.wire import client_commands, codes
 from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
@@ -60,6 +65,7 @@ class EntryProducer:
         state = self._state = ProducerState(settings.name, sole_sender=settings.sole_sender)
         self._send_queue = SendQueue(topic, producer_id, settings)
         self._sends = self._send_queue.sends
+        self._lookup = lookup
         self._exclusive_wait: tuple[Connection, int] | None = None
         """Connection and request id of the wait for exclusive access; None if the producer does not wait."""
         self._loop = asyncio.get_running_loop()
@@ -280,6 +286,9 @@ class EntryProducer:
     async def register(self, connection: Connection) -> None:
         """Send PRODUCER; with the access mode `WaitForExclusive`, wait until no other producer has access."""
         state, queue = self._state, self._send_queue
+        checks_topic = state.was_opened or self.settings.is_partition is not None
+        if checks_topic:
+            await self._check_topic(connection)
         command = self.settings.command(self.topic, self._id, state.name, state.begin_register(), state.topic_epoch)
         with explain_topic_denial("produce to", self.topic, connection.principal, PRODUCE):
             response: pb.CommandProducerSuccess = await connection.request(
@@ -292,6 +301,12 @@ class EntryProducer:
             raise ConnectionLost(f"the broker closed the producer of topic {self.topic} while it was being opened")
         if not response.producer_ready:
             response = await self._wait_for_access(connection, response.request_id)
+        if checks_topic:
+            try:
+                await self._check_topic(connection)
+            except ClusterError:
+                self._registration.close_before_next(connection)
+                raise
         queue.schema_version = response.schema_version
         last = response.last_sequence_id
         was_opened = state.was_opened
@@ -300,6 +315,15 @@ class EntryProducer:
             queue.name, queue.last_stored_sequence = response.producer_name, last
         # Another producer may have used the name meanwhile: a deduplicating broker drops entries up to that producer's last id.
         queue.next_sequence = max(queue.next_sequence, last + 1)
+
+    async def _check_topic(self, connection: Connection) -> None:
+        """Raise TopicChanged if a PRODUCER would create the topic, or has created it; see `ProducerSettings.is_partition`."""
+        is_partition = self.settings.is_partition
+        may_be_created = False
+        if is_partition is None:  # only now, because the broker has accepted the name
+            is_partition = parse_topic(self.topic).partition_index >= 0
+            may_be_created = not is_partition
+        await self._lookup.check_exists(self.topic, connection, is_partition=is_partition, may_be_created=may_be_created)
 
     async def _wait_for_access(self, connection: Connection, request_id: int) -> pb.CommandProducerSuccess:
         """Wait for exclusive access; afterwards the first opening has its whole time again."""
@@ -341,6 +365,8 @@ class EntryProducer:
 
     def end(self, error: ClusterError) -> None:
         """End the producer: fail all pending entries and every later one with this error."""
+        if self.settings.is_partition is not None and codes.is_topic_missing(error):
+            error = TopicChanged(str(error))
         self._state.on_ended(error)
         self._detach()
         if not self._opened.done():

@@ -38,6 +38,10 @@ class ProducerSettings:
     sole_sender: bool = False
     """True: if another producer has used this name while the connection was lost, fail all entries and end this producer,
     because the broker could drop pending entries as duplicates of the other producer's. False: continue in spite of that."""
+    is_partition: bool | None = None
+    """True: the topic is a partition of a partitioned topic. False: it is a topic by itself. In both cases it must exist, and
+    TopicChanged ends the producer if it does not. None: the first opening creates a missing topic, where the broker allows that,
+    and so does a later one, unless the topic's name is that of a partition."""
     fails_in_order: bool = False
     """True if an entry that exceeds `max_elapsed_s` also fails all entries after it, so that none of them is stored before the
     failed entry is sent again. False: the later entries may be stored."""

@@ -12,7 +12,7 @@ from zlib import crc32
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
-from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError, TopicChanged
 from mqbridge.message import Message, Partition, Position, Share, format_position, next_origin, origin_prefix, position_of
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity
@@ -67,7 +67,8 @@ class MemoryOutbound:
         self._connectivity = connectivity
         self._broker, self._config, self._spec = broker, config, spec
         # The broker's own list grows with the topic; a copy keeps the present number of partitions.
-        partitions = broker.topics[spec.topic]
+        self._stored = partitions = broker.topics[spec.topic]
+        """The topic as the broker holds it, by which its deletion is noticed."""
         self._partitions = partitions if config.growing_outbound else list(partitions)
         self._queue: deque[_Send] = deque()
         self._queued = asyncio.Event()
@@ -158,6 +159,8 @@ class MemoryOutbound:
                 continue
             if self._broker.faults.fatal is not None:
                 send.future.set_exception(ClusterError(self._broker.faults.fatal, Failure.FATAL))
+            elif self._broker.topics.get(self._spec.topic) is not self._stored:
+                send.future.set_exception(TopicChanged(f"topic {self._spec.topic!r} does not exist any more: create it again"))
             elif is_in_time:
                 self._send_receipt(send.future, self._store(send.partition, send.take_messages(), send.origin_prefix))
             else:

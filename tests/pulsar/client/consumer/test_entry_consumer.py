@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState
 from mqbridge.pulsar.client.consumer.pending_acks import MAX_IDS_PER_COMMAND, PendingAcks
 from mqbridge.pulsar.client.consumer.stall_detector import StallDetector
-from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
+from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.frame import Frame
+from mqbridge.pulsar.wire.ids import EARLIEST
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, SingleMessageMetadata
 from tests.patience import PATIENCE_S
@@ -373,3 +375,23 @@ def test_many_acknowledgements_are_split_into_commands():
     for entry in range(MAX_IDS_PER_COMMAND + 1):
         acks.add_entry((1, entry))
     assert [len(group) for group in acks.take_individual()] == [MAX_IDS_PER_COMMAND, 1]
+
+
+@pytest.mark.parametrize(
+    ("topic", "creates"), [("persistent://public/default/t", False), ("non-persistent://public/default/t", True)]
+)
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_reconnecting_consumer_creates_no_persistent_topic(
+    broker: Broker, client, topic: str, creates: bool, reads: bool
+):
+    """A subscription that was deleted meanwhile is created at the earliest message: later ones were not delivered."""
+    subscription = replace(reader(EARLIEST), name="s") if reads else Subscription("s", earliest=False, rollback_s=60)
+    consumer = await client.consumer(topic, subscription)
+    broker.link.drop()
+    await until(lambda: consumer.registrations == 2)
+    first, second = broker.asked[BaseCommand.SUBSCRIBE]
+    assert (first.force_topic_creation, second.force_topic_creation) == (True, creates)
+    if not reads:
+        assert (first.initialPosition, second.initialPosition) == (Types.Latest, Types.Earliest)
+        assert (first.start_message_rollback_duration_sec, second.start_message_rollback_duration_sec) == (60, 0)
+    await consumer.close()

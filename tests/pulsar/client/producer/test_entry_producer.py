@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mqbridge.errors import ClusterError, Failure, RequestTimeout
+from mqbridge.errors import ClusterError, Failure, RequestTimeout, TopicChanged
 from mqbridge.net.waiting_sends import Caller, State
 from mqbridge.pulsar.client.connection import broker_registration
 from mqbridge.pulsar.client.connection.connection import MAX_SENDS_IN_FLIGHT
@@ -432,3 +432,132 @@ async def test_flush_ends_with_the_last_entry(broker: Broker, client, monkeypatc
     await asyncio.wait_for(flushed, PATIENCE_S)
     assert isinstance(sent.exception(), ClusterError)
     await producer.close(0.01)
+
+
+# --- the topic was deleted ------------------------------------------------------------------------------------------
+
+
+PARTITION = f"{TOPIC}-partition-2"
+
+
+def close(broker: Broker) -> None:
+    """Close the first producer, as a broker does when a topic is unloaded or deleted."""
+    broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, request_id=ids.NO_REQUEST))
+
+
+@pytest.mark.parametrize(
+    ("count", "found"), [(None, "does not exist any more"), (2, "partition 2 is gone"), (0, "is not partitioned now")]
+)
+async def test_a_reconnecting_producer_does_not_create_a_partition_of_a_deleted_topic(
+    broker: Broker, client, count: int | None, found: str
+):
+    broker.topics[TOPIC] = 3
+    producer = client.producer(PARTITION)
+    await producer.opened()
+    broker.on[BaseCommand.SEND] = silent
+    (sent,) = send(producer, b"a")
+    await until(lambda: broker.asked[BaseCommand.SEND])
+    broker.topics[TOPIC] = count
+    close(broker)
+    with pytest.raises(TopicChanged, match=f"topic {TOPIC} .*{found}"):
+        await sent
+    assert len(broker.asked[BaseCommand.PRODUCER]) == 1
+    assert not any(asked.metadata_auto_creation_enabled for asked in broker.asked[BaseCommand.PARTITIONED_METADATA])
+    await producer.close()
+
+
+@pytest.mark.parametrize("is_partition", [True, False])
+async def test_a_producer_of_a_topic_that_must_exist_does_not_create_it(broker: Broker, client, is_partition: bool):
+    """A partition named like a partition of another topic may also be a topic by itself."""
+    broker.topics |= {TOPIC: 3, PARTITION: 0}
+    broker.topics[TOPIC if is_partition else PARTITION] = None
+    producer = client.producer(PARTITION, ProducerSettings(is_partition=is_partition, retries_first_opening=True))
+    with pytest.raises(TopicChanged, match="create it again"):
+        await producer.opened()
+    assert broker.asked[BaseCommand.PRODUCER] == []
+    await producer.close()
+
+
+async def test_a_topic_that_is_partitioned_meanwhile_gets_no_more_messages_by_its_old_name(broker: Broker, client):
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    broker.topics[TOPIC] = 4
+    close(broker)
+    with pytest.raises(TopicChanged, match="is partitioned now, with 4 partitions"):
+        await asyncio.gather(*send(producer, b"a"))
+    await producer.close()
+
+
+async def test_a_producer_that_may_create_its_topic_creates_it_again(broker: Broker, client):
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    broker.topics[TOPIC] = None
+    close(broker)
+    await until(lambda: producer.registrations == 2)
+    await asyncio.gather(*send(producer, b"a"))
+    await producer.close()
+
+
+async def test_a_non_persistent_topic_that_is_not_in_use_is_not_asked_for(broker: Broker, client):
+    topic = "non-persistent://public/default/t"
+    broker.topics[topic] = None
+    producer = client.producer(topic, ProducerSettings(is_partition=False))
+    await asyncio.gather(*send(producer, b"a"))
+    await producer.close()
+
+
+async def test_nothing_is_sent_to_a_topic_that_is_deleted_just_before_it_is_registered(broker: Broker, client):
+    """The PRODUCER has created a partition by itself: the producer is closed there, so that the broker can delete it."""
+    broker.topics[TOPIC] = 3
+    producer = client.producer(PARTITION)
+    await producer.opened()
+
+    def delete(link, frame):
+        broker.topics[TOPIC] = None
+        broker._producer(link, frame)
+
+    broker.on[BaseCommand.PRODUCER] = delete
+    close(broker)
+    with pytest.raises(TopicChanged, match="does not exist any more"):
+        await asyncio.gather(*send(producer, b"a"))
+    assert broker.asked[BaseCommand.SEND] == []
+    await producer.close()
+    assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
+
+
+async def test_a_failed_check_after_the_registration_is_repeated_with_a_new_registration(broker: Broker, client):
+    broker.topics[TOPIC] = 3
+    producer = client.producer(PARTITION)
+    await producer.opened()
+
+    def not_ready(link, frame):
+        response = pb.CommandPartitionedTopicMetadataResponse(request_id=frame.command.partitionMetadata.request_id)
+        response.response, response.error = response.Failed, pb.MetadataError
+        link.send(partitionMetadataResponse=response)
+
+    broker.on[BaseCommand.PARTITIONED_METADATA] = in_turn(broker.describe, not_ready, broker.describe)
+    close(broker)
+    await asyncio.gather(*send(producer, b"a"))
+    assert (len(broker.asked[BaseCommand.PRODUCER]), len(broker.asked[BaseCommand.CLOSE_PRODUCER])) == (3, 1)
+    await producer.close()
+
+
+@pytest.mark.parametrize("command", [BaseCommand.PRODUCER, BaseCommand.LOOKUP])
+async def test_a_broker_that_creates_no_topics_reports_a_deleted_one(broker: Broker, client, command: int):
+    """A topic that is being deleted still has its metadata; the broker refuses its producers."""
+    producer = client.producer(TOPIC, ProducerSettings(is_partition=False))
+    await producer.opened()
+
+    def missing(link, frame):
+        if command == BaseCommand.PRODUCER:
+            link.error(frame.command.producer.request_id, pb.TopicNotFound)
+        else:
+            response = pb.CommandLookupTopicResponse(request_id=frame.command.lookupTopic.request_id)
+            response.response, response.error, response.message = response.Failed, pb.TopicNotFound, "no"
+            link.send(lookupTopicResponse=response)
+
+    broker.on[command] = missing
+    close(broker)
+    with pytest.raises(TopicChanged, match="TopicNotFound"):
+        await asyncio.gather(*send(producer, b"a"))
+    await producer.close()

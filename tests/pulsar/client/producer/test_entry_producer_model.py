@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqbridge.errors import LocalProtocolError
+from mqbridge.errors import LocalProtocolError, TopicChanged
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.net.waiting_sends import State as SendState
 from mqbridge.pulsar.client.connection import connection, handshake
@@ -27,7 +27,7 @@ from tests.kit.virtual_time import VirtualTimeLoop
 from tests.pulsar.client.broker import Link, scripted_client
 from tests.pulsar.client.store import Store
 
-TOPIC = "persistent://public/default/t"
+TOPIC = "persistent://public/default/t-partition-0"
 KINDS = ["plain", "in order", "in order", "deduplicated", "exclusive"]
 WINDOW = 3
 """Entries in flight: few, so that others wait."""
@@ -49,6 +49,10 @@ class OneTopic(Store):
         """The registered producers."""
         self.is_taken = False
         """True while another producer has exclusive access."""
+        self.topics[TOPIC.removesuffix("-partition-0")] = 1
+        self.deletes_at_registration = False
+        """True to delete the partitioned topic just before the next PRODUCER, which creates the partition again."""
+        self.sent_after_deletion = 0
         self.waiting: tuple[Link, Frame] | None = None
         """The PRODUCER that waits for exclusive access."""
         self.on[BaseCommand.CLOSE_PRODUCER] = self._on_close
@@ -59,6 +63,8 @@ class OneTopic(Store):
 
     def _on_producer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.producer
+        if self.deletes_at_registration:
+            self.topics[TOPIC.removesuffix("-partition-0")] = None
         if self.is_taken:
             self.waiting = link, frame
             not_ready = pb.CommandProducerSuccess(request_id=asked.request_id, producer_name="made-up", producer_ready=False)
@@ -80,6 +86,7 @@ class OneTopic(Store):
         link.send(success=pb.CommandSuccess(request_id=asked.request_id))
 
     def _on_send(self, link: Link, frame: Frame) -> None:
+        self.sent_after_deletion += None in self.topics.values()
         if (link, frame.command.send.producer_id) in self.open:
             self.held.append((link, frame))
 
@@ -250,6 +257,27 @@ class ProducerConversation(RuleBasedStateMachine):
         close = pb.CommandCloseProducer(producer_id=producer_id, request_id=ids.NO_REQUEST)
         self.do(lambda: link.send(close_producer=close))
         self.pass_time(STEP_S)
+
+    @precondition(lambda self: not self.ended and self.broker.open)
+    @rule(really=st.integers(0, 4), stored=st.integers(0, WINDOW), is_late=st.booleans())
+    def delete_topic(self, really: int, stored: int, is_late: bool) -> None:
+        """Delete the topic, in one of five cases; `is_late`: only when the producer has registered again. Ends the producer."""
+        if really != 4:
+            return
+        if is_late:
+            self.broker.deletes_at_registration = True
+        else:
+            self.broker.topics[TOPIC.removesuffix("-partition-0")] = None
+        link, producer_id = next(iter(self.broker.open))
+        self.do(self.broker.lose, stored)
+        close = pb.CommandCloseProducer(producer_id=producer_id, request_id=ids.NO_REQUEST)
+        self.do(lambda: link.send(close_producer=close))
+        if self.broker.is_taken:
+            self.other_producer(False)
+        self.pass_time(LONG_S)
+        self.ended = True
+        assert isinstance(self.producer._state.end_error, TopicChanged)
+        assert self.broker.sent_after_deletion == 0
 
     @precondition(lambda self: not self.ended and self.broker.links)
     @rule(seconds=st.sampled_from([1.0, 2 * MAX_ELAPSED_S]))
