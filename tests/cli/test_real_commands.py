@@ -294,10 +294,6 @@ def _tubemq_with_a_wrong_token(writer: RejectedConfigurations) -> Path:
     return writer.write(writer.tube(admin_url=writer._tubemq.admin_url, admin_token="wrong"))
 
 
-def _tubemq_with_an_invalid_topic_name(writer: RejectedConfigurations) -> Path:
-    return writer.write(writer.tube(admin_url=writer._tubemq.admin_url, admin_token=TOKEN), target="with-dashes")
-
-
 def _pulsar_without_admin(writer: RejectedConfigurations) -> Path:
     return writer.write(writer.pulse())
 
@@ -325,10 +321,6 @@ def _pulsar_with_a_group_that_cannot_be_created(writer: RejectedConfigurations) 
     return writer.write(writer.pulse(admin_url=writer._pulsar.admin_url), source=topic)
 
 
-def _rocketmq_with_an_invalid_topic_name(writer: RejectedConfigurations) -> Path:
-    return writer.write(writer.rocket(), target="with.dots")
-
-
 def _rocketmq_with_an_invalid_group_name(writer: RejectedConfigurations) -> Path:
     return writer.write(writer.rocket(), source=writer._rocketmq.take_topic(1), group="with.dots")
 
@@ -338,14 +330,12 @@ REJECTED = {
     _tubemq_with_a_wrong_admin_url: "127.0.0.1:1",
     _tubemq_with_another_page_as_admin_url: "not a TubeMQ response",
     _tubemq_with_a_wrong_token: "unauthorized",
-    _tubemq_with_an_invalid_topic_name: "'with-dashes' cannot be a topic of TubeMQ",
     _pulsar_without_admin: "set admin_url of cluster 'real'",
     _pulsar_with_a_wrong_admin_url: "http://127.0.0.1:1 cannot be reached",
     _pulsar_with_another_page_as_admin_url: "like Pulsar's REST interface",
     _pulsar_without_the_namespace: "Namespace",
     _pulsar_with_a_topic_that_cannot_grow: "is unpartitioned and cannot grow to 3",
     _pulsar_with_a_group_that_cannot_be_created: "has no subscription 'g'",
-    _rocketmq_with_an_invalid_topic_name: "'with.dots' cannot be a topic",
     _rocketmq_with_an_invalid_group_name: "'with.dots' cannot be a group",
 }
 

@@ -234,7 +234,14 @@ def test_the_schema_accepts_a_single_value_for_a_list_where_the_models_do() -> N
         for key, value in body.get("properties", {}).items()
         if any(choice.get("items") in value["anyOf"] for choice in value.get("anyOf", ()) if "items" in choice)
     }
-    assert single == {"Route.to", "FilterRules.include", "FilterRules.exclude", "PartitionRule.key", "CreateRule.subscriptions"}
+    assert single == {
+        "Http.ready_without",
+        "Route.to",
+        "FilterRules.include",
+        "FilterRules.exclude",
+        "PartitionRule.key",
+        "CreateRule.subscriptions",
+    }
     assert ONE_OR_MORE not in json.dumps(schema)
 
 

@@ -45,11 +45,17 @@ def pull(body: bytes, first: int = -MAX_OFFSET, next_: int = MAX_OFFSET, tags: f
     return pulled
 
 
-def decode_compiled(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
+def try_compiled(pulls: Sequence[PulledRecords]) -> Sequence[Message] | None:
+    """Return what the compiled code decodes; None if it leaves these pulls to the plain code."""
     assert compiled is not None
     found: Sequence[Message] | None = compiled.rocketmq_decode(
         [each.fields for each in pulls], partial(decompress, limit=1 << 16)
     )
+    return found
+
+
+def decode_compiled(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
+    found = try_compiled(pulls)
     assert found is not None
     return found
 
@@ -57,9 +63,11 @@ def decode_compiled(pulls: Sequence[PulledRecords]) -> Sequence[Message]:
 def check_decode(*pulls: PulledRecords) -> object:
     plain = outcome(decode_plain, pulls)
     assert outcome(decode_pulls, pulls) == plain
-    if isinstance(plain, list):  # no error: both find the same damage, of which only the plain code makes messages
-        damaged = [index for index, message in enumerate(plain) if message["defect"] is not None]
-        assert decode_compiled(pulls).damaged() == damaged  # type: ignore[attr-defined]
+    if isinstance(plain, list) and (found := try_compiled(pulls)) is not None:
+        # No error: the compiled code finds all damage, of which only the plain code makes messages. To the compiled code, texts
+        # that are not UTF-8 are damage too.
+        damaged = {index for index, message in enumerate(plain) if message["defect"] is not None}
+        assert damaged <= set(found.damaged())  # type: ignore[attr-defined]
     return plain
 
 

@@ -16,7 +16,7 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.pulsar.adapter.cluster import Pulsar
 from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.admin.admin import Admin
-from mqbridge.pulsar.client.admin.admin_http import path_of
+from mqbridge.pulsar.client.admin.admin_paths import path_of
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.testing.memory.adapter.registration import ADAPTER as MEMORY
 from mqbridge.testing.memory.broker import delete_broker, get_broker
