@@ -72,8 +72,8 @@ def expected_message(line: Line, ids: dict[int, str]) -> Message:
     if kind in (SINGLE, BATCHED):
         pairs.append(("name", "grün"))
     pairs.append(("UNIQ_KEY", ids.get(number, properties["UNIQ_KEY"])))
-    if "__transactionId__" in properties:  # the 5.3 client sets it, and lets applications set it too
-        pairs.append(("__transactionId__", properties["__transactionId__"]))
+    # Clients and brokers set them for transactions, and the 5.3 client lets applications set them too.
+    pairs += [(name, properties[name]) for name in ("__transactionId__", "TRANSACTION_CHECK_TIMES") if name in properties]
     keys = {SINGLE: f"k{number} l{number}", BIG: "big", TRANSACTED: f"k{number}"}.get(kind)
     tags = {SINGLE: "ab"[number % 2], BATCHED: "a", TRANSACTED: "t", TIMED: "late"}
     return Message(
