@@ -17,9 +17,8 @@ from zlib import crc32
 from mqbridge.message import NO_INDEX, Partition
 
 PARTITIONS_PER_STORE = 10_000
-"""TubeMQ's partition ids count on from multiples of this number, one multiple per store. RocketMQ's queue ids are lower."""
-
-
+"""TubeMQ's partition ids count on from multiples of this number, one multiple per store. A RocketMQ broker with more queues than
+this, up to the 16,384 that it may have, counts as two series; their indexes are unique as well."""
 FIRST_NAME, FIRST_ID = "broker-a", "1"
 """The usual names of a first broker, of RocketMQ and of TubeMQ."""
 

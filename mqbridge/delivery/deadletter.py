@@ -13,6 +13,7 @@ The source message is acknowledged only after the dead-letter topic has stored t
 
 from collections.abc import Sequence
 
+from mqbridge.adapter.known_brokers import stable_number
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.message import Batch, Message, Partition, Share, format_position
@@ -32,9 +33,10 @@ class DeadLetters:
     def partition_of(self, source: Partition) -> int:
         """Return the partition for the dead letters of a source partition: always the same, so that they keep their order.
 
-        Chunks of a message that are put back in another order could not be joined.
+        It depends on the name of the source partition, because an index may change when brokers do. Chunks of a message that are
+        put back in another order could not be joined.
         """
-        return source.index % self.outbound.partitions
+        return stable_number(source) % self.outbound.partitions
 
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """Make dead letters of the messages that `target` refused: those at the indexes of `failures` in `messages`.

@@ -1,0 +1,22 @@
+"""The dead-letter topic of a route."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.message import NO_INDEX, Partition
+
+
+def test_the_dead_letters_of_a_source_partition_stay_in_one_partition_while_its_index_changes() -> None:
+    outbound: Any = SimpleNamespace(partitions=4)
+    letters = DeadLetters("r", outbound, "c/dead")
+    # A broker that is down, or new, changes the index of the other brokers' partitions where no layout is fixed.
+    chosen = {letters.partition_of(Partition("rocket", "orders", "broker-b:0", index)) for index in (0, 1, 3, NO_INDEX)}
+    assert len(chosen) == 1
+
+
+def test_the_dead_letters_of_consecutive_source_partitions_are_spread() -> None:
+    outbound: Any = SimpleNamespace(partitions=4)
+    letters = DeadLetters("r", outbound, "c/dead")
+    queues = [Partition("rocket", "orders", f"broker-b:{number}", number) for number in range(4)]
+    assert sorted(map(letters.partition_of, queues)) == [0, 1, 2, 3]
