@@ -460,7 +460,8 @@ async def test_a_reconnecting_producer_does_not_create_a_partition_of_a_deleted_
     broker.topics[TOPIC] = count
     close(broker)
     with pytest.raises(TopicChanged, match=f"topic {TOPIC} .*{found}"):
-        await sent
+        async with asyncio.timeout(PATIENCE_S):
+            await sent
     assert len(broker.asked[BaseCommand.PRODUCER]) == 1
     assert not any(asked.metadata_auto_creation_enabled for asked in broker.asked[BaseCommand.PARTITIONED_METADATA])
     await producer.close()
@@ -473,7 +474,8 @@ async def test_a_producer_of_a_topic_that_must_exist_does_not_create_it(broker: 
     broker.topics[TOPIC if is_partition else PARTITION] = None
     producer = client.producer(PARTITION, ProducerSettings(is_partition=is_partition, retries_first_opening=True))
     with pytest.raises(TopicChanged, match="create it again"):
-        await producer.opened()
+        async with asyncio.timeout(PATIENCE_S):
+            await producer.opened()
     assert broker.asked[BaseCommand.PRODUCER] == []
     await producer.close()
 
@@ -484,7 +486,8 @@ async def test_a_topic_that_is_partitioned_meanwhile_gets_no_more_messages_by_it
     broker.topics[TOPIC] = 4
     close(broker)
     with pytest.raises(TopicChanged, match="is partitioned now, with 4 partitions"):
-        await asyncio.gather(*send(producer, b"a"))
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*send(producer, b"a"))
     await producer.close()
 
 
@@ -519,7 +522,8 @@ async def test_nothing_is_sent_to_a_topic_that_is_deleted_just_before_it_is_regi
     broker.on[BaseCommand.PRODUCER] = delete
     close(broker)
     with pytest.raises(TopicChanged, match="does not exist any more"):
-        await asyncio.gather(*send(producer, b"a"))
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*send(producer, b"a"))
     assert broker.asked[BaseCommand.SEND] == []
     await producer.close()
     assert len(broker.asked[BaseCommand.CLOSE_PRODUCER]) == 1
@@ -559,5 +563,6 @@ async def test_a_broker_that_creates_no_topics_reports_a_deleted_one(broker: Bro
     broker.on[command] = missing
     close(broker)
     with pytest.raises(TopicChanged, match="TopicNotFound"):
-        await asyncio.gather(*send(producer, b"a"))
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*send(producer, b"a"))
     await producer.close()
