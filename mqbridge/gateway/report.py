@@ -23,6 +23,10 @@ UNASSIGNED_LOG_S = 5.0
 """Seconds without a partition after which the wait is logged; most assignments take less."""
 
 
+TargetKey = tuple[str, str]
+"""The name of a route, and the label (`CLUSTER/TOPIC`) of a target."""
+
+
 class ReportedGateway(Protocol):
     """A gateway whose routes are reported."""
 
@@ -89,22 +93,41 @@ async def log_failing_targets(gateway: ReportedGateway) -> None:
     """Log each target whose sends have failed for FAILING_LOG_S once, with the reason, and the end of it, until cancelled.
 
     The clients log their own retries, too, but some failures are normal for a while there, such as a full memory of a Broker.
-    Failures during an outage of the target's cluster are left out: the cluster logs the outage.
     """
-    logged: dict[tuple[str, str], float] = {}  # loop time of the first failure, by route and target
+    targets = FailingTargets()
     while True:
         await asyncio.sleep(FAILING_CHECK_S)
-        now = asyncio.get_running_loop().time()
-        for route in gateway.routes:
-            failures = route.state.send_failures
-            for label, failure in failures.items():
-                if now - failure.since >= FAILING_LOG_S and (route.name, label) not in logged and not _is_away(gateway, label):
-                    logged[route.name, label] = failure.since
-                    text = "route %s: sends to target %s have failed for %.0f s and are retried; nothing is lost: %s"
-                    log.warning(text, route.name, label, now - failure.since, failure.reason)
-            for name, label in [key for key in logged if key[0] == route.name and key[1] not in failures]:
-                text = "route %s: target %s stores messages again after %.0f s"
-                log.info(text, name, label, now - logged.pop((name, label)))
+        targets.check(gateway, asyncio.get_running_loop().time())
+
+
+class FailingTargets:
+    """What was seen and logged about targets whose sends fail.
+
+    The time of an outage of the target's cluster does not count: the cluster logs the outage. It can be reached again a moment
+    before it stores messages.
+    """
+
+    def __init__(self) -> None:
+        self._away_at: dict[TargetKey, float] = {}
+        """Loop time of the last check at which the cluster of a failing target was away."""
+        self._logged: dict[TargetKey, float] = {}
+        """Loop time of the first failure of each target whose failure was logged."""
+
+    def check(self, gateway: ReportedGateway, now: float) -> None:
+        """Log the targets that have failed for long, and those that do not fail any more; `now` is a loop time."""
+        failures = {(route.name, label): each for route in gateway.routes for label, each in route.state.send_failures.items()}
+        self._away_at = {key: at for key, at in self._away_at.items() if key in failures}
+        for key, failure in failures.items():
+            route, label = key
+            if _is_away(gateway, label):
+                self._away_at[key] = now
+            reachable_since = max(failure.since, self._away_at.get(key, failure.since))
+            if now - reachable_since >= FAILING_LOG_S and key not in self._logged:
+                self._logged[key] = failure.since
+                text = "route %s: sends to target %s have failed for %.0f s and are retried; nothing is lost: %s"
+                log.warning(text, route, label, now - failure.since, failure.reason)
+        for key in self._logged.keys() - failures.keys():
+            log.info("route %s: target %s stores messages again after %.0f s", *key, now - self._logged.pop(key))
 
 
 def _is_away(gateway: ReportedGateway, label: str) -> bool:

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from starlette.requests import Request
 
+from mqbridge.adapter.outbound import SendFailure
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ConfigError
 from mqbridge.gateway import health
@@ -82,6 +84,25 @@ async def test_an_outage_is_logged_by_its_cluster_alone(
         world.b.reconnect()
         await until(lambda: everything(world.b, "copy") == list(range(11)))
     assert "sends to target" not in caplog.text
+
+
+async def test_sends_that_still_fail_right_after_an_outage_are_not_reported(
+    world: World, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster can be reached again a moment before it stores messages: the time of the outage does not count."""
+    monkeypatch.setattr(gateway_report, "FAILING_LOG_S", 60.0)
+    times = iter(range(0, 10**6, 50))  # each check comes 50 s after the one before
+    is_away = iter([True, True, False])
+    monkeypatch.setattr(gateway_report, "_is_away", lambda *_: next(is_away, False))
+    gateway: Any = SimpleNamespace(routes=[SimpleNamespace(name="r", state=SimpleNamespace())], clusters={})
+    gateway.routes[0].state.send_failures = {"b/copy": SendFailure(0.0, "no route", 1)}
+    watch = gateway_report.FailingTargets()
+    for _ in range(3):  # away at 0 s and 50 s, reachable at 100 s
+        watch.check(gateway, next(times))
+    assert "sends to target" not in caplog.text
+    for _ in range(2):  # it still fails at 150 s and at 200 s
+        watch.check(gateway, next(times))
+    assert "have failed for 150 s" in caplog.text
 
 
 async def test_troubles_of_optional_clusters_do_not_make_the_gateway_unready(

@@ -160,9 +160,9 @@ def test_a_gateway_whose_connection_is_refused_ends(server: RocketMQ, tmp_path: 
 
 def test_a_security_token_is_sent(server: RocketMQ, invoke: Invoke, tmp_path: Path) -> None:
     """Brokers verify the token only as one of the signed fields; a cluster may check its content with a validator of its own."""
-    topic, cluster = server.take_topic(1), settings(server)
+    topic, copy, cluster = server.take_topic(1), server.take_topic(1), settings(server)
     cluster["auth"]["security_token"] = "the-token"
-    answer = invoke("check", "--connect", write_config(tmp_path, config(cluster, cluster, topic, topic)))
+    answer = invoke("check", "--connect", write_config(tmp_path, config(cluster, cluster, topic, copy)))
     assert answer.code == 0, answer
 
 

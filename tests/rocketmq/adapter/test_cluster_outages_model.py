@@ -20,12 +20,14 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.gateway.clusters import make_clusters
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
+from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.client.connection import connection
 from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.routes.endpoints import RouteEndpoints
+from mqbridge.testing.memory.adapter.registration import ADAPTER as MEMORY
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.adapter.rows import Rows
 from tests.example_counts import examples
@@ -34,6 +36,8 @@ from tests.rocketmq.client.broker import TOPIC, Link, responds_with
 from tests.rocketmq.client.broker import Cluster as Servers
 
 T = TypeVar("T")
+
+ADAPTERS = {"memory": MEMORY, "rocketmq": ADAPTER}
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 MOMENTS = st.sampled_from([40.0, 40.0, 0.0])
@@ -48,7 +52,7 @@ class Gateway:
 
     def __init__(self, config: Config, rows: Rows | None) -> None:
         self.route, self.graph = config.routes[0], TopicGraph.of(config)
-        clusters = make_clusters(config.clusters, None)
+        clusters = make_clusters(config.clusters, ADAPTERS)
         self.source, rocket = clusters["here"], clusters["rocket"]
         assert isinstance(rocket, RocketMQ)
         self.rocket = rocket
@@ -190,7 +194,8 @@ class Outages(RuleBasedStateMachine):
                     "here": {"system": "memory", "broker": SOURCE},
                 },
                 "routes": [{"name": "r", "from": {"cluster": "here", "topic": TOPIC, "group": "G"}, "to": {"cluster": "rocket"}}],
-            }
+            },
+            adapters=ADAPTERS,
         )
 
         async def make() -> Gateway:
@@ -255,6 +260,6 @@ class AnyOutages(Outages):
 
 RUNS = settings(stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow], deadline=None, phases=[Phase.generate])
 Outages.TestCase.settings = settings(RUNS, max_examples=examples(600), derandomize=True)
-AnyOutages.TestCase.settings = settings(RUNS, max_examples=examples(3000))
+AnyOutages.TestCase.settings = settings(RUNS, max_examples=examples(1500))  # a minute when newly drawn
 TestOutages = Outages.TestCase
 TestAnyOutages = pytest.mark.thorough(AnyOutages.TestCase)
