@@ -241,3 +241,11 @@ def test_an_inner_batch_that_cannot_be_split_passes_the_filter_by_tags() -> None
     assert [message["defect"] is not None for message in found] == [True, False]  # type: ignore[attr-defined]
     pulled = PulledRecords(QUEUE, torn + whole, 0, 9, frozenset({"a"}))
     assert pulled.count == len(pulled.records) == 2
+
+
+def test_the_messages_of_an_inner_batch_with_other_bytes_in_its_own_properties_are_counted() -> None:
+    """Only the plain code reads properties that are not UTF-8; to the compiled code the batch must not seem to be one message."""
+    flags = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+    body = encode_batch([(0, payload, b"TAGS\x01a") for payload in (b"1", b"2", b"3")])
+    pulled = PulledRecords(QUEUE, encode_record(Record("T", body, b"k\x01\xff", sys_flag=flags)), 0, 9, frozenset({"a"}))
+    assert pulled.count == len(pulled.records) == 3

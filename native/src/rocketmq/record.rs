@@ -89,6 +89,9 @@ pub fn decode_records(
             let text = format!("the CRC-32 of its body is {computed:08x} where {stored:08x} was stored");
             record.defect = Some(store.copy(text.as_bytes()));
         } else if !is_utf8 {
+            if record.is_inner_batch() {
+                return Err(Error::Unsupported); // it can be split: the Python code reads such properties
+            }
             record.defect = Some(not_utf8_defect(store));
         }
         let stays_compressed = keep_compressed && record.sys_flag & INNER_BATCH_BITS != INNER_BATCH_BITS;
