@@ -1,9 +1,7 @@
 """Pulsar's compiled decoder and encoder return the same messages, bytes and defects as the plain code."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given, settings
@@ -18,6 +16,7 @@ from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.example_counts import examples
+from tests.native.utf8 import is_utf8
 from tests.strategies import Changes, any_messages, changes, messages, pulsar_natives, values
 
 compiled = native.compiled
@@ -29,16 +28,6 @@ LIMITS = st.sampled_from([Limits(), Limits(max_messages=2), Limits(max_bytes=120
 
 
 # --- decode -----------------------------------------------------------------------------------------------------------
-
-
-def is_utf8(message: Mapping[str, Any]) -> bool:
-    """Return False if a text of the message has bytes that are not UTF-8: lone surrogates stand for them."""
-    texts = [message.get("key"), message.get("msg_type"), *message.get("keys", ()), *chain(*message.get("properties", ()))]
-    try:
-        "".join(text for text in texts if isinstance(text, str)).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_decode(entries: Sequence[Entry]) -> Sequence[Message]:

@@ -229,7 +229,9 @@ def test_wanted_messages_are_counted_alike(records: list[bytes], first: int, nex
         patch.setattr(pulled_records, "compiled", None)
         expected = result_or_error(lambda: (plain.count, plain.first_record_offset))
     assert result_or_error(lambda: (here.count, here.first_record_offset)) == expected
-    assert here.held_bytes == here.size
+    assert compiled is not None
+    if compiled.rocketmq_count(here.fields, decompress) is not None:  # else the plain code has decoded the records to count them
+        assert here.held_bytes == here.size
 
 
 def test_an_inner_batch_that_cannot_be_split_passes_the_filter_by_tags() -> None:
