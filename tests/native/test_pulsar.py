@@ -1,7 +1,9 @@
 """Pulsar's compiled decoder and encoder return the same messages, bytes and defects as the plain code."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,7 +18,6 @@ from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.example_counts import examples
-from tests.native.utf8 import is_utf8
 from tests.strategies import Changes, any_messages, changes, messages, pulsar_natives, values
 
 compiled = native.compiled
@@ -28,6 +29,17 @@ LIMITS = st.sampled_from([Limits(), Limits(max_messages=2), Limits(max_bytes=120
 
 
 # --- decode -----------------------------------------------------------------------------------------------------------
+
+
+def is_utf8(message: Mapping[str, Any]) -> bool:
+    """Return False if a text among the fields of a message has bytes that are not UTF-8: lone surrogates stand for them."""
+    texts = [message.get("key"), message.get("msg_type"), *message.get("keys", ()), *chain(*message.get("properties", ()))]
+    texts += [message.get("attributes"), message.get("origin")]
+    try:
+        "".join(text for text in texts if isinstance(text, str)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_decode(entries: Sequence[Entry]) -> Sequence[Message]:
