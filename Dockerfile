@@ -22,7 +22,7 @@ RUN python -m venv /opt/mqbridge && /opt/mqbridge/bin/pip install --no-cache-dir
 
 FROM python:3.11-slim
 COPY --from=build /opt/mqbridge /opt/mqbridge
-COPY config /etc/mqbridge
+COPY mqbridge/shipped /etc/mqbridge
 ENV PATH=/opt/mqbridge/bin:$PATH PYTHONUNBUFFERED=1
 RUN useradd --system --uid 10001 --home-dir /var/lib/mqbridge --create-home mqbridge
 USER mqbridge

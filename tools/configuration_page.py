@@ -22,8 +22,8 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tools.configuration_page --write` from the models. Do not edit. -->
 
 One YAML file contains everything: the clusters, the routes between them, and the settings of the process.
-Working examples are in [`config/`](../../config). `mqbridge check FILE` reports all problems of a file at once, each with its
-line. `mqbridge schema` prints the JSON Schema, which editors use for completion.
+`mqbridge example` prints [complete files](../../mqbridge/shipped). `mqbridge check FILE` reports all problems of a file at once,
+each with its line. `mqbridge schema` prints the JSON Schema, which editors use for completion.
 
 - **Variables.** `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside values, never inside keys. This happens
   after the YAML has been parsed: their values are always text and cannot change the structure. `${NAME:-default}` gives the

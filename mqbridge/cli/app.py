@@ -26,6 +26,9 @@ class Commands(LazyGroup):
         "check": Subcommand(
             f"{COMMANDS_PACKAGE}.check:check", "Check a configuration; names every problem at once, each with its line."
         ),
+        "example": Subcommand(
+            f"{COMMANDS_PACKAGE}.example:example", "Print a complete configuration, to begin with; without a name, list them."
+        ),
         "schema": Subcommand(f"{COMMANDS_PACKAGE}.schema:schema", "Print the JSON Schema of the configuration, for editors."),
         "topics": Subcommand(
             f"{COMMANDS_PACKAGE}.topics:topics",
@@ -95,8 +98,9 @@ def configure_logging(
     For example:
 
         mqbridge quickstart
-        mqbridge check config/tubemq-to-pulsar.yaml --connect
-        mqbridge run config/tubemq-to-pulsar.yaml
+        mqbridge example tubemq-to-pulsar > tubemq-to-pulsar.yaml
+        mqbridge check tubemq-to-pulsar.yaml --connect
+        mqbridge run tubemq-to-pulsar.yaml
         mqbridge peek orders --at pulsar://127.0.0.1:6650
 
     Start with `mqbridge quickstart`: it needs nothing but Python. `mqbridge COMMAND --help` shows examples of each command.

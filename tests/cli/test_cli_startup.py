@@ -88,7 +88,9 @@ def test_a_command_without_the_gateway_loads_no_server(
     assert loaded_modules(*arguments).isdisjoint({*SERVERS, "pyspark", "pyarrow", "mqbridge.gateway", "mqbridge.spark"})
 
 
-@pytest.mark.parametrize("arguments", [("schema",), ("explain", "tubemq", "pulsar"), ("check", "config/tubemq-to-rocketmq.yaml")])
+@pytest.mark.parametrize(
+    "arguments", [("schema",), ("explain", "tubemq", "pulsar"), ("check", "mqbridge/shipped/tubemq-to-rocketmq.yaml")]
+)
 def test_a_command_that_opens_no_connection_loads_no_client(arguments: tuple[str, ...]) -> None:
     modules = loaded_modules(*arguments)
     assert modules.isdisjoint({"httpx", "cryptography"})

@@ -18,7 +18,7 @@ from tests.patience import SERVER_PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[2] / "mqbridge" / "shipped"
 TO_PULSAR, TO_TUBEMQ = CONFIG / "tubemq-to-pulsar.yaml", CONFIG / "pulsar-to-tubemq.yaml"
 COUNT = 500
 

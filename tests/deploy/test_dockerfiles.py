@@ -166,8 +166,8 @@ def test_the_image_runs_a_shipped_configuration_by_default() -> None:
     assert json.loads(found["ENTRYPOINT"]) == ["mqbridge"]
     arguments: Sequence[str] = json.loads(found["CMD"])
     parse_arguments(arguments, GATEWAY)
-    assert "config /etc/mqbridge" in [each.text for each in instructions(GATEWAY) if each.name == "COPY"]
-    assert (ROOT / "config" / Path(arguments[-1]).relative_to("/etc/mqbridge")).exists()
+    assert "mqbridge/shipped /etc/mqbridge" in [each.text for each in instructions(GATEWAY) if each.name == "COPY"]
+    assert (ROOT / "mqbridge" / "shipped" / Path(arguments[-1]).relative_to("/etc/mqbridge")).exists()
 
 
 def test_the_image_for_spark_has_the_locked_versions() -> None:

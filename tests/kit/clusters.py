@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--locked",
         type=Path,
         metavar="FOLDER",
-        help="require TLS and credentials, which are written to this folder (see config/locked.yaml)",
+        help="require TLS and credentials, which are written to this folder (see mqbridge/shipped/locked.yaml)",
     )
     start.add_argument("--rocketmq-version", choices=(VERSION, OLD_VERSION), default=VERSION, help=f"default: {VERSION}")
     fetch = commands.add_parser("fetch", help="only download what the servers need")

@@ -21,7 +21,7 @@ from tests.kit.process import free_ports
 from tests.kit.tcp_proxy import Network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CONFIG = REPOSITORY / "config"
+CONFIG = REPOSITORY / "mqbridge" / "shipped"
 POLL_S = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Writes certificates and credentials of locked clusters into a folder, as mounted into a container, for `config/locked.yaml`."""
+"""Writes certificates and credentials of locked clusters into a folder, as `mqbridge example locked` expects."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def check(
 
     For example:
 
-        mqbridge check config/tubemq-to-pulsar.yaml
-        mqbridge check config/tubemq-to-pulsar.yaml --connect
+        mqbridge check tubemq-to-pulsar.yaml
+        mqbridge check tubemq-to-pulsar.yaml --connect
 
     Exit codes: 0 if nothing is wrong, 2 for a mistake in the file, 3 for a problem that --connect finds at a cluster. Warnings,
     which only --connect finds, do not change the exit code without --strict.

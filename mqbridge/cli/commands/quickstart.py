@@ -122,7 +122,7 @@ def _show(result: "DemoResult", config_file: Path | None) -> None:
 
 def _print_next_steps(config_file: Path | None) -> None:
     if config_file is None:
-        suggestions = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge check config/tubemq-to-pulsar.yaml"]
+        suggestions = ["mqbridge quickstart --keep /tmp/mqbridge-demo", "mqbridge example"]
     else:
         path = shlex.quote(str(config_file))
         suggestions = [

@@ -44,8 +44,8 @@ def run(
 
     For example:
 
-        mqbridge run config/tubemq-to-pulsar.yaml
-        SOURCE_TOPIC=orders mqbridge run config/tubemq-to-pulsar.yaml --until-idle 5
+        mqbridge run tubemq-to-pulsar.yaml
+        SOURCE_TOPIC=orders mqbridge run tubemq-to-pulsar.yaml --until-idle 5
 
     The first Ctrl-C or SIGTERM drains: messages in flight are delivered and acknowledged, the rest stays at the source.
     The second quits at once; the next run delivers the messages in flight again.

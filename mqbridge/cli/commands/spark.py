@@ -30,7 +30,7 @@ def group() -> None:
     For example:
 
         mqbridge spark quickstart
-        mqbridge spark mirror config/rocketmq-to-pulsar.yaml --checkpoint /var/lib/mirror
+        mqbridge spark mirror rocketmq-to-pulsar.yaml --checkpoint /var/lib/mirror
 
     `mqbridge spark COMMAND --help` shows the options of each command.
     """

@@ -80,8 +80,8 @@ def mirror(
 
     For example:
 
-        mqbridge spark mirror config/rocketmq-to-pulsar.yaml --checkpoint /var/lib/mirror
-        mqbridge spark mirror config/tubemq-to-pulsar.yaml --checkpoint hdfs://nn/mirror --until-caught-up --master yarn
+        mqbridge spark mirror rocketmq-to-pulsar.yaml --checkpoint /var/lib/mirror
+        mqbridge spark mirror tubemq-to-pulsar.yaml --checkpoint hdfs://nn/mirror --until-caught-up --master yarn
 
     The routes do the same as in the gateway: patterns, templates, filters, edits, partition rules, dead letters, created topics.
     Positions are in the checkpoint, not in the route's group. Each message is stored once, even if the driver, a task or a server
