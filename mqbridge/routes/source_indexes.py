@@ -8,13 +8,13 @@ from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ConfigError
 from mqbridge.message import NO_INDEX
-from mqbridge.routing.partitions import needs_index
+from mqbridge.routing.partitions import needs_index, uses_indexes
 
 
 def index_problem(route: str, cluster: Cluster, topic: Topic, rule: PartitionRule) -> ConfigError | None:
     """Return an error if the rule uses indexes that are not certain, or that partitions of the topic do not have; else None."""
     indexes = topic.index_by_partition
-    if not isinstance(cluster, HasBrokers) or not _uses_indexes(rule, topic):
+    if not isinstance(cluster, HasBrokers) or not uses_indexes(rule):
         return None
     known = cluster.known_brokers
     problem = known.why_uncertain(topic.name, topic.partitions)
@@ -33,12 +33,8 @@ def record_partitions(cluster: Cluster, topic: Topic, rules: Iterable[PartitionR
     """Record the brokers of a topic that a route reads, and keep its indexes as they are if one of the rules uses them."""
     if isinstance(cluster, HasBrokers):
         cluster.known_brokers.record(topic.name, brokers_of(topic.partitions))
-        if any(_uses_indexes(rule, topic) for rule in rules):
+        if any(map(uses_indexes, rules)):
             cluster.known_brokers.fix_layout(topic.name, topic.partitions)
-
-
-def _uses_indexes(rule: PartitionRule, topic: Topic) -> bool:
-    return any(needs_index(rule, name) for name in topic.partitions)
 
 
 def why_no_index(cluster: Cluster, topic: str, partition: str) -> str:

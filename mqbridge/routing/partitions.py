@@ -44,9 +44,14 @@ def configured_or_needed_partitions(target: TargetConfig, topic: Topic) -> int:
     return partitions_needed(target.partitions, topic) if configured is None else configured
 
 
+def uses_indexes(rule: PartitionRule) -> bool:
+    """Return True if the rule may choose the target partition of a source partition by its index, now or for one added later."""
+    return rule.by == "identity" or any(map(str.isdecimal, rule.table))
+
+
 def needs_index(rule: PartitionRule, partition: str) -> bool:
     """Return True if the rule chooses the target partition of this source partition by its index."""
-    return rule.by == "identity" or (rule.by == "table" and partition not in rule.table)
+    return uses_indexes(rule) and partition not in rule.table
 
 
 def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) -> str | None:

@@ -10,10 +10,11 @@ import pytest
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.config.load import from_dict
+from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.clusters import connected_clusters
-from mqbridge.message import Batch, Message, Share
+from mqbridge.message import NO_INDEX, Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
@@ -197,6 +198,27 @@ async def test_indexes_over_several_brokers_need_their_names_or_a_state(cluster:
     assert "`brokers` of cluster 'rocket', or set `state`" in problem.hint
     cluster.topics[TOPIC] = {"broker-b": 4}
     assert (await plan(by)).problems == []
+
+
+async def test_indexes_for_partitions_that_are_not_listed_need_names_or_a_state(cluster: broker.Cluster) -> None:
+    """The table has the names of all queues that are listed, and an index for one that is added or whose broker is down."""
+    mixed = {"by": "table", "table": TABLE_BY_NAME | {"4": 0}}
+    (problem,) = (await plan(mixed)).problems
+    assert "is at several brokers (broker-a, broker-b)" in str(problem)
+    assert (await plan(mixed, kept=True)).problems == []
+
+
+async def test_a_table_of_names_and_indexes_keeps_the_layout(cluster: broker.Cluster) -> None:
+    cluster.topics[TOPIC] = {"broker-b": 2}
+    rules = [{"broker-b:0": 0, "broker-b:1": 1, "0": 2, "2": 3}, {"broker-b:0": 0, "broker-b:1": 1}]
+    indexes: list[int] = []
+    for table in rules:
+        async with opened() as rocket:
+            described = await rocket.describe(TOPIC)
+            assert described is not None
+            record_partitions(rocket, described, [PartitionRule(), PartitionRule(by="table", table=table)])
+            indexes.append(rocket.known_brokers.index(TOPIC, "broker-a:0", ["broker-b:0"]))
+    assert indexes == [NO_INDEX, 0], "with names alone, nothing uses the index"
 
 
 async def test_a_queue_of_a_broker_that_is_not_named_has_no_index(cluster: broker.Cluster) -> None:
