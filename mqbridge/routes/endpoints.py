@@ -7,11 +7,13 @@ clusters later: it grows targets, and reports whether the route must be reopened
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from mqbridge.adapter.cluster import Cluster, IdentifiedCluster
+from mqbridge.adapter.cluster import Cluster, IdentifiedCluster, ReportsConnectivity
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.delivery import Delivery
@@ -70,6 +72,39 @@ async def loop_guard(
     names = [topic] if described is None else [topic, described.name, *described.aliases]
     identity = cluster.identity if isinstance(cluster, IdentifiedCluster) else None
     return LoopGuard(cluster.name, names, delivery.max_hops, on_looped, identity, other_names)
+
+
+class Refreshed(NamedTuple):
+    """What `RouteEndpoints.refresh` found.
+
+    `must_reopen` is True if the route must be reopened, because source topics were added or removed, or an outbound cannot see
+    new partitions. `failures` are the errors of topics that could not be compared or grown.
+    """
+
+    must_reopen: bool
+    failures: list[MqbridgeError]
+
+
+class Comparisons:
+    """Comparisons of topics with their clusters, one after the other: one that fails does not keep the others from being made."""
+
+    def __init__(self) -> None:
+        self.failures: list[MqbridgeError] = []
+        self._failed_clusters: set[str] = set()
+
+    @contextmanager
+    def collect_failure(self, cluster: Cluster) -> Iterator[None]:
+        """Add an error of the block, which asks this cluster, to `failures`."""
+        try:
+            yield
+        except MqbridgeError as error:
+            self.failures.append(error)
+            self._failed_clusters.add(cluster.name)
+
+    def is_useless(self, cluster: Cluster) -> bool:
+        """Return True if a comparison has failed and the whole cluster is unreachable: each further one would take a timeout."""
+        has_outage = isinstance(cluster, ReportsConnectivity) and cluster.connectivity.unreachable_s is not None
+        return cluster.name in self._failed_clusters and has_outage
 
 
 class OpenTarget:
@@ -196,28 +231,41 @@ class RouteEndpoints:
         kept = {(cluster, topic) for cluster, topic, unread in topics if unread == "kept"}
         return [TopicUse(*key, may_be_deleted=key not in kept) for key in dict.fromkeys(topic[:2] for topic in topics)]
 
-    async def refresh(self) -> bool:
+    async def refresh(self) -> Refreshed:
         """Compare the open topics with those of the clusters. Grow targets with the option `create` whose source topic grew.
 
-        Returns True if the route must be reopened, because source topics were added or removed, or an outbound cannot see new
-        partitions. Raises ConfigError or ClusterError.
+        A topic that fails does not keep the others from growing.
         """
-        must_reopen = False
+        must_reopen, comparisons = False, Comparisons()
         if any(map(is_pattern, self._config.source.configured_topics)):
-            selection = await select_source_topics(self._source, self._config, self._graph())
-            self._exclude(selection.excluded)
-            added = await self._openable((selection.names | selection.refused.keys()) - self.targets.keys())
-            removed = self.targets.keys() - selection.names
-            if must_reopen := bool(added or removed):
-                changes = (", ".join(sorted(topics)) or "none" for topics in (added, removed))
-                log.info("route %s: the matching source topics changed: added: %s; removed: %s", self._config.name, *changes)
+            with comparisons.collect_failure(self._source):
+                must_reopen = await self._selects_other_topics()
         for topic, open_targets in self._open_targets.items():
-            described = await self._source.describe(topic)
-            if described is not None:
-                record_partitions(self._source, described, ())
-                for open_target in open_targets:
-                    must_reopen |= await self._grow(open_target, described)
-        return must_reopen
+            described: Topic | None = None
+            if not comparisons.is_useless(self._source):
+                with comparisons.collect_failure(self._source):
+                    described = await self._source.describe(topic)
+            if described is None:
+                continue
+            record_partitions(self._source, described, ())
+            for open_target in open_targets:
+                cluster = self._clusters[open_target.config.cluster]
+                if not comparisons.is_useless(cluster):
+                    with comparisons.collect_failure(cluster):
+                        must_reopen |= await self._grow(open_target, described)
+        return Refreshed(must_reopen, comparisons.failures)
+
+    async def _selects_other_topics(self) -> bool:
+        """Return True if the patterns select other topics than the open ones, and those that were added could be opened."""
+        selection = await select_source_topics(self._source, self._config, self._graph())
+        self._exclude(selection.excluded)
+        added = await self._openable((selection.names | selection.refused.keys()) - self.targets.keys())
+        removed = self.targets.keys() - selection.names
+        if not added and not removed:
+            return False
+        changes = (", ".join(sorted(topics)) or "none" for topics in (added, removed))
+        log.info("route %s: the matching source topics changed: added: %s; removed: %s", self._config.name, *changes)
+        return True
 
     def _exclude(self, excluded: Mapping[str, str]) -> None:
         """Update `excluded`, and log each topic that was not excluded before."""

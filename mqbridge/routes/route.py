@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from mqbridge.adapter.cluster import Cluster, ReportsConnectivity
@@ -281,8 +281,9 @@ class Route:
                     await membership.refresh_requested.wait()
             membership.refresh_requested.clear()
             try:
-                must_reopen = await self.state.endpoints.refresh()
+                must_reopen, failures = await self.state.endpoints.refresh()
                 self._log_failed_topics(self.state.endpoints)
+                self._log_failed_refresh(failures)
                 if must_reopen:
                     log.info("route %s: its topics or their partitions changed, so the route is opened again", self.name)
                     new_endpoints = self._make_endpoints()
@@ -290,12 +291,14 @@ class Route:
                     self._next_endpoints = new_endpoints
                     self._log_failed_topics(new_endpoints)
             except MqbridgeError as error:
-                log.log(
-                    self._log_level(error),
-                    "route %s: checking its topics failed, so the route continues with the known topics: %s",
-                    self.name,
-                    error,
-                )
+                self._log_failed_refresh([error])
+
+    def _log_failed_refresh(self, failures: Sequence[MqbridgeError]) -> None:
+        """Log the first of these failures, and the number of the others: with a pattern they may be thousands."""
+        if failures:
+            more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
+            text = "route %s: checking its topics failed, so the route continues with the known topics: %s%s"
+            log.log(max(map(self._log_level, failures)), text, self.name, failures[0], more)
 
     async def _watch_protection(self) -> None:
         """Check the targets until one becomes unprotected, and raise ClusterError (RETRY) then.

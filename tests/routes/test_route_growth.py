@@ -16,6 +16,7 @@ from mqbridge.gateway.run import Gateway
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
 from mqbridge.routes.endpoints import RouteEndpoints
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.inbound import MemoryInbound, MemoryLane
 from tests.gateway.world import (
     World,
@@ -382,3 +383,74 @@ async def test_later_partitions_of_a_log_are_read_from_their_beginning(tmp_path:
     gateway.stop()
     assert (await task).clean
     await writer.close()
+
+
+@pytest.mark.parametrize("failing", ["target", "source"])
+async def test_topics_grow_although_an_earlier_one_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    """Each target of each source topic is compared alone: a broker of one target that is down does not concern the others."""
+    for topic in ("t1", "t2"):
+        fill(world.a, topic, 2, 20)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", "c/{topic}", source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 40)
+        if failing == "target":
+            world.b.faults.create_error = "a broker of the topic is down"
+        else:
+            real = gateway.clusters["a"].describe
+
+            async def describe(topic: str) -> Any:
+                if topic == "t1":
+                    raise ClusterError("a broker of the topic is down")
+                return await real(topic)
+
+            monkeypatch.setattr(gateway.clusters["a"], "describe", describe)
+        for topic in ("t1", "t2"):
+            world.a.create(topic, 4)
+        await until(lambda: len(stored(world.c, "t2")) == 4)
+        if failing == "target":
+            await until(lambda: len(stored(world.c, "t1")) == 4)
+            assert len(stored(world.b, "t1")) == len(stored(world.b, "t2")) == 2
+            await until(lambda: "a broker of the topic is down (and 1 more)" in caplog.text)
+            world.b.faults.create_error = None
+        else:
+            await until(lambda: len(stored(world.b, "t2")) == 4)
+            monkeypatch.setattr(gateway.clusters["a"], "describe", real)
+        await until(lambda: [len(stored(world.b, topic)) for topic in ("t1", "t2")] == [4, 4])
+
+
+async def test_topics_grow_although_a_new_one_has_to_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = MemoryCluster.check_create
+
+    async def check_create(self: MemoryCluster, topic: str, partitions: int) -> None:
+        if topic == "t2":
+            raise ClusterError("a broker is down that may have t2")
+        await real(self, topic, partitions)
+
+    fill(world.a, "t1", 2, 20)
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        monkeypatch.setattr(MemoryCluster, "check_create", check_create)
+        fill(world.a, "t2", 1, 10)
+        await until(lambda: "known topics: route 'r': the topic b/t2 does not exist and cannot be created" in caplog.text)
+        world.a.create("t1", 4)
+        await until(lambda: len(stored(world.b, "t1")) == 4)
+        monkeypatch.undo()
+        await until(lambda: everything(world.b, "t2") == list(range(10)))
+
+
+async def test_an_unreachable_cluster_fails_once_per_refresh(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(5):
+        fill(world.a, f"t{number}", 1, 4)
+    config = world.config(route("r", "a/~t.", "b/{topic}", "c/{topic}", source_=SOON), b={"growing_outbound": False})
+    async with running(config) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        world.b.disconnect()
+        for number in range(5):
+            world.a.create(f"t{number}", 2)
+        await until(lambda: [len(stored(world.c, f"t{number}")) for number in range(5)] == [2] * 5)
+        world.b.reconnect()
+        await until(lambda: [len(stored(world.b, f"t{number}")) for number in range(5)] == [2] * 5)
+    assert "more)" not in caplog.text
