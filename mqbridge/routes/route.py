@@ -124,13 +124,17 @@ class Route:
         and retries transient failures.
         """
         began_ms = time.time_ns() // 1_000_000
-        await self.state.endpoints.open(plan, self._drain_deadline)
-        self._log_failed_topics(self.state.endpoints)
-        if self._checkpoints is not None:
-            await self._checkpoints.flush()  # which brokers the indexes are counted over, before the first message is read
+        await self._open(self.state.endpoints, plan)
         if self._initial_partitions is None:  # not if the targets are opened again
             self._initial_partitions, self._began_ms = self.state.endpoints.source_partition_names, began_ms
         self._target_changed = False
+
+    async def _open(self, endpoints: RouteEndpoints, plan: Plan | None = None) -> None:
+        """Open endpoints by the plan, or a new one if it is None. Raises ConfigError or ClusterError."""
+        await endpoints.open(plan, self._drain_deadline)
+        self._log_failed_topics(endpoints)
+        if self._checkpoints is not None:
+            await self._checkpoints.flush()  # which brokers the indexes are counted over, before the first message is read
 
     async def run(self) -> None:
         """Consume and deliver until `stop` or a failure that is not transient; that failure is in `state.error`, not raised."""
@@ -287,9 +291,8 @@ class Route:
                 if must_reopen:
                     log.info("route %s: its topics or their partitions changed, so the route is opened again", self.name)
                     new_endpoints = self._make_endpoints()
-                    await new_endpoints.open(close_deadline=self._drain_deadline)
+                    await self._open(new_endpoints)
                     self._next_endpoints = new_endpoints
-                    self._log_failed_topics(new_endpoints)
             except MqbridgeError as error:
                 self._log_failed_refresh([error])
 

@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.known_brokers import KnownBrokers
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
+from mqbridge.adapter.topics import Topic
 from mqbridge.config.load import from_dict
+from mqbridge.delivery.checkpoint import look_up_brokers
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
 from mqbridge.message import Batch, Message, Partition, Share
@@ -454,3 +458,48 @@ async def test_an_unreachable_cluster_fails_once_per_refresh(world: World, caplo
         world.b.reconnect()
         await until(lambda: [len(stored(world.b, f"t{number}")) for number in range(5)] == [2] * 5)
     assert "more)" not in caplog.text
+
+
+@pytest.fixture
+def two_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory clusters describe their partitions as those of two brokers."""
+    made, describe = MemoryCluster.__init__, MemoryCluster.describe
+
+    def __init__(self: MemoryCluster, *arguments: Any) -> None:  # noqa: N807 - replaces it
+        made(self, *arguments)
+        self.known_brokers = KnownBrokers()  # type: ignore[attr-defined]
+
+    async def described(self: MemoryCluster, topic: str) -> Topic | None:
+        found = await describe(self, topic)
+        return found and replace(found, partitions=tuple(f"{'ab'[int(name) % 2]}:{int(name) // 2}" for name in found.partitions))
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    for name, method in (
+        ("__init__", __init__),
+        ("describe", described),
+        ("why_incomplete", nothing),
+        ("why_maybe_there", nothing),
+    ):
+        monkeypatch.setattr(MemoryCluster, name, method, raising=False)
+
+
+@pytest.mark.usefixtures("two_brokers")
+async def test_the_layout_of_a_topic_is_in_the_state_file_before_its_first_message_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also when the route is opened again: a kill right after must not leave the next start to guess."""
+    monkeypatch.setattr("mqbridge.delivery.checkpoint.WRITE_INTERVAL_S", 1e6)
+    state = tmp_path / "state.db"
+    config = world.config(route("r", "a/~t.", end("b/{topic}", partitions={"by": "identity"}), source_=SOON), state=str(state))
+    world.a.create("t1", 2)
+    async with running(config) as gateway:
+        for topic in ("t1", "t2"):
+            fill(world.a, topic, 2, 10)
+            await until(lambda topic=topic: stored(world.b, topic))  # type: ignore[misc]
+            await until(lambda topic=topic: everything(world.b, topic))  # type: ignore[misc]
+            written = KnownBrokers()
+            look_up_brokers(state, "a", written)
+            assert {series.broker for series in written.layouts.get(topic, ())} == {"a", "b"}
+        assert named(gateway, "r").state.memberships == 2
