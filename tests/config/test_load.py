@@ -17,7 +17,7 @@ from mqbridge.errors import ConfigError
 from tests.config.fakes import ADAPTERS, FakeCluster, FakeInbound, FakeOutbound
 from tools import configuration_page as reference
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "mqbridge" / "shipped").glob("*.yaml"))
 
 FULL = """\
 clusters:

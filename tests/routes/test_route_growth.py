@@ -434,7 +434,7 @@ async def test_topics_grow_although_a_new_one_has_to_wait(
         await real(self, topic, partitions)
 
     fill(world.a, "t1", 2, 20)
-    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))) as gateway:
+    async with running(world.config(route("r", "a/~t.", "b/{topic}", source_=SOON))):
         await until(lambda: committed(world.a, "g-r") == 20)
         monkeypatch.setattr(MemoryCluster, "check_create", check_create)
         fill(world.a, "t2", 1, 10)
@@ -449,7 +449,7 @@ async def test_an_unreachable_cluster_fails_once_per_refresh(world: World, caplo
     for number in range(5):
         fill(world.a, f"t{number}", 1, 4)
     config = world.config(route("r", "a/~t.", "b/{topic}", "c/{topic}", source_=SOON), b={"growing_outbound": False})
-    async with running(config) as gateway:
+    async with running(config):
         await until(lambda: committed(world.a, "g-r") == 20)
         world.b.disconnect()
         for number in range(5):
