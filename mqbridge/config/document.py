@@ -36,6 +36,8 @@ MAX_VALUE_BYTES = 64 << 10
 MAX_VALUES = 100_000
 """Maximum number of values of a document. A file of a few lines may have billions: an alias stands for all that its anchor
 contains, and may be used in another anchor."""
+MAX_DEPTH = 50
+"""Maximum number of lists and mappings around a value. PyYAML calls itself for each, and Python's own limit may be any."""
 
 
 class Document:
@@ -78,10 +80,7 @@ def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
     the file in errors.
     """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        return _read_root(root, name, environ)
-    except RecursionError as error:
-        raise ConfigError("lists and mappings are nested too deeply", location=name, hint="Remove levels") from error
+        return _read_root(_Loader(text, name).get_single_node(), name, environ)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
@@ -94,9 +93,28 @@ def compose(text: str, name: str, environ: Mapping[str, str]) -> Document:
         raise ConfigError(f"this is not YAML text: {error}", location=name) from error
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses values inside too many others."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self._name, self._depth = name, 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        """Compose the next node and all that it contains."""
+        if self._depth > MAX_DEPTH:
+            problem = f"lists and mappings are nested too deeply, above {MAX_DEPTH} levels"
+            raise ConfigError(problem, location=f"{self._name}:{self.line + 1}", hint="Remove levels")
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
 def _read_root(root: Node | None, name: str, environ: Mapping[str, str]) -> Document:
     if root is None:
-        raise ConfigError("the file is empty", location=name, hint="Start from one of the examples in config/")
+        raise ConfigError("the file is empty", location=name, hint="Begin with an example: `mqbridge example` lists them")
     return _Reader(name, environ).read(root)
 
 

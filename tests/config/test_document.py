@@ -1,5 +1,6 @@
 """Values are substituted from the environment and from files; problems do not show them."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def test_a_file_that_expands_to_billions_of_values_is_refused(text: str, problem
     with pytest.raises(ConfigError, match=problem) as raised:
         compose(text, "f.yaml", {})
     assert raised.value.location.startswith("f.yaml")
+
+
+@pytest.mark.parametrize("recursion_limit", [1000, 100_000])
+def test_nesting_is_limited_whatever_limit_the_process_has(recursion_limit: int) -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(recursion_limit)
+    try:
+        assert read("a: " + "[" * 50 + "]" * 50)["a"] != []
+        with pytest.raises(ConfigError, match=r"f\.yaml:1: .*nested too deeply, above 50 levels"):
+            compose("a: " + "[" * 2000, "f.yaml", {})
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_merges_and_aliases_within_the_limit_are_read() -> None:
