@@ -16,7 +16,7 @@ def test_the_group_lists_its_commands(invoke: Invoke) -> None:
     assert "mirror" in invoke("spark", "--help").out
     answer = invoke("spark", "mirror", "--help")
     assert answer.code == 0
-    assert "mqbridge spark mirror config/" in answer.out
+    assert "mqbridge spark mirror rocketmq-to-pulsar.yaml" in answer.out
 
 
 def test_a_missing_pyspark_is_reported_with_the_command_to_install_it(
