@@ -65,6 +65,8 @@ class Connectivity:
         """Number of open connections that have received bytes, by address; 0 after all of them have ended."""
         self._outage_began_at: float | None = None
         """Time at which a server became missing while no other server was (`time.monotonic`); None while none is missing."""
+        self._useless_ips: dict[str, set[str]] = {}
+        """By server: the IP addresses of its name whose last connection failed without a response. They are tried last."""
         self._forget_timer: asyncio.TimerHandle | None = None
         """Runs `_forget` while `_errors` has entries."""
         self._closed = False
@@ -120,6 +122,30 @@ class Connectivity:
         if self._errors:
             self._schedule_forgetting()
 
+    # --- several addresses of one name ------------------------------------------------------------------------------
+
+    def record_useless_ip(self, address: str, ip: str) -> None:
+        """Record that a connection to this IP address of the server was accepted and not served."""
+        self._useless_ips.setdefault(address, set()).add(ip)
+
+    def record_useful_ip(self, address: str, ip: str) -> None:
+        """Record that the server responded at this IP address."""
+        self._useless_ips.get(address, set()).discard(ip)
+
+    def sort_ips(self, address: str, ips: list[str]) -> list[str]:
+        """Return the current IP addresses of a server in the order in which to try them.
+
+        Those that were useless come last. If all were, none is better than another, and all are trusted again.
+        """
+        useless = self._useless_ips.get(address, set()) & set(ips)
+        if len(useless) == len(ips):
+            useless = set()
+        if useless:
+            self._useless_ips[address] = useless
+        else:
+            self._useless_ips.pop(address, None)
+        return sorted(ips, key=lambda ip: ip in useless)
+
     # --- state ------------------------------------------------------------------------------------------------------
 
     def _update_missing(self, ending: str) -> None:
@@ -159,11 +185,17 @@ class Connectivity:
 class Link:
     """Reports the state of one connection to the `Connectivity` of its cluster."""
 
-    __slots__ = ("_address", "_connectivity", "_has_received")
+    __slots__ = ("_address", "_connectivity", "_has_received", "ip")
 
     def __init__(self, connectivity: Connectivity, host: str, port: int) -> None:
         self._connectivity, self._address = connectivity, address_of(host, port)
         self._has_received = False
+        self.ip: str | None = None
+        """The IP address of the connection if the server's name has several; else None."""
+
+    def sort_addresses(self, ips: list[str]) -> list[str]:
+        """Return the IP addresses of the server's name in the order in which to try them."""
+        return self._connectivity.sort_ips(self._address, ips)
 
     def count_retries(self, sends: int) -> None:
         """Count `sends` sends that are retried over this connection because an earlier connection to the server was lost."""
@@ -180,11 +212,15 @@ class Link:
 
     def record_failure(self, error: Exception) -> None:
         """Record that the connection could not be made."""
+        if self.ip is not None:
+            self._connectivity.record_useless_ip(self._address, self.ip)
         self._connectivity.record_failure(self._address, error)
 
     def record_received(self) -> None:
         """Record that the first bytes arrived."""
         self._has_received = True
+        if self.ip is not None:
+            self._connectivity.record_useful_ip(self._address, self.ip)
         self._connectivity.record_response(self._address)
 
     def record_end(self, error: Exception, *, intended: bool, silent: bool) -> None:
@@ -195,4 +231,4 @@ class Link:
         if self._has_received:
             self._connectivity.record_end(self._address)
         if silent or not (self._has_received or intended):
-            self._connectivity.record_failure(self._address, error)
+            self.record_failure(error)

@@ -1,18 +1,28 @@
-"""Opens connections with a timeout; errors name the address."""
+"""Opens connections with a timeout; errors name the address.
+
+A host name with several addresses is reached if one of them works, see `race`. The TLS handshake belongs to the attempt: an address
+that accepts a connection and does not answer is passed over.
+"""
 
 import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
+from mqbridge.net.race import race, resolve
 from mqbridge.net.tls.explain import explain_tls, is_permanent
 from mqbridge.net.tls.tls import Tls
 
 CONNECT_TIMEOUT_S = 5.0
-"""Maximum time of the DNS lookup, the TCP connection and the TLS handshake together; a healthy server needs milliseconds."""
+"""Maximum time of the DNS lookup, the TCP connection and the TLS handshake together, for all addresses of the name.
+
+A healthy server needs milliseconds."""
+_TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
+"""Errors of a TLS handshake; some servers reject a certificate by closing the connection."""
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:
@@ -56,34 +66,107 @@ async def dial(
 async def _connect(
     host: str, port: int, make_endpoint: Callable[[], Endpoint], tls: Tls | None, timeout: float, link: Link | None
 ) -> Endpoint:
-    def make_protocol() -> Endpoint:
-        endpoint = make_endpoint()
-        endpoint.link = link
-        endpoint.tls = tls
-        return endpoint
-
     context = None if tls is None else await tls.context()
     certificate_name = None if tls is None else tls.server_name(host)
+    loop = asyncio.get_running_loop()
+    claim = _Claim(make_endpoint, tls, link)
+
+    async def connect(ip: str) -> None:
+        transport, _ = await loop.create_connection(
+            lambda: _Attempt(claim, ip), ip, port, ssl=context, server_hostname=certificate_name
+        )
+        if claim.ip != ip:
+            raise ConnectionAbortedError("another address was faster")
+        if tls is not None:
+            tls.record_server_certificate(f"{host}:{port}", transport)
+
+    addresses: list[str] = []
+    failed: dict[str, OSError] = {}
     try:
         async with asyncio.timeout(timeout):
-            transport, endpoint = await asyncio.get_running_loop().create_connection(
-                make_protocol, host, port, ssl=context, server_hostname=certificate_name
-            )
+            addresses = await resolve(host, port)
+            if link is not None and len(addresses) > 1:
+                addresses = link.sort_addresses(addresses)
+                claim.reports_ip = True
+            is_connected = await race(addresses, connect, timeout, failed)
     except TimeoutError as error:
-        with_tls = "" if tls is None else " by TLS"
-        hint = "" if tls is None else ": is this its port for TLS?"
-        raise Unreachable(f"{host}:{port} did not accept a connection{with_tls} within {timeout:g} s{hint}") from error
+        raise _timeout_error(host, port, tls, timeout, addresses, failed) from error
     except UnicodeError as error:  # raised before the DNS lookup: a label of the name is empty or too long
         raise Unreachable(f"{host}:{port} cannot be reached: the host name is invalid: {error}") from error
-    except OSError as error:
-        if tls is not None and isinstance(error, (ssl.SSLError, ConnectionResetError, BrokenPipeError)):
-            why = explain_tls(error, tls.settings, certificate_name or host)
-            failure = refusal_failure(link) if is_permanent(error) else Failure.RETRY
-            raise Unreachable(f"{host}:{port} cannot be reached by TLS: {why}", failure) from error
+    except OSError as error:  # of the DNS lookup
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
-    if tls is not None:
-        tls.record_server_certificate(f"{host}:{port}", transport)
-    return endpoint
+    if not is_connected or claim.endpoint is None:
+        raise _failure_error(host, port, tls, failed, refusal_failure(link))
+    return claim.endpoint
+
+
+def _timeout_error(
+    host: str, port: int, tls: Tls | None, timeout: float, addresses: list[str], failed: dict[str, OSError]
+) -> Unreachable:
+    if not addresses:
+        return Unreachable(f"{host}:{port} cannot be reached: the name was not resolved within {timeout:g} s")
+    with_tls = "" if tls is None else " by TLS"
+    hint = "" if tls is None else ": is this its port for TLS?"
+    if len(addresses) > 1:
+        states = (f"{ip}: {failed[ip].strerror or failed[ip]}" if ip in failed else f"{ip}: no answer" for ip in addresses)
+        hint = f" ({'; '.join(states)}){hint}"
+    return Unreachable(f"{host}:{port} did not accept a connection{with_tls} within {timeout:g} s{hint}")
+
+
+def _failure_error(host: str, port: int, tls: Tls | None, failed: dict[str, OSError], if_permanent: Failure) -> Unreachable:
+    """Return the error if every address failed; with `if_permanent` if a retry helps at none of them."""
+    tls_errors = [] if tls is None else [error for error in failed.values() if isinstance(error, _TLS_ERRORS)]
+    reasons = {
+        ip: explain_tls(error, tls.settings, tls.server_name(host))
+        if tls is not None and error in tls_errors
+        else str(error.strerror or error)
+        for ip, error in failed.items()
+    }
+    reason = "; ".join(f"{ip}: {why}" for ip, why in reasons.items()) if len(reasons) > 1 else next(iter(reasons.values()))
+    by_tls = " by TLS" if tls_errors else ""
+    failure = if_permanent if tls_errors and all(map(is_permanent, failed.values())) else Failure.RETRY
+    error = Unreachable(f"{host}:{port} cannot be reached{by_tls}: {reason}", failure)
+    error.__cause__ = next(iter(tls_errors or failed.values()))
+    return error
+
+
+class _Claim:
+    """The endpoint of the first attempt that succeeds."""
+
+    def __init__(self, make_endpoint: Callable[[], Endpoint], tls: Tls | None, link: Link | None) -> None:
+        self._make_endpoint, self._tls, self._link = make_endpoint, tls, link
+        self.endpoint: Endpoint | None = None
+        self.ip: str | None = None
+        """The address of the attempt that succeeded first; None before."""
+        self.reports_ip = False
+        """True if the host name has several addresses, so that it matters which of them served."""
+
+    def take(self, ip: str) -> Endpoint | None:
+        """Return the endpoint for a connection to this address; None if another address was faster."""
+        if self.ip is not None:
+            return None
+        self.ip = ip
+        self.endpoint = endpoint = self._make_endpoint()
+        endpoint.link, endpoint.tls = self._link, self._tls
+        if self._link is not None and self.reports_ip:
+            self._link.ip = ip
+        return endpoint
+
+
+class _Attempt(asyncio.Protocol):
+    """Becomes the endpoint when it is connected, unless another address was faster: an endpoint has only one connection."""
+
+    def __init__(self, claim: _Claim, ip: str) -> None:
+        self._claim, self._ip = claim, ip
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Pass the connection to the endpoint, or close it."""
+        endpoint, connection = self._claim.take(self._ip), cast(asyncio.Transport, transport)
+        if endpoint is None:
+            connection.abort()
+            return
+        connection.set_protocol(endpoint)
+        endpoint.connection_made(connection)
 
 
 def refusal_failure(link: Link | None) -> Failure:
