@@ -149,6 +149,16 @@ class KnownBrokers:
         """
         return bool(self.named or (self._earlier if topic is None else topic in self._earlier))
 
+    def advice_if_gone(self, cluster: str, absent: Iterable[str]) -> str:
+        """Return what to do about brokers of this cluster that are gone for good: the end of a sentence with that condition."""
+        if self.named:
+            return f"remove it from `brokers` of cluster {cluster!r}"
+        others = f"list the others in `brokers` of cluster {cluster!r}"
+        if not self.is_kept:
+            return others
+        options = " ".join(f"--forget-broker {cluster}/{broker}" for broker in sorted(absent)[:1])
+        return f"stop the gateway and forget it with `mqbridge state FILE {options}`, or {others}"
+
     # --- indexes ------------------------------------------------------------------------------------------------------
 
     def indexes(self, topic: str, partitions: Collection[str]) -> tuple[int, ...]:

@@ -29,6 +29,10 @@ class Commands(LazyGroup):
         "example": Subcommand(
             f"{COMMANDS_PACKAGE}.example:example", "Print a complete configuration, to begin with; without a name, list them."
         ),
+        "state": Subcommand(
+            f"{COMMANDS_PACKAGE}.state:state",
+            "Show which brokers the state file of a gateway knows, by topic; or forget one that is gone for good.",
+        ),
         "schema": Subcommand(f"{COMMANDS_PACKAGE}.schema:schema", "Print the JSON Schema of the configuration, for editors."),
         "topics": Subcommand(
             f"{COMMANDS_PACKAGE}.topics:topics",

@@ -13,18 +13,18 @@ the gateway stops.
 """
 
 import asyncio
-import contextlib
 import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from mqbridge.adapter.known_brokers import KnownBrokers, Series
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
+from mqbridge.delivery.state_brokers import BrokerRow, load_brokers, read_brokers
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.message import Partition, Position, format_position, parse_position
@@ -59,9 +59,6 @@ CREATE TABLE IF NOT EXISTS layout (
 Held = tuple[Position, Position]
 """Up to where the messages of a held partition are confirmed, and up to where a server may have moved the group by itself."""
 
-BrokerRow = tuple[str, str, str]
-"""Cluster, topic, and a broker that has had partitions of the topic."""
-
 
 class CheckpointKey(NamedTuple):
     """Key of a checkpoint. It includes the group: if a route's group is replaced, the new group starts without checkpoints."""
@@ -91,7 +88,7 @@ class Checkpoints:
         try:
             self._db = _open_database(path)
             self._positions, self._held = _read_positions(self._db)
-            self._seen_brokers, self._layouts = _read_brokers(self._db)
+            self._seen_brokers, self._layouts = read_brokers(self._db)
         except (sqlite3.Error, ValueError) as error:
             self._lock.release()
             raise _unusable_error(path, error, _hint(error)) from error
@@ -143,7 +140,7 @@ class Checkpoints:
             self._seen_brokers.add(row)
             self._unwritten_brokers.add(row)
 
-        _load_brokers(known, cluster, self._seen_brokers, self._layouts, on_seen, partial(self._record_layout, cluster))
+        load_brokers(known, cluster, self._seen_brokers, self._layouts, on_seen, partial(self._record_layout, cluster))
 
     def restore_layouts(self, cluster: str, known: KnownBrokers) -> None:
         """Record the layouts of a cluster as they are in `known`: a configuration that changed them is not used after all."""
@@ -261,48 +258,6 @@ def check_folder(path: Path) -> None:
     """Raise ConfigError unless the state file's folder exists. The gateway never creates it: the path may be misspelled."""
     if not path.parent.is_dir():
         raise ConfigError(f"the folder {path.parent} does not exist", path="state", hint="Create it, or change `state`")
-
-
-def look_up_brokers(path: Path, cluster: str, known: KnownBrokers) -> None:
-    """Load what a state file has about the brokers of a cluster, also while a gateway has the file open; change nothing.
-
-    A file that is missing, or that cannot be read, counts as empty.
-    """
-    seen: set[BrokerRow] = set()
-    layouts: dict[tuple[str, str], Collection[Series]] = {}
-    with (
-        contextlib.suppress(sqlite3.Error),
-        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
-    ):
-        seen, layouts = _read_brokers(db)
-    _load_brokers(known, cluster, seen, layouts, lambda *_: None, lambda *_: None)
-
-
-def _read_brokers(db: sqlite3.Connection) -> tuple[set[BrokerRow], dict[tuple[str, str], Collection[Series]]]:
-    """Return the brokers that topics have had, and the series over which indexes are counted, in their order."""
-    seen = set(db.execute("SELECT cluster, topic, broker FROM seen_broker"))
-    layouts: dict[tuple[str, str], Collection[Series]] = {}
-    rows = [(cluster, topic, Series(*series)) for cluster, topic, *series in db.execute("SELECT * FROM layout")]
-    for cluster, topic, series in sorted(rows, key=lambda row: row[2].order):
-        layouts[cluster, topic] = (*layouts.get((cluster, topic), ()), series)
-    return seen, layouts
-
-
-def _load_brokers(
-    known: KnownBrokers,
-    cluster: str,
-    seen: Collection[BrokerRow],
-    layouts: Mapping[tuple[str, str], Collection[Series]],
-    on_seen: Callable[[str, str], None],
-    on_layout: Callable[[str, Collection[Series]], None],
-) -> None:
-    """Load the rows of one cluster, and report changes to the callbacks; see `KnownBrokers.keep`."""
-    known.keep(
-        [(topic, broker) for name, topic, broker in seen if name == cluster],
-        [(topic, each) for (name, topic), series in layouts.items() if name == cluster for each in series],
-        on_seen,
-        on_layout,
-    )
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

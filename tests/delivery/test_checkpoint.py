@@ -15,7 +15,7 @@ import pytest
 
 from mqbridge.adapter.known_brokers import KnownBrokers
 from mqbridge.config.load import from_dict
-from mqbridge.delivery.checkpoint import Checkpoints, look_up_brokers
+from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.run import Gateway
@@ -221,23 +221,6 @@ async def test_what_is_known_about_brokers_is_written_although_the_file_was_lock
     assert known.of("orders") == {"broker-a"}
     assert known.indexes("orders", ["broker-a:0", "broker-b:0"]) == (0, NO_INDEX)
     await checkpoints.close()
-
-
-async def test_brokers_are_looked_up_while_another_process_has_the_file_open(tmp_path: Path) -> None:
-    path, known = tmp_path / "state.db", KnownBrokers()
-    look_up_brokers(path, "rocket", known)
-    assert known.is_kept
-    assert not path.exists()
-    assert not known.is_known_from_before()
-    checkpoints, recorded = Checkpoints(path), KnownBrokers()
-    checkpoints.keep_brokers("rocket", recorded)
-    recorded.record("orders", ["broker-a"])
-    await checkpoints.flush()
-    look_up_brokers(path, "rocket", known)
-    await checkpoints.close()
-    assert known.of("orders") == {"broker-a"}
-    path.write_bytes(b"damaged")
-    look_up_brokers(path, "rocket", KnownBrokers())
 
 
 async def test_a_damaged_file_is_named_before_anything_starts(world: World, tmp_path: Path) -> None:

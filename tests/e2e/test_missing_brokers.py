@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.message import Batch, Message, Share
 from tests.e2e.support import opened, read
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.gateway import GatewayProcess
@@ -147,3 +152,56 @@ async def test_a_source_topic_is_waited_for_while_its_only_broker_is_down(server
         await asyncio.to_thread(server.restart_broker, 0)
         await asyncio.to_thread(gateway.wait_stored, 1)
         assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+
+
+async def test_a_broker_that_is_removed_for_good_is_forgotten(server: RocketMQ, tmp_path: Path) -> None:
+    topic, path, state = server.take_topic(2), tmp_path / "source.db", tmp_path / "state.db"
+    async with opened("log", {"path": str(path)}) as source:
+        await source.create(topic, 2)
+        outbound = await source.outbound(OutboundSpec(topic))
+        assert not (await outbound.send(0, Share(Batch.of([Message(b"x")])))).failures
+        await outbound.close()
+    config: dict[str, Any] = {
+        "clusters": {
+            "here": {"system": "log", "path": str(path)},
+            "there": {"system": "rocketmq", **settings_of(server)},
+        },
+        "routes": [
+            {
+                "name": "r",
+                "from": {"cluster": "here", "topic": topic, "group": "g", "start": "latest"},
+                "to": {"cluster": "there", "create": False},
+            }
+        ],
+        "state": str(state),
+    }
+    with GatewayProcess(config, tmp_path, "--until-idle", "0.5") as gateway:
+        assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
+    config["routes"][0]["from"] |= {"group": "another", "start": "earliest"}
+    gone, left = server.broker_names
+    server.kill_broker(0)
+    await asyncio.to_thread(wait_until, lambda: set(server.queues(topic)) == {left})
+    (tmp_path / "forget.yaml").write_text(yaml.safe_dump(config))
+    forget = (tmp_path / "forget.yaml", "--forget-broker", f"there/{gone}")
+    with GatewayProcess(config, tmp_path) as gateway:
+        await asyncio.to_thread(
+            wait_until, lambda: f"--forget-broker there/{gone}" in str(gateway.route().get("retrying")), gateway
+        )
+        code, output = await asyncio.to_thread(state_command, *forget, "--yes")
+        assert (code, "in use by another gateway" in output) == (2, True), output
+        assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
+    code, output = await asyncio.to_thread(state_command, *forget)
+    assert (code, f"{gone} of cluster there would be forgotten for 1 topic" in output) == (2, True), output
+    code, output = await asyncio.to_thread(state_command, *forget, "--yes")
+    assert (code, f"{gone} of cluster there is forgotten for 1 topic" in output) == (0, True), output
+    with GatewayProcess(config, tmp_path, "--until-idle", "0.5") as gateway:
+        assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
+    await asyncio.to_thread(server.restart_broker, 0)
+    assert server.message_count(topic) == 1
+
+
+def state_command(*arguments: object) -> tuple[int, str]:
+    """Run `mqbridge state` and return the exit code and the output."""
+    command = [sys.executable, "-m", "mqbridge", "state", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SERVER_PATIENCE_S, check=False)
+    return done.returncode, done.stdout + done.stderr

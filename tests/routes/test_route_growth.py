@@ -14,7 +14,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.load import from_dict
-from mqbridge.delivery.checkpoint import look_up_brokers
+from mqbridge.delivery.state_brokers import look_up_brokers
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
 from mqbridge.message import Batch, Message, Partition, Share

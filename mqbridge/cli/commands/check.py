@@ -101,7 +101,7 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.config.topic_graph import TopicGraph
-    from mqbridge.delivery.checkpoint import look_up_brokers
+    from mqbridge.delivery.state_brokers import look_up_brokers
     from mqbridge.routes.plan import Planner
     from mqbridge.routes.unprotected import add_unprotected_problems
 

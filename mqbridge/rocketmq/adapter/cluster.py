@@ -136,7 +136,7 @@ class RocketMQ:
         problem = (
             f"no master of broker {', '.join(absent)} is registered with the name servers, and topic {topic} may have queues"
         )
-        return f"{problem} there. {self._advice_if_gone}"
+        return f"{problem} there. {self._advice_if_gone(absent)}"
 
     async def why_maybe_there(self, topic: str | None) -> str | None:
         """Return why a topic without a route may exist: at a Broker that is known to be down, or that nobody knows of.
@@ -156,11 +156,10 @@ class RocketMQ:
         if not (absent := sorted(self.known_brokers.all - (await self._client.admin.masters()).keys())):
             return None
         problem = f"no master of broker {', '.join(absent)}, which may have it, is registered with the name servers"
-        return f"{problem}. {self._advice_if_gone}"
+        return f"{problem}. {self._advice_if_gone(absent)}"
 
-    @property
-    def _advice_if_gone(self) -> str:
-        return f"If a broker is gone for good, list the others in `brokers` of cluster {self.name!r}"
+    def _advice_if_gone(self, absent: Sequence[str]) -> str:
+        return f"If a broker is gone for good, {self.known_brokers.advice_if_gone(self.name, absent)}"
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create a topic at every master, or grow it at its Brokers, to at least `partitions` writable queues.

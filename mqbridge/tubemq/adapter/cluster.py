@@ -144,9 +144,7 @@ class TubeMQ:
         listed = brokers_of(route.readable)
         if self._admin is None:
             absent = set(self.known_brokers.of(topic) - listed)
-            advice = (
-                f"If a Broker has no partition of it, list the others in `brokers` of cluster {self.name!r}, or set `admin_url`"
-            )
+            advice = f"If a Broker has none any more, set `admin_url`, or {self.known_brokers.advice_if_gone(self.name, absent)}"
         else:
             absent = {str(broker) for broker in await self._admin.publishing_brokers(topic)} - listed
             advice = "If a Broker is gone for good, set it offline at the Master"
