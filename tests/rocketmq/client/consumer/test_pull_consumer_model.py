@@ -441,14 +441,15 @@ class GroupLife(RuleBasedStateMachine):
             self.moment(seconds)
 
     @precondition(lambda self: self.reads_all_alone())
-    @rule(number=st.integers(0, 1), count=st.integers(1, 60), restarted=st.booleans())
-    def topic_is_made_anew(self, number: int, count: int, restarted: bool) -> None:
+    @rule(number=st.integers(0, 1), more=st.integers(-10, 30), restarted=st.booleans())
+    def topic_is_made_anew(self, number: int, more: int, restarted: bool) -> None:
         """A topic is deleted and created again: its reader stops, and whoever reads next begins with its first message.
 
-        The new one may begin behind the old one's offsets at once, so that a pull finds messages where it expects them.
+        The new one mostly has `more` messages than the old one at once, so that a pull finds messages where it expects them.
         """
         world, queue, (member,) = self.world, QUEUES[number], self.living
         world.mend()
+        count = max(1, world.groups.log(*queue).end + more)
         self.do(lambda: world.make_anew(queue, count), 0.0)
         member.out = [each for each in member.out if each[0].queue != queue]
 
