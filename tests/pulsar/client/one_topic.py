@@ -33,8 +33,9 @@ class Registration:
 class OneTopic(Broker):
     """Entries are numbered from 0; `cursor` is the last one that is acknowledged with all before it. Each has `batch` messages.
 
-    `ledgers` has the id of each ledger and the number of its first entry. `parts` has the masks of the unacknowledged messages of
-    partly acknowledged entries. The entries in `chunks` are together one chunked message.
+    `ledgers` has the id of each ledger and the number of its first entry, also of deleted ones; `first` is the first entry that
+    is not deleted. `parts` has the masks of the unacknowledged messages of partly acknowledged entries. The entries in `chunks`
+    are together one chunked message.
 
     `owed` are those that the application must see before they are acknowledged, and sooner or later. Deliveries are made when the
     test says so, and only against credit.
@@ -43,7 +44,7 @@ class OneTopic(Broker):
     def __init__(self, *, reads: bool, failover: bool, persistent: bool, batch: int = 1) -> None:
         super().__init__()
         self.batch, self.parts = batch, dict[int, int]()
-        self.ledgers = [(99, 0)]
+        self.ledgers, self.first = [(99, 0)], 0
         self.chunks: list[int] = []
         self.receipt = "sent"
         """The next receipt of an acknowledgement: "sent", "lost", "refused", or "cut" with the connection."""
@@ -104,6 +105,21 @@ class OneTopic(Broker):
         if self.ledgers[-1][1] < self.length:
             self.ledgers.append((self.ledgers[-1][0] + 1, self.length))
 
+    def trim(self) -> None:
+        """Delete all ledgers but the last one, read or not, as a quota or a short retention does. Cursors move behind them.
+
+        What the broker has read for a consumer before may still be sent.
+        """
+        self.first = self.ledgers[-1][1]
+        self.owed = {each for each in self.owed if each[0] >= self.first}
+        self.cursor, self.stored_cursor = max(self.cursor, self.first - 1), max(self.stored_cursor, self.first - 1)
+        self.acked = {entry for entry in self.acked if entry > self.cursor}
+        self.parts = {entry: mask for entry, mask in self.parts.items() if entry > self.cursor}
+        if (known := self.registration) is not None:
+            known.next = max(known.next, self.first)
+            known.again = [entry for entry in known.again if entry >= self.first]
+        self._advance()
+
     def live(self, link: Link | None = None) -> Registration | None:
         """Return the registration if its connection is open, and if it is `link` when `link` is given."""
         known = self.registration
@@ -122,7 +138,7 @@ class OneTopic(Broker):
             begin = self.cursor + 1
             if self.reads:
                 start = ids.entry_id(asked.start_message_id)
-                begin = max(0, self.number(start))
+                begin = max(self.first, self.number(start))
                 if start == ids.LATEST:
                     assert not self.seen_latest, "LATEST counts once"
                     self.seen_latest, begin = True, self.length
@@ -204,6 +220,7 @@ class OneTopic(Broker):
         known = self.live()
         self.cursor = self.stored_cursor = -1
         self.ledgers, self.acked, self.parts = [(self.ledgers[0][0] + by, 0)], set(), {}
+        self.first = 0
         self.owed = self.messages(range(self.length))
         self.url = "pulsar://green:6650"
         if known is not None:
@@ -354,7 +371,7 @@ class OneTopic(Broker):
         if fails == "before":
             link.drop()
             return
-        to = self.number(ids.entry_id(frame.command.seek.message_id))
+        to = max(self.first, self.number(ids.entry_id(frame.command.seek.message_id)))
         self.cursor = self.stored_cursor = to - 1
         self.acked, self.parts = set(), {}
         self.owed = self.messages(range(to, self.length))
@@ -377,6 +394,13 @@ class OneTopic(Broker):
         body = pb.CommandGetLastMessageIdResponse(
             request_id=asked.request_id,
             last_message_id=ids.message_id(*position),
-            consumer_mark_delete_position=ids.message_id(*self.position(cursor)),
+            consumer_mark_delete_position=ids.message_id(*self._position_of_cursor(cursor)),
         )
         link.send(getLastMessageIdResponse=body)
+
+    def _position_of_cursor(self, entry: int) -> EntryId:
+        """Return the position of a cursor at this entry; behind deleted ledgers it is before the first entry of the next one."""
+        if 0 < self.first == entry + 1:
+            ledger, _ = self.position(self.first)
+            return ledger, -1
+        return self.position(entry)

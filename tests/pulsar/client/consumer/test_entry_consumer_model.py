@@ -175,7 +175,7 @@ class ConsumerConversation(RuleBasedStateMachine):
 
     def reset(self, back: int) -> None:
         """Move the cursor, as an operator does."""
-        self.broker.set_cursor(max(-1, min(self.broker.cursor - back, self.broker.length - 1)))
+        self.broker.set_cursor(max(self.broker.first - 1, min(self.broker.cursor - back, self.broker.length - 1)))
 
     @precondition(lambda self: self.settled and self.kind.durable)
     @rule(back=st.integers(-3, 8), slow=st.booleans(), waits=st.booleans(), index=st.integers(0, 12))
@@ -222,6 +222,12 @@ class ConsumerConversation(RuleBasedStateMachine):
     @rule()
     def begin_ledger(self) -> None:
         self.broker.begin_ledger()
+
+    @precondition(lambda self: not self.closed and self.kind.persistent and len(self.broker.ledgers) > 1)
+    @rule()
+    def trim(self) -> None:
+        """Delete all ledgers but the last one, also with entries that were not delivered."""
+        self.broker.trim()
 
     @precondition(lambda self: not self.closed and self.broker.batch > 1 and self.taken)
     @rule(index=st.integers(0, 12), message=st.integers(0, 2))
