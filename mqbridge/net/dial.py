@@ -1,7 +1,7 @@
 """Opens connections with a timeout; errors name the address.
 
-A host name with several addresses is reached if one of them works, see `race`. The TLS handshake belongs to the attempt: an address
-that accepts a connection and does not answer is passed over.
+A host name with several addresses is reached if one of them works, see `race`. The TLS handshake belongs to the attempt: an
+address that accepts a connection and does not answer is passed over.
 """
 
 import asyncio
