@@ -1,7 +1,7 @@
 """The target side of the contract between gateway and systems: an `Outbound` is a producer of one topic."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -89,6 +89,18 @@ class ReportsSendFailure(Protocol):
     @property
     def send_failure(self) -> SendFailure | None:
         """Why sends fail now; None while messages are stored."""
+
+
+@runtime_checkable
+class KeepsIndexes(Protocol):
+    """Optional extension of an outbound whose partitions are sorted anew when a broker joins."""
+
+    @property
+    def indexed(self) -> Sequence[int]:
+        """The partition of each index by which `identity` and `table` choose one: an index keeps its partition.
+
+        A partition that is not in it yet is used by the other rules only.
+        """
 
 
 class Outbound(Protocol):

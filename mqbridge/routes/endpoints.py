@@ -45,6 +45,7 @@ from mqbridge.routing.loops import LoopGuard
 from mqbridge.routing.partitions import (
     Partitioner,
     configured_or_needed_partitions,
+    index_count,
     partitions_needed,
     unassignable_partitions,
     unassignable_reason,
@@ -200,7 +201,8 @@ class RouteEndpoints:
         if unprotected := {label: self.unprotected[label] for label in labels if label in self.unprotected}:
             return describe(unprotected)
         for open_target in open_targets:
-            rule, count = open_target.config.partitions, open_target.target.outbound.partitions
+            rule = open_target.config.partitions
+            count = index_count(rule, open_target.target.outbound)
             if (reason := unassignable_reason(rule, partition.name, partition.index, count)) is not None:
                 why = why_no_index(self._source, partition.topic, partition.name) if partition.index == NO_INDEX else ""
                 return f"target {open_target.target.label} has no partition for source partition {partition}: {reason}{why}"
@@ -354,12 +356,10 @@ class RouteEndpoints:
         name, rule = render_target_topic(config.topic, selected), config.partitions
         outbound = await self._get_outbound(config.cluster, name, config.options)
         label = f"{config.cluster}/{name}"
-        if unassignable_partitions(rule, topic, outbound.partitions):
+        if unassignable_partitions(rule, topic, count := index_count(rule, outbound)):
             # `open` has grown the target topic as planned, but the outbound cannot send to the new partitions yet.
             needed = partitions_needed(rule, topic)
-            problem = (
-                f"route {self._config.name!r}: target {label} accepts messages in only {outbound.partitions} partitions so far"
-            )
+            problem = f"route {self._config.name!r}: target {label} accepts messages in only {count} partitions so far"
             raise ClusterError(f"{problem}, but the route needs {needed}", Failure.RETRY)
         target = Target(
             label,

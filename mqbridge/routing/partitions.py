@@ -14,7 +14,7 @@ target are used at once.
 from collections.abc import Callable, Iterable, Mapping
 
 from mqbridge.adapter.known_brokers import stable_number
-from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.outbound import KeepsIndexes, Outbound
 from mqbridge.adapter.topics import Topic
 from mqbridge.config.options.create_rule import CreateRule
 from mqbridge.config.options.partition_rule import By, PartitionRule
@@ -52,6 +52,13 @@ def uses_indexes(rule: PartitionRule) -> bool:
 def needs_index(rule: PartitionRule, partition: str) -> bool:
     """Return True if the rule chooses the target partition of this source partition by its index."""
     return uses_indexes(rule) and partition not in rule.table
+
+
+def index_count(rule: PartitionRule, outbound: Outbound) -> int:
+    """Return how many partitions of a target the rule can choose now."""
+    if rule.by in ("identity", "table") and isinstance(outbound, KeepsIndexes):
+        return len(outbound.indexed)
+    return outbound.partitions
 
 
 def unassignable_reason(rule: PartitionRule, name: str, index: int, count: int) -> str | None:
@@ -96,6 +103,7 @@ class Partitioner:
         self._round_robin_partition = 0
         """The partition of the last batch, with `by: round_robin`."""
         self._picker = KeyPicker(rule.key)
+        self._keeps_indexes = outbound if isinstance(outbound, KeepsIndexes) else None
         methods: dict[By, Callable[[Share], list[PartitionShare]]] = {
             "modulo": self._divide_by_modulo,
             "identity": self._divide_by_identity,
@@ -110,13 +118,17 @@ class Partitioner:
         return [(stable_number(share.batch.partition) % self._outbound.partitions, share)]
 
     def _divide_by_identity(self, share: Share) -> list[PartitionShare]:
-        return [(share.batch.partition.index, share)]
+        return [(self._partition_at(share.batch.partition.index), share)]
 
     def _divide_by_table(self, share: Share) -> list[PartitionShare]:
         source = share.batch.partition
         target = _look_up(self.rule.table, source.name, source.index)
         assert target is not None  # noqa: S101 - a source partition without a target partition is not read
-        return [(target, share)]
+        return [(self._partition_at(target), share)]
+
+    def _partition_at(self, index: int) -> int:
+        """Return the target partition of an index, which is the same for as long as this process runs."""
+        return index if self._keeps_indexes is None else self._keeps_indexes.indexed[index]
 
     def _divide_round_robin(self, share: Share) -> list[PartitionShare]:
         self._round_robin_partition = (self._round_robin_partition + 1) % self._outbound.partitions

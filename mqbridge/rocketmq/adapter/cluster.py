@@ -13,6 +13,7 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.known_brokers import KnownBrokers, list_order
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.target_order import TargetOrders
 from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
@@ -54,6 +55,7 @@ class RocketMQ:
         self.name, self.identity = name, config.identity
         self.connectivity = connectivity_of(name, config.name_servers)
         self.known_brokers = KnownBrokers(config.brokers)
+        self._target_orders = TargetOrders(self.known_brokers)
         self._config = config
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = None if config.auth is None else config.auth.make()
@@ -323,6 +325,7 @@ class RocketMQ:
             max_batch_bytes=max_batch_bytes,
             delay_levels=levels,
             requires_keys=is_compacted,
+            order=self._target_orders.open(spec.topic, list(map(partition_name, queues))),
         )
 
         def on_route(route: TopicRoute) -> None:

@@ -15,6 +15,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.known_brokers import list_order
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import Receipt
+from mqbridge.adapter.target_order import TargetOrder
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
 from mqbridge.adapter.tools.stored_positions import last_stored
@@ -39,7 +40,8 @@ log = logging.getLogger(__name__)
 class RocketMQOutbound:
     """Produces the messages of a route to one topic. The partition with index i is the i-th of its writable queues.
 
-    They are counted by number first and then by broker, so that queues which every broker gets are at the end.
+    They are counted by number first and then by broker, so that queues which every broker gets are at the end. `order` is the
+    order by which `identity` and `table` choose one (None: a new one).
     `delay_levels` are the delays (ms), from level 1 on, of Brokers before 5.0; empty for later ones, which deliver at any time.
     `requires_keys` is True for a compacted topic, whose messages need KEYS. `max_batch_bytes` is the `maxMessageSize` of the
     Brokers, which also limits a batch (None: unknown); `max_message_bytes` is that of the configuration.
@@ -59,11 +61,18 @@ class RocketMQOutbound:
         max_batch_bytes: int | None = None,
         delay_levels: Sequence[int] = (),
         requires_keys: bool = False,
+        order: TargetOrder | None = None,
     ) -> None:
         assert spec.options is None or isinstance(spec.options, RocketMQOutboundOptions)  # noqa: S101 - by the registry
         options = spec.options or RocketMQOutboundOptions()
         self._cluster, self._producer, self._spec = cluster, producer, spec
+        self._order = order or TargetOrder(map(partition_name, queues))
+        self._sorted_queues: list[Queue] = []
+        """The queue of each partition."""
         self._queues: list[Queue] = []
+        """The queue that gets the messages of each partition: another one if its own is not writable."""
+        self.indexed: list[int] = []
+        """The partition of each index by which `identity` and `table` choose; see `KeepsIndexes`."""
         self._adopt(queues)
         self._limits = Limits(
             max_bytes=min(options.batch_bytes, max_message_bytes, max_batch_bytes or max_message_bytes),
@@ -89,7 +98,7 @@ class RocketMQOutbound:
     @property
     def partitions(self) -> int:
         """The number of writable queues; grows with the topic."""
-        return len(self._queues)
+        return len(self._sorted_queues)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call `callback` when `close` begins."""
@@ -99,32 +108,42 @@ class RocketMQOutbound:
         """Adopt the queues of a new topic route, the list of Brokers and queues from the name server.
 
         A queue of a Broker without a master keeps its index, because the master may return. If there are more queues than before,
-        all are used. Otherwise the number of partitions stays the same, and each index whose queue is no longer writable gets one
-        of the other queues. If no queue is left, nothing changes.
+        all are used. Otherwise the number of partitions stays the same, and each index whose queue is not writable gets one of
+        the other queues, until its own is writable again. If no queue is left, nothing changes.
         """
-        old_queues = self._queues
-        remaining = [queue for queue in old_queues if route.is_writable(queue) or route.master(queue.broker) is None]
+        remaining = [queue for queue in self._sorted_queues if route.is_writable(queue) or route.master(queue.broker) is None]
         queues = {*route.write_queues(), *remaining}
-        if len(queues) > len(old_queues):
+        if len(queues) > len(self._sorted_queues):
             self._adopt(queues)
-        elif remaining and len(remaining) < len(old_queues):
-            self._queues = [
-                queue if queue in remaining else remaining[index % len(remaining)] for index, queue in enumerate(old_queues)
-            ]
-            removed = {*old_queues} - {*remaining}
-            log.warning(
-                "cluster %s: topic %s: using other queues instead of %s, which are no longer writable",
-                self._cluster.name,
-                self._spec.topic,
-                ", ".join(map(queue_label, removed)),
+        elif substitutes := remaining or sorted(queues, key=_list_order):
+            kept = frozenset(remaining)
+            self._use(
+                [
+                    queue if queue in kept else substitutes[index % len(substitutes)]
+                    for index, queue in enumerate(self._sorted_queues)
+                ]
             )
+
+    def _use(self, queues: list[Queue]) -> None:
+        """Send the messages of each partition to these queues, and log what changes."""
+        before, self._queues = {*self._queues}, queues
+        cluster, topic = self._cluster.name, self._spec.topic
+        if removed := before - {*queues}:
+            text = "cluster %s: topic %s: using other queues instead of %s, which are no longer writable"
+            log.warning(text, cluster, topic, ", ".join(map(queue_label, removed)))
+        if returned := {*queues} - before:
+            log.info("cluster %s: topic %s: using %s again", cluster, topic, ", ".join(map(queue_label, returned)))
 
     def _adopt(self, queues: Collection[Queue]) -> None:
         """Use these queues, and no others."""
-        self._queues = sorted(queues, key=lambda queue: list_order(partition_name(queue)))
+        self._sorted_queues = self._queues = sorted(queues, key=_list_order)
         numbers = {queue: number for number, queue in enumerate(self._queues)}
         self._java_order = [numbers[queue] for queue in sorted(queues, key=queue_order)]
         """The index of each queue, in the order in which Java's producers count queues."""
+        names = {partition_name(queue): number for queue, number in numbers.items()}
+        self._order.grow(names.keys())
+        # An index whose queue is gone gets another one.
+        self.indexed = [names.get(name, index % len(names)) for index, name in enumerate(self._order.names)]
 
     def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
         """Queue a share for sending, in order; the receipt has the positions of its messages.
@@ -207,6 +226,10 @@ class RocketMQOutbound:
             for callback in self._on_close:
                 callback()
             await self._producer.close(seconds_until(deadline))
+
+
+def _list_order(queue: Queue) -> tuple[int, tuple[bool, int, str, int]]:
+    return list_order(partition_name(queue))
 
 
 def _absolute_hash(key: bytes) -> int:

@@ -20,6 +20,7 @@ from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.known_brokers import KnownBrokers, brokers_of, list_order
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.target_order import TargetOrders
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
@@ -63,6 +64,7 @@ class TubeMQ:
             group_topics=MAX_TOPICS,
         )
         self.known_brokers = KnownBrokers(config.brokers)
+        self._target_orders = TargetOrders(self.known_brokers)
         self._addresses = config.addresses
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = config.credentials
@@ -297,7 +299,8 @@ class TubeMQ:
             max_elapsed_s=spec.resend_s,
         )
         # `last_stored` reads the topic backward through this cluster, for the outbound's `resume`.
-        return TubeMQOutbound(sender, spec, self._zone, last_stored=partial(last_stored, self))
+        order = self._target_orders.open(spec.topic, sender.route.partitions)
+        return TubeMQOutbound(sender, spec, self._zone, last_stored=partial(last_stored, self), order=order)
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
         """Check that the topic exists and accepts messages, by opening an outbound and closing it again."""

@@ -13,6 +13,7 @@ from zlib import crc32
 from mqbridge.adapter.known_brokers import list_order
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.target_order import TargetOrder
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share
@@ -84,11 +85,20 @@ class TubeMQOutbound:
     formats = ()
     """The batch formats that are sent without decoding the batch: none."""
 
-    def __init__(self, sender: PartitionSender, spec: OutboundSpec, zone: tzinfo, last_stored: LastStored) -> None:
+    def __init__(
+        self,
+        sender: PartitionSender,
+        spec: OutboundSpec,
+        zone: tzinfo,
+        last_stored: LastStored,
+        order: TargetOrder | None = None,
+    ) -> None:
         self._sender, self._spec = sender, spec
         self._zone, self._last_stored = zone, last_stored
         self._names = sorted(sender.route.partitions, key=list_order)
         """The partitions' names, by index: by number first and then by Broker."""
+        self.indexed = list(map(self._names.index, self._names if order is None else order.names))
+        """The partition of each index by which `identity` and `table` choose; see `KeepsIndexes`."""
         self._key_order = list(map(self._names.index, sender.route.partitions))
         """The index of each partition, in the order in which this package's producers count partitions: by Broker first."""
         self._origin_prefix_of = spec.origin_of

@@ -14,13 +14,14 @@ from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.gateway.clusters import connected_clusters
-from mqbridge.message import NO_INDEX, Batch, Message, Share
+from mqbridge.message import NO_INDEX, Batch, Message, Partition, Share
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
 from mqbridge.rocketmq.wire.codes import Code
 from mqbridge.routes.plan import Plan, Planner
 from mqbridge.routes.source_indexes import record_partitions
+from mqbridge.routing.partitions import Partitioner
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.gateway.world import put
 from tests.kit.conversation import until
@@ -70,6 +71,13 @@ async def where(cluster: broker.Cluster, outbound: RocketMQOutbound, partition: 
     return found
 
 
+async def chosen(cluster: broker.Cluster, outbound: RocketMQOutbound, index: int) -> tuple[str, int]:
+    """Return where a message of the source partition with this index goes by `identity`."""
+    batch = Batch(Partition("here", "t", str(index), index), [Message(b"x")], count=1, size=1, first=(0,), next=(1,))
+    [(partition, _)] = Partitioner(PartitionRule(by="identity"), outbound).divide(Share(batch))
+    return await where(cluster, outbound, partition)
+
+
 # --- targets --------------------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +89,40 @@ async def test_partitions_of_a_target_are_counted_by_queue_number_first(cluster:
         cluster.topics[TOPIC] = {"broker-a": 3, "broker-b": 3}
         await until(lambda: outbound.partitions == 6)
         assert [await where(cluster, outbound, partition) for partition in range(4)] == before, "new queues are at the end"
+        await outbound.close()
+
+
+@pytest.mark.parametrize("named", [(), ("broker-b",)], ids=["unnamed", "named"])
+async def test_indexes_stay_when_a_broker_joins_a_target(cluster: broker.Cluster, named: tuple[str, ...]) -> None:
+    """Also when the route is opened again, and if the brokers are named, at a start."""
+    cluster.topics[TOPIC] = {"broker-b": 2}
+    async with opened(brokers=list(named)) as rocket:
+        outbound = await open_outbound(rocket)
+        before = [await chosen(cluster, outbound, index) for index in range(2)]
+        assert before == [(B, 0), (B, 1)]
+        cluster.topics[TOPIC]["broker-a"] = 2
+        await until(lambda: outbound.partitions == 4)
+        again = await open_outbound(rocket)
+        for each in (outbound, again):
+            assert [await chosen(cluster, each, index) for index in range(4)] == [*before, (A, 0), (A, 1)]
+            assert [await where(cluster, each, partition) for partition in range(4)] == [(A, 0), (B, 0), (A, 1), (B, 1)]
+            await each.close()
+    async with opened(brokers=list(named)) as rocket:
+        outbound = await open_outbound(rocket)
+        found = [await chosen(cluster, outbound, index) for index in range(4)]
+        assert found == ([*before, (A, 0), (A, 1)] if named else [(A, 0), (B, 0), (A, 1), (B, 1)])
+        await outbound.close()
+
+
+async def test_a_queue_that_is_writable_again_gets_its_messages_again(cluster: broker.Cluster) -> None:
+    async with opened() as rocket:
+        outbound = await open_outbound(rocket)
+        cluster.topics[TOPIC]["broker-b"] = 1
+        await until(lambda: len({*outbound._queues}) == 3)
+        assert await where(cluster, outbound, 3) == (A, 0)
+        cluster.topics[TOPIC]["broker-b"] = 2
+        await until(lambda: len({*outbound._queues}) == 4)
+        assert [await where(cluster, outbound, partition) for partition in range(4)] == [(A, 0), (B, 0), (A, 1), (B, 1)]
         await outbound.close()
 
 

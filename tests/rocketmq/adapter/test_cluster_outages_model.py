@@ -61,6 +61,8 @@ class Gateway:
         self.endpoints: RouteEndpoints | None = None
         self.queues: set[Queue] = set()
         """The queues that the outbound had at the last check."""
+        self.indexed: list[Queue] = []
+        """The queue of each index of `identity` at the last check."""
         self.began_with: dict[str, int] = {}
         """The queues that the topic had when the endpoints were opened."""
 
@@ -157,6 +159,12 @@ class Outages(RuleBasedStateMachine):
         self.queues[data.draw(st.sampled_from(sorted(self.queues.keys() - self.servers.down)))] += 2
         self.moment(seconds)
 
+    @precondition(lambda self: not self.servers.down and self.servers.brokers.keys() - self.queues.keys())
+    @rule(data=st.data(), count=st.integers(1, 3), seconds=MOMENTS)
+    def an_operator_gives_another_broker_the_topic(self, data: st.DataObject, count: int, seconds: float) -> None:
+        self.queues[data.draw(st.sampled_from(sorted(self.servers.brokers.keys() - self.queues.keys())))] = count
+        self.moment(seconds)
+
     @rule(more=st.integers(1, 3))
     def the_source_grows(self, more: int) -> None:
         source = get_broker(SOURCE)
@@ -236,6 +244,9 @@ class Outages(RuleBasedStateMachine):
             outbound = gateway.outbound
             assert gateway.queues <= {*outbound._queues}, "a queue keeps its index while its broker is down"
             gateway.queues = {*outbound._queues}
+            indexed = [outbound._queues[partition] for partition in outbound.indexed]
+            assert indexed[: len(gateway.indexed)] == gateway.indexed, "an index keeps its queue"
+            gateway.indexed = indexed
             if outbound.partitions == sum(self.queues.values()):  # else it has not noticed yet that the topic has grown
                 for key in KEYS:
                     queue = outbound._queues[outbound.partition_of(key)]

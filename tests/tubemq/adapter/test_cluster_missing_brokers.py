@@ -58,6 +58,18 @@ async def test_partitions_are_counted_by_number_first(model: Model) -> None:
         assert described.index_by_partition == {"1:0": 0, "2:0": 1, "1:1": 2, "2:1": 3, "1:2": 4, "2:2": 5}
 
 
+async def test_indexes_stay_when_a_broker_joins_a_target(model: Model) -> None:
+    model.master.topics["demo"], model.master.at_second["demo"] = 0, 2
+    async with opened() as cluster:
+        for expected in (["2:0", "2:1"], ["2:0", "2:1", "1:0", "1:1"]):
+            outbound = await cluster.outbound(SPEC)
+            assert isinstance(outbound, TubeMQOutbound)
+            assert [outbound._names[partition] for partition in outbound.indexed] == expected
+            await outbound.close()
+            model.master.topics["demo"] = 2
+            await cluster._connected_routes.refresh()
+
+
 async def test_a_key_goes_to_the_partition_that_it_has_in_the_library(model: Model) -> None:
     async with opened() as cluster:
         outbound = await cluster.outbound(SPEC)
