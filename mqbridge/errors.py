@@ -11,6 +11,8 @@
     │   │   └── PeerSilent         we closed it, because the server sent nothing for too long
     │   ├── RequestTimeout         no response within the deadline
     │   ├── ServerRefused          the server responded with an error code of its protocol
+    │   │   ├── NotPermitted       an administrator does not permit it now, and may permit it again
+    │   │   └── TopicTerminated    the topic accepts no more messages, for ever
     │   └── TopicChanged           the topic of an open producer was deleted, or lost its partition
     ├── LaneRevoked                the partition of a lane (one assigned partition) was revoked; the normal end of a lane
     ├── GapError                   the source lost data that was never read: the partition stops and reports it
@@ -114,6 +116,18 @@ class ServerRefused(ClusterError):
         self.code = code
 
 
+class NotPermitted(ServerRefused):
+    """An administrator does not permit the request now, and may permit it again.
+
+    A permission is missing, a topic or a group is closed, or a limit is reached. `failure` is FATAL in general: a single request
+    is not repeated. A route waits until it is permitted.
+    """
+
+
+class TopicTerminated(ServerRefused):
+    """The topic was terminated: it accepts no more messages, and no administrator can take that back."""
+
+
 class TopicChanged(ClusterError):
     """The topic of an open producer was deleted, became partitioned, or has no partition of this number any more.
 
@@ -158,3 +172,13 @@ class MappingError(MqbridgeError):
 def is_transient(error: Exception) -> bool:
     """Return True if a retry may succeed without any change by a person."""
     return isinstance(error, ClusterError) and error.failure in {Failure.RETRY, Failure.REFRESH}
+
+
+def can_be_permitted(error: Exception) -> bool:
+    """Return True if the failure ends without a change of the configuration: it is transient, or something is not permitted."""
+    return is_transient(error) or isinstance(error, NotPermitted)
+
+
+def can_be_undone(error: Exception) -> bool:
+    """Return True if somebody may have caused this failure of a request that succeeded before, and can undo it."""
+    return isinstance(error, ClusterError) and error.failure is not Failure.REFUSED and not isinstance(error, TopicTerminated)

@@ -56,13 +56,14 @@ exceeded quota, a namespace that demands encryption, …), and one INFO line whe
 
 ## Readiness
 
-`/health/ready` has these parts, and is 503 when one of the first four is not empty:
+`/health/ready` has these parts, and is 503 when one of the first five is not empty:
 
 | part | content |
 |---|---|
 | `stopped` | routes that stopped or join their group again, stopped partitions, topics of a pattern that fail, and the reasons |
 | `away` | clusters of the routes that cannot be reached, for how long and why |
 | `stuck` | targets with sends in flight and no receipt for {STUCK_S:g} s |
+| `paused` | source topics or partitions that the cluster does not let the gateway read now, and the reasons |
 | `unprotected` | targets that are not written to, because their cluster deletes unread messages, and the reasons |
 | `failing` | targets whose sends fail and are retried, with the last failure; `stuck` if it lasts |
 | `clusters` | every cluster: whether it is up, and the totals of its connections |

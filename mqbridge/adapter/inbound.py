@@ -161,6 +161,18 @@ class CountsPossibleGaps(Protocol):
         """How often that was found on this lane."""
 
 
+@runtime_checkable
+class ReportsPauses(Protocol):
+    """Optional extension of an inbound: its source may refuse to let it read for a while, and it waits.
+
+    Examples are a paused group, or a topic that is closed for consumers. Lost connections do not count.
+    """
+
+    @property
+    def pauses(self) -> Mapping[str, str]:
+        """Why the source refuses to let this member read now, by `TOPIC/PARTITION` or `TOPIC`; empty while it may read all."""
+
+
 class Inbound(Protocol):
     """A membership in a consumer group of one cluster."""
 

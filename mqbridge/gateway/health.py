@@ -1,8 +1,8 @@
 """Finds the problems of a running gateway and their reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
 
 The gateway is not ready if a route or partition has stopped, a topic that a pattern selects cannot be copied, a route has no
-group membership, a cluster of a route is unreachable, a target has sends in flight and no receipt for STUCK_S, or a target is
-unprotected.
+group membership, a source refuses to let a route read, a cluster of a route is unreachable, a target has sends in flight and no
+receipt for STUCK_S, or a target is unprotected.
 """
 
 from collections.abc import Collection, Mapping
@@ -74,7 +74,7 @@ def route_failures(route: Route) -> dict[str, str]:
     pattern and cannot be read or copied, and `ROUTE PARTITION` for stopped partitions.
     """
     state = route.state
-    failure = state.error or state.retry_reason
+    failure = state.error or state.waits_because
     failures = {} if failure is None else {route.name: str(failure)}
     failures |= {f"{route.name} {topic}": why for topic, why in state.failed_topics.items()}
     return failures | {f"{route.name} {partition}": why for partition, why in state.stopped.items()}
@@ -83,12 +83,14 @@ def route_failures(route: Route) -> dict[str, str]:
 def has_trouble(gateway: MonitoredGateway, route: Route, now: float, optional_clusters: Collection[str]) -> bool:
     """Return True if the route makes the gateway not ready.
 
-    Troubles of `optional_clusters` do not count: their outages, targets there that are stuck or unprotected, and that a route
-    which uses one of them waits. A route, partition or topic that stopped for another reason counts.
+    Troubles of `optional_clusters` do not count: their outages, targets there that are stuck or unprotected, sources there that
+    refuse to be read, and that a route which uses one of them waits. A route, partition or topic that stopped for another reason
+    counts.
     """
     state, optional = route.state, set(optional_clusters)
-    waits = state.retry_reason is not None and not route.config.clusters & optional
-    if waits or state.error is not None or state.failed_topics:
+    waits = state.waits_because is not None and not route.config.clusters & optional
+    is_paused = bool(state.pauses) and route.config.source.cluster not in optional
+    if waits or is_paused or state.error is not None or state.failed_topics:
         return True
     ignored = {label: why for label, why in state.unprotected.items() if _cluster_of(label) in optional}
     if any(why != describe(ignored) for why in state.stopped.values()):

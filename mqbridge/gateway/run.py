@@ -26,7 +26,7 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.topic_graph import TopicGraph
 from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.delivery.counters import Counters
-from mqbridge.errors import ClusterError, MqbridgeError, is_transient
+from mqbridge.errors import ClusterError, MqbridgeError, can_be_permitted
 from mqbridge.gateway.change import Change, compare
 from mqbridge.gateway.clusters import InitialConnections, close_clusters, connect_clusters, make_clusters
 from mqbridge.gateway.health import outage_of
@@ -86,6 +86,8 @@ class Gateway:
         self._is_applying = False
         """True while a reload replaces routes: the gateway then keeps running even if all routes have ended."""
         self._fail_fast = fail_fast
+        self._is_job = bool(fail_fast)
+        """True if a route stops when something is not permitted; set when `run` begins."""
         self._deadline: float | None = None
         """Loop time by which everything must be drained and closed; None until the gateway stops."""
         self._stop_requested = asyncio.Event()
@@ -102,11 +104,11 @@ class Gateway:
         messages (see `IdleWatch`).
 
         With None, idle routes keep running. Raises ConfigError or ClusterError if the gateway cannot start. An unreachable
-        cluster is such an error with `fail_fast`, which is the default with `until_idle_s`; otherwise the gateway keeps trying to
-        connect.
+        cluster, and what is not permitted, are such errors with `fail_fast`, which is the default with `until_idle_s`; otherwise
+        the gateway keeps trying.
         """
         began_at = time.monotonic()
-        fail_fast = self._fail_fast if self._fail_fast is not None else until_idle_s is not None
+        self._is_job = fail_fast = self._fail_fast if self._fail_fast is not None else until_idle_s is not None
         async with contextlib.AsyncExitStack() as stack:
             if not await self._run_unless_stopped(self._prepare(stack, fail_fast=fail_fast)):
                 return RunResult([], time.monotonic() - began_at)
@@ -235,7 +237,7 @@ class Gateway:
         if fail_fast:
             await add_unprotected_problems(list(plans.values()), self.clusters)
         else:
-            for route in [route for route, plan in plans.items() if plan.problems and all(map(is_transient, plan.problems))]:
+            for route in [route for route, plan in plans.items() if plan.problems and all(map(can_be_permitted, plan.problems))]:
                 problem = plans.pop(route).problems[0]
                 route.state.wait_after(self.initial_connections.error_of(route.config.clusters) or problem)
         raise_problems(list(plans.values()))
@@ -243,7 +245,7 @@ class Gateway:
             try:
                 await route.prepare(plan)
             except ClusterError as error:
-                if fail_fast or not is_transient(error):
+                if fail_fast or not can_be_permitted(error):
                     raise
                 route.state.wait_after(error)
                 for other_plan in plans.values():  # other plans may rely on topics that this route did not create
@@ -288,7 +290,17 @@ class Gateway:
         counters = next((route.state.counters for route in self.routes if route.name == config.name), Counters())
         wait_connected = partial(self.initial_connections.wait_connected, config.clusters)
         pending = partial(self._earlier_pending_routes, config.name)
-        return Route(config, clusters, self._checkpoints, drain_s, counters, wait_connected, pending, lambda: self._graph)
+        return Route(
+            config,
+            clusters,
+            self._checkpoints,
+            drain_s,
+            counters,
+            wait_connected,
+            pending,
+            lambda: self._graph,
+            needs_permission=self._is_job,
+        )
 
     def _earlier_pending_routes(self, name: str) -> list[RouteConfig]:
         """Return the pending routes before the named one, which may still create topics that it needs.

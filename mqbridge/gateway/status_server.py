@@ -100,6 +100,7 @@ class StatusServer:
         }
         stuck = {f"{route.name} {label}": why for route in gateway.routes for label, why in stuck_targets(route, now).items()}
         unprotected = {f"{route.name} {label}": why for route in gateway.routes for label, why in route.state.unprotected.items()}
+        paused = {f"{route.name} {name}": why for route in gateway.routes for name, why in route.state.pauses.items()}
         failing = {f"{route.name} {label}": why for route in gateway.routes for label, why in failing_targets(route, now).items()}
         ready = gateway.ready and not any(
             has_trouble(gateway, route, now, self._options.ready_without) for route in gateway.routes
@@ -110,6 +111,7 @@ class StatusServer:
             "stopped": stopped,
             "away": unreachable,
             "stuck": stuck,
+            "paused": paused,
             "failing": failing,
             "unprotected": unprotected,
             "clusters": {name: _connection_state(cluster) for name, cluster in gateway.clusters.items()},
@@ -140,7 +142,7 @@ class StatusServer:
         waiting_s = {  # by target: time since its last receipt while sends are in flight
             label: max(progress.waiting_s(now) for progress in progresses) for label, progresses in state.progress.items()
         }
-        blocked_by = state.retry_reason or next((f"cluster {name} {why}" for name, why in unreachable.items()), None)
+        blocked_by = state.waits_because or next((f"cluster {name} {why}" for name, why in unreachable.items()), None)
         return {
             "name": route.name,
             **state.counters.totals(),
@@ -159,6 +161,7 @@ class StatusServer:
             "targets": state.target_partitions,  # number of target partitions, by source topic and target label
             "waiting_s": {label: round(seconds, 1) for label, seconds in waiting_s.items() if seconds},
             "stopped": {str(partition): why for partition, why in state.stopped.items()},
+            "paused": dict(state.pauses),  # source topics or partitions that the source does not let us read now, with the reason
             "failing": failing_targets(route, now),  # targets whose sends fail and are retried, with the last failure
             "unprotected": dict(state.unprotected),
             "failed_topics": dict(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.inbound import HeldPositions, Inbound, InboundLane, InboundSpec
+from mqbridge.adapter.inbound import HeldPositions, Inbound, InboundLane, InboundSpec, ReportsPauses
 from mqbridge.adapter.tools.deadlines import resolve_deadline
 from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.delivery.lane import LaneDelivery
@@ -78,6 +78,8 @@ class GroupMembership:
         self._endpoints, self._gap_check = endpoints, gap_check
         self._initial_partitions, self._began_ms = initial_partitions, began_ms
         self._positions, self._on_failure = positions, on_failure
+        self._inbound: Inbound | None = None
+        """The membership at the source, from the join on."""
         self._ending = asyncio.Event()
         """Set when the membership begins to end: after `stop`, a failure, or the cancellation of `run`."""
         self._deadline: float | None = None
@@ -93,6 +95,11 @@ class GroupMembership:
         return len(self.deliveries.keys() | self.stopped.keys())
 
     @property
+    def pauses(self) -> Mapping[str, str]:
+        """Why the source refuses to let this member read now, by topic or partition; see `ReportsPauses`."""
+        return self._inbound.pauses if isinstance(self._inbound, ReportsPauses) and not self.is_ending else {}
+
+    @property
     def is_ending(self) -> bool:
         """True if the membership accepts no more partitions."""
         return self._ending.is_set()
@@ -106,6 +113,7 @@ class GroupMembership:
         acceptor: asyncio.Task[None] | None = None
         try:
             if (inbound := await self._join()) is not None:
+                self._inbound = inbound
                 self.has_joined, self.changed_at = True, self._loop.time()
                 acceptor = spawn(self._accept_lanes(inbound), f"lanes of {self._config.name}")
                 await self._ending.wait()

@@ -21,7 +21,7 @@ from mqbridge.config.options.route import Route as RouteConfig
 from mqbridge.config.options.target import Target as TargetConfig
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.topic_graph import TopicGraph
-from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError, is_transient
+from mqbridge.errors import ClusterError, ConfigError, Failure, MqbridgeError, NotPermitted, can_be_permitted, is_transient
 from mqbridge.routes.pending_topics import creator_of, not_created_yet_error
 from mqbridge.routes.retention_warnings import TopicUse
 from mqbridge.routes.source_indexes import index_problem
@@ -115,7 +115,7 @@ class Plan:
 def raise_problems(plans: Sequence[Plan]) -> None:
     """Raise the problems of these plans, if any, as one ConfigError or ClusterError whose text has all of them.
 
-    If some problems need a change by a person, the transient ones are left out.
+    If some problems need a change by a person, the transient ones are left out. The error is NotPermitted if all problems are.
     """
     problems = [problem for plan in plans for problem in plan.problems]
     if permanent := [problem for problem in problems if not is_transient(problem)]:
@@ -124,8 +124,11 @@ def raise_problems(plans: Sequence[Plan]) -> None:
         raise problems[0]
     if problems and all(isinstance(problem, ConfigError) for problem in problems):
         raise ConfigErrors([problem for problem in problems if isinstance(problem, ConfigError)])
+    text = "\n".join(map(str, problems))
+    if permanent and isinstance(first := permanent[0], NotPermitted) and all(map(can_be_permitted, permanent)):
+        raise NotPermitted(text, first.code, first.failure)
     if problems:
-        raise ClusterError("\n".join(map(str, problems)), Failure.FATAL if permanent else Failure.RETRY)
+        raise ClusterError(text, Failure.FATAL if permanent else Failure.RETRY)
 
 
 def is_named(route: RouteConfig, topic: str) -> bool:
@@ -190,7 +193,7 @@ class Planner:
         await self._plan_route(plan, route, only)
         if only is None and plan.failed and not plan.sources and not plan.problems:
             plan.problems, plan.failed = list(plan.failed.values())[:MAX_SHOWN_FAILURES], {}
-        if plan.problems and all(map(is_transient, plan.problems)):
+        if plan.problems and all(map(can_be_permitted, plan.problems)):
             self._pending_routes.append(route)
             for key, planned in plan.changes.items():  # the route does not start now: later routes must not rely on its topics
                 self._written_topics[key] = topics_before.get(
@@ -266,6 +269,11 @@ class Planner:
                 return
             text = f"route {plan.route.name!r}: the topic {selected.topic!r} of cluster {source.name!r} is listed, but not found"
             raise ClusterError(text, Failure.FATAL)
+        if not topic.partitions:
+            problem = (
+                f"the topic {selected.topic!r} of cluster {source.name!r} has no partition that its brokers let consumers read"
+            )
+            raise NotPermitted(f"route {plan.route.name!r}: {problem}: permit reading", 0, Failure.FATAL)
         part = Plan(plan.route, is_provisional=plan.is_provisional)
         planned = PlannedSource(selected, topic)
         before: dict[TopicKey, PlannedTopic | None] = {}
@@ -474,6 +482,8 @@ def _unwritable_error(route: RouteConfig, planned: PlannedTopic, error: Mqbridge
         else f"the topic {label} does not exist and cannot be created"
     )
     text = f"route {route.name!r}: {problem}: {error}"
+    if isinstance(error, NotPermitted):
+        return NotPermitted(text, error.code, error.failure)
     return ClusterError(text, error.failure) if isinstance(error, ClusterError) else ConfigError(text)
 
 

@@ -1,8 +1,9 @@
 """A running route: a sequence of memberships in its group, each with the topics and targets that existed when it began.
 
-After a transient failure the route pauses and starts the next membership. Any other failure stops only this route, not the
-gateway. If the topic of a target was deleted, or has fewer partitions, the route opens its targets again; it waits while that
-fails, because the topic may be created again. If source topics appear or disappear, or if a target gets partitions that its open
+After a transient failure the route pauses and starts the next membership. Once the route has run, any other failure of a cluster
+was caused by somebody: a permission was taken away, a topic was closed or deleted. Somebody can undo that, so the route opens its
+targets again, and waits while that fails. It waits at its start, too, for what is not permitted. Any other failure stops only
+this route, not the gateway. If source topics appear or disappear, or if a target gets partitions that its open
 outbound cannot use, the route opens new endpoints, drains its membership, and starts the next one with them.
 """
 
@@ -21,7 +22,18 @@ from mqbridge.delivery.counters import Counters
 from mqbridge.delivery.held_positions import RoutePositions
 from mqbridge.delivery.rate import RateLimit
 from mqbridge.delivery.settings import LaneSettings
-from mqbridge.errors import ClusterError, MqbridgeError, RequestTimeout, TopicChanged, is_transient
+from mqbridge.errors import (
+    ClusterError,
+    DeliveryError,
+    Failure,
+    MqbridgeError,
+    NotPermitted,
+    RequestTimeout,
+    TopicChanged,
+    can_be_permitted,
+    can_be_undone,
+    is_transient,
+)
 from mqbridge.message import Batch
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import MAX_PAUSE_S, retry_log_level
@@ -66,7 +78,8 @@ class Route:
     the totals of a route that this one replaces. `wait_connected` waits for the clusters of the route, and returns the loop time
     until which a failure may be due to servers that still start (0.0 if no cluster was connected late). `pending_routes` returns
     the routes that may still create a missing source topic. `graph` returns the graph of the topics that the routes of the
-    running configuration read and write; None: this route is the only one.
+    running configuration read and write; None: this route is the only one. `needs_permission`: a failure that is not transient
+    always stops the route, because nobody watches the process (a job).
     """
 
     def __init__(
@@ -79,6 +92,8 @@ class Route:
         wait_connected: Callable[[], Awaitable[float]] = already_connected,
         pending_routes: Callable[[], Collection[RouteConfig]] = tuple,
         graph: Callable[[], TopicGraph] | None = None,
+        *,
+        needs_permission: bool = False,
     ) -> None:
         self.name, self.config = config.name, config
         self.source = clusters[config.source.cluster]
@@ -97,14 +112,17 @@ class Route:
         """Names of the partitions, by topic, that existed at the start; later ones are read from their beginning. None before."""
         self._began_ms: int | None = None
         """Time before the partitions were listed at the start, ms since the epoch."""
-        self._target_changed = False
-        """True from a TopicChanged of a target until the targets are open again."""
+        self._needs_permission = needs_permission
+        self._must_reopen: str | None = None
+        """Why the targets have to be opened again, from a failure that is not transient until they are open; else None."""
         self._next_endpoints: RouteEndpoints | None = None
         """Endpoints that are open already for the next membership; None if the current ones stay in use."""
         self._stop_requested = asyncio.Event()
         self._deadline: float | None = None
         """The deadline given to `stop`, or its default; None until then."""
         self._rejoin_backoff = Backoff(initial_s=MIN_REJOIN_PAUSE_S, max_s=MAX_REJOIN_PAUSE_S)
+        self._logged_pause: tuple[str, int] | None = None
+        """The reason for the pause that was logged last, and the number of messages that were stored by then."""
         self._looped_logged_at = float("-inf")
         self._logged_failed_topics: Mapping[str, str] = {}
         """The failed topics, with the reasons, that were logged last."""
@@ -127,7 +145,7 @@ class Route:
         await self._open(self.state.endpoints, plan)
         if self._initial_partitions is None:  # not if the targets are opened again
             self._initial_partitions, self._began_ms = self.state.endpoints.source_partition_names, began_ms
-        self._target_changed = False
+        self._must_reopen = None
 
     async def _open(self, endpoints: RouteEndpoints, plan: Plan | None = None) -> None:
         """Open endpoints by the plan, or a new one if it is None. Raises ConfigError or ClusterError."""
@@ -137,7 +155,7 @@ class Route:
             await self._checkpoints.flush()  # which brokers the indexes are counted over, before the first message is read
 
     async def run(self) -> None:
-        """Consume and deliver until `stop` or a failure that is not transient; that failure is in `state.error`, not raised."""
+        """Consume and deliver until `stop` or a failure that nobody can undo; that failure is in `state.error`, not raised."""
         state = self.state
         retention_check: asyncio.Task[None] | None = None
         try:
@@ -149,7 +167,7 @@ class Route:
                         retention_check = retention_check or spawn(self.warnings.run(), f"retention warnings of {self.name}")
                         await self._consume()
                 except ClusterError as error:
-                    if not is_transient(error):
+                    if not self._can_wait(error):
                         raise
                     state.wait_after(error)
                 if (new_endpoints := self._next_endpoints) is not None:
@@ -158,7 +176,7 @@ class Route:
                 elif state.retry_reason is None:  # the membership was stopped
                     return
                 else:
-                    if self._target_changed and state.endpoints.is_open:
+                    if self._must_reopen is not None and state.endpoints.is_open:
                         await self._close_endpoints(state.replace_endpoints(self._make_endpoints()), self._drain_deadline())
                     await self._pause_before_rejoin(state.retry_reason)
         except Exception as error:  # noqa: BLE001 - a bug, too, stops only this route
@@ -195,9 +213,36 @@ class Route:
         """Return the deadline (loop time) for draining and closing: that of `stop`, or `drain_within` seconds from now."""
         return asyncio.get_running_loop().time() + self._drain_s if self._deadline is None else self._deadline
 
+    def _can_wait(self, error: Exception) -> bool:
+        """Return True if the route goes on after this failure; if it is not transient, the targets have to be opened again."""
+        if isinstance(error, TopicChanged):
+            self._must_reopen = "the topic of a target was deleted or changed"
+            return True
+        if is_transient(error):
+            return True
+        if (
+            isinstance(error, DeliveryError)
+            and error.failure is not Failure.REFUSED
+            and self.config.delivery.retry.max_elapsed is None
+        ):
+            self._must_reopen = "a target has changed"  # without a time limit, a send fails only if its partition is gone
+            return True
+        was_open = self._initial_partitions is not None
+        if self._needs_permission or not (can_be_permitted(error) or (was_open and can_be_undone(error))):
+            return False
+        if was_open and self._must_reopen is None:
+            self._must_reopen = "a cluster refuses what it accepted before"
+        return True
+
     async def _pause_before_rejoin(self, error: Exception) -> None:
+        """Pause. The reason is logged once, until messages are stored again or another reason comes."""
         delay = self._rejoin_backoff.delay()
-        log.log(self._log_level(error), "route %s cannot consume, retrying in %.1f s: %s", self.name, delay, error)
+        level, pause = self._log_level(error), (str(error), self.state.counters.stored)
+        if self._logged_pause == pause:
+            level = min(level, logging.DEBUG)
+        elif level > logging.DEBUG:
+            self._logged_pause = pause
+        log.log(level, "route %s cannot consume, retrying in %.1f s: %s", self.name, delay, error)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._stop_requested.wait()
@@ -227,15 +272,15 @@ class Route:
     async def _prepare_connected(self) -> None:
         """Wait for the clusters and call `prepare`.
 
-        Until `settled_at`, and after the topic of a target was deleted, every failure counts as transient.
+        Until `settled_at`, and while the targets have to be opened again, every failure counts as transient.
         """
         settled_at = await self._wait_connected()  # before this time, a failure may be due to servers that still start
         try:
             await self.prepare()
         except MqbridgeError as error:
-            if self._target_changed:
-                raise ClusterError(f"{error} (retrying, because the topic of a target was deleted or changed)") from error
-            if asyncio.get_running_loop().time() >= settled_at:
+            if self._must_reopen is not None and not is_transient(error):
+                raise ClusterError(f"{error} (retrying, because {self._must_reopen})") from error
+            if isinstance(error, NotPermitted) or asyncio.get_running_loop().time() >= settled_at:
                 raise
             raise ClusterError(f"{error} (retrying, because a cluster of the route was connected only recently)") from error
 
@@ -347,13 +392,8 @@ class Route:
         return logging.DEBUG if isinstance(error, RequestTimeout) else retry_log_level(error, logging.WARNING)
 
     def _on_membership_failure(self, error: Exception) -> None:
-        """Stop the route if the failure is not transient. The first transient failure becomes `retry_reason`.
-
-        A target whose topic was deleted is opened again.
-        """
-        if isinstance(error, TopicChanged):
-            self._target_changed = True
-        elif not is_transient(error):
+        """Stop the route, unless it can wait after the failure: the first such failure becomes `retry_reason`."""
+        if not self._can_wait(error):
             self._fail(error)
             return
         if self.state.retry_reason is None:

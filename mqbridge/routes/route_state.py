@@ -45,6 +45,8 @@ class RouteState:
         """The error that stopped the route; None while it runs."""
         self.retry_reason: Exception | None = None
         """The transient error because of which the route will open its targets, or join its group, again; None without one."""
+        self._previous_reason: Exception | None = None
+        """The `retry_reason` before the current membership; it still holds until that membership has joined its group."""
         self._source_cluster = config.source.cluster
         self._created_at = asyncio.get_running_loop().time()
 
@@ -54,7 +56,7 @@ class RouteState:
         """Begin a membership, which ends the wait after a transient failure."""
         self.membership = membership
         self.memberships += 1
-        self.retry_reason = None
+        self._previous_reason, self.retry_reason = self.retry_reason, None
 
     def replace_endpoints(self, endpoints: RouteEndpoints) -> RouteEndpoints:
         """Use these endpoints from the next membership on; return those that were used before."""
@@ -71,6 +73,12 @@ class RouteState:
         self.error = self.error or error
         return is_first
 
+    @property
+    def waits_because(self) -> Exception | None:
+        """Why the route reads nothing now: its `retry_reason`, also during the next attempt to join; None if it has joined."""
+        is_joining = self.membership is not None and not self.membership.has_joined and not self.membership.is_ending
+        return self.retry_reason or (self._previous_reason if is_joining else None)
+
     # --- partitions and targets -----------------------------------------------------------------------------------------
 
     @property
@@ -82,6 +90,12 @@ class RouteState:
     def stopped(self) -> Mapping[Partition, str]:
         """Partitions that are not read, with the reason."""
         return {} if self.membership is None else self.membership.stopped
+
+    @property
+    def pauses(self) -> Mapping[str, str]:
+        """Why the source refuses to let the route read, by `CLUSTER/TOPIC/PARTITION` or `CLUSTER/TOPIC`; the route waits."""
+        pauses = {} if self.membership is None else self.membership.pauses
+        return {f"{self._source_cluster}/{name}": why for name, why in pauses.items()}
 
     @property
     def missing_partitions(self) -> list[Partition]:

@@ -1,9 +1,6 @@
 """Several targets, sources and routes in one process: how they depend on each other, and how they do not."""
 
-import asyncio
-
 from mqbridge.delivery.lane import LEG_BYTES
-from mqbridge.errors import ClusterError, Failure
 from tests.gateway.world import World, committed, end, everything, fill, named, put, route, run, running, stored, until
 
 COUNT = 600
@@ -114,15 +111,3 @@ async def test_several_routes_share_one_target_topic(world: World) -> None:
     outcome = await run(world.config(route("from-a", "a/t", "b/all"), route("from-c", "c/t", "b/all")))
     assert outcome.clean
     assert everything(world.b, "all") == list(range(2 * COUNT))
-
-
-async def test_a_source_that_expels_the_group_stops_only_its_route(world: World) -> None:
-    fill(world.a, "t", 3, COUNT)
-    async with running(world.config(route("r", "a/t", "b/t"), route("other", "a/t", "b/other"))) as gateway:
-        await until(lambda: committed(world.a, "g-r") == COUNT)
-        world.a.fail("g-r", ClusterError("no rights", Failure.FATAL))
-        await until(lambda: named(gateway, "r").state.error is not None)
-        put(world.a, "t", 1, b"%d" % COUNT)
-        await until(lambda: everything(world.b, "other") == [*ALL, COUNT])
-        await asyncio.sleep(0)
-        assert everything(world.b, "t") == ALL

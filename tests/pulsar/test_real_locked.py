@@ -97,7 +97,7 @@ async def test_run_and_check_end_alike(pulsar_locked: LockedPulsar, tmp_path: Pa
     for wrong in (pulsar_locked.config({"token": pulsar_locked.token(APP, -5)}), pulsar_locked.config_of(NOBODY)):
         config = mirror.config(wrong, pulsar_locked.config_of(APP))
         config["http"] = {"listen": "127.0.0.1:0"}
-        status, output = await mqbridge("run", write_config(config, tmp_path))
+        status, output = await mqbridge("run", "--fail-fast", write_config(config, tmp_path))
         assert status == CLUSTER, output
         assert "it expired at" in output or "may not look up" in output
 

@@ -165,7 +165,7 @@ def test_a_group_that_is_not_listed_is_reported_before_it_joins(
     assert (code, expected in told) == (3, True), told
     assert mqbridge("check", route(cluster_of(tubemq_locked, **admin), closed, target, "listed"), "--connect")[0] == 0
 
-    code, told = mqbridge("run", route(cluster_of(tubemq_locked), closed, target, "unlisted"))
+    code, told = mqbridge("run", route(cluster_of(tubemq_locked), closed, target, "unlisted"), "--fail-fast")
     expected = f"joining group unlisted for {closed} was refused with 450 CONSUME_GROUP_FORBIDDEN"
     assert (code, expected in told) == (4, True), told
 

@@ -34,7 +34,8 @@ def run(
         bool | None,
         typer.Option(
             "--fail-fast/--no-fail-fast",
-            help="End when a cluster cannot be reached at the start, instead of waiting for it. Default with --until-idle.",
+            help="End when a cluster cannot be reached at the start, and stop routes that are not permitted what they need, "
+            "instead of waiting. Default with --until-idle.",
             show_default=False,
         ),
     ] = None,

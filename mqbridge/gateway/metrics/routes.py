@@ -59,6 +59,12 @@ def states() -> Iterator[Family]:
             lambda state: len(state.failed_topics),
         ),
         (
+            "paused_sources",
+            "Source partitions, or topics, that the source does not let this process read now, for example of a paused group",
+            "Above 0: `/routes` has the reasons under `paused`. The route continues when it is permitted.",
+            lambda state: len(state.pauses),
+        ),
+        (
             "unprotected_targets",
             "Targets, without those with `unread: may_be_deleted`, whose cluster deletes messages that nobody has read",
             "Above 0: nothing is written there until the topic has a subscription or retention.",
@@ -93,7 +99,7 @@ def states() -> Iterator[Family]:
 
 
 def _is_retrying(state: RouteState) -> bool:
-    return state.retry_reason is not None
+    return state.waits_because is not None
 
 
 def _oldest_batch_age_s(state: RouteState) -> float:

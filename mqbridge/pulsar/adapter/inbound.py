@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.tools.deadlines import CLOSE_S
@@ -82,6 +82,12 @@ class PulsarInbound:
                 raise lane
             if not lane.revoked.is_set():
                 yield lane
+
+    @property
+    def pauses(self) -> Mapping[str, str]:
+        """Why brokers do not accept consumers again that were open before, by partition."""
+        refusals = ((partition, consumer.refusal) for partition, consumer in self._consumers.items())
+        return {f"{partition.topic}/{partition.name}": why for partition, why in refusals if why is not None}
 
     def find_consumer(self, group: str, topic: str, partition: str) -> EntryConsumer | None:
         """Return the open consumer of this subscription and partition; None if there is none."""

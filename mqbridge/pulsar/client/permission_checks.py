@@ -1,6 +1,6 @@
 """Checks of this client's permissions to produce and to consume. They leave nothing behind in the cluster."""
 
-from mqbridge.errors import ServerRefused
+from mqbridge.errors import ServerRefused, TopicTerminated
 from mqbridge.pulsar.client.connection.authorization import PRODUCE, AccessDenied, explain_subscribe_denial, explain_topic_denial
 from mqbridge.pulsar.client.connection.lookup import Lookup
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -12,8 +12,8 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str, timeout: float) -> None:
     """Check the permission by opening and closing a producer of an existing topic.
 
-    Raises AccessDenied without the permission; ClusterError if the topic's broker is unreachable. Any other refusal is ignored,
-    because it may be temporary. `timeout` is the deadline of each response in seconds.
+    Raises AccessDenied without the permission, TopicTerminated for a terminated topic, ClusterError if the topic's broker is
+    unreachable. Any other refusal is ignored, because it may be temporary. `timeout` is the deadline of each response in seconds.
     """
     connection = (await lookup.owner(topic)).connection
     command = ProducerSettings().command(topic, producer_id, name=None, epoch=0, topic_epoch=None)
@@ -25,7 +25,7 @@ async def check_produce_permission(lookup: Lookup, producer_id: int, topic: str,
                 f"PRODUCER for {topic}",
                 timeout,
             )
-    except AccessDenied:
+    except (AccessDenied, TopicTerminated):
         raise
     except ServerRefused:
         return

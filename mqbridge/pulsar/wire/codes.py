@@ -12,7 +12,7 @@ subscribing  for the repeated SUBSCRIBE of a consumer that was open before: the 
 
 from typing import NamedTuple
 
-from mqbridge.errors import Failure, ServerRefused
+from mqbridge.errors import Failure, NotPermitted, ServerRefused, TopicTerminated
 
 _RETRY, _REFRESH, _REFUSED, _FATAL = Failure.RETRY, Failure.REFRESH, Failure.REFUSED, Failure.FATAL
 
@@ -69,6 +69,9 @@ AUTHENTICATION = 3
 AUTHORIZATION = 4
 TOPIC_NOT_FOUND = 11
 SERVICE_NOT_READY = 6
+TERMINATED = 15
+NOT_PERMITTED = frozenset({AUTHORIZATION, 5, 19, 22, 25})
+"""Codes of what may be permitted later without a change of the client: permissions, limits, types of subscriptions."""
 
 
 _UNDECIDED = "Exception occurred while trying to authorize"
@@ -96,4 +99,5 @@ def refusal_error(number: int, message: str, what: str) -> ServerRefused:
         number = UNKNOWN  # a temporary error
     code = of(number)
     detail = f" ({message.splitlines()[0][:300]})" if message else ""
-    return ServerRefused(f"{what}: {code.name}: {code.text}{detail}", number, code.failure)
+    error_class = NotPermitted if number in NOT_PERMITTED else TopicTerminated if number == TERMINATED else ServerRefused
+    return error_class(f"{what}: {code.name}: {code.text}{detail}", number, code.failure)

@@ -300,7 +300,9 @@ class RocketMQ:
         route = await self._route(spec.topic)
         if not route.write_queues():
             problem = f"topic {spec.topic!r} of cluster {self.name!r} has no writable queue now"
-            raise ClusterError(f"{problem}: its Brokers have no master, or permit no writing", Failure.RETRY)
+            raise ClusterError(f"{problem}: its Brokers have no master, or no permission to write", Failure.RETRY)
+        if spec.ordered:
+            self._check_frozen(route)
         levels, is_compacted, max_batch_bytes = await asyncio.gather(
             self._delay_levels(route),
             requires_keys(client, options.producer_group, route),
@@ -336,6 +338,16 @@ class RocketMQ:
         stop_watching = client.routes.watch(spec.topic, on_route)
         outbound.on_close(stop_watching)
         return outbound
+
+    def _check_frozen(self, route: TopicRoute) -> None:
+        """Raise ClusterError (RETRY) while a Broker has no permission to write: keys would move to other queues, and back."""
+        brokers = {queue.broker for queue in route.frozen_queues}
+        if brokers := brokers & self.known_brokers.of(route.topic) if self.known_brokers.of(route.topic) else brokers:
+            names = ", ".join(sorted(brokers))
+            problem = (
+                f"topic {route.topic!r} of cluster {self.name!r} is not written now: it has no permission to write at {names}"
+            )
+            raise ClusterError(f"{problem}, but at other Brokers. {self._advice_if_gone}", Failure.RETRY)
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
         """Raise an error if the topic is missing or has no writable queue, or the permission to produce to it is missing.

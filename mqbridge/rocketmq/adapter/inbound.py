@@ -7,7 +7,7 @@ Messages that members sent back are stored in the queues of the group's retry to
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
 from mqbridge.adapter.known_brokers import KnownBrokers
@@ -49,6 +49,12 @@ class RocketMQInbound:
         """Lanes that `lanes` has not yielded yet, or the error that `lanes` raises; None ends the iteration of `lanes`."""
         self._close_task: asyncio.Task[None] | None = None
         self._accept_task = spawn(self._accept_queues(), f"queues of {consumer.name}")
+
+    @property
+    def pauses(self) -> Mapping[str, str]:
+        """Why Brokers do not permit reading now, by partition or topic."""
+        refusals = self._consumer.refusals.items()
+        return {key if isinstance(key, str) else f"{key.topic}/{partition_name(key)}": why for key, why in refusals}
 
     async def lanes(self) -> AsyncIterator[RocketMQLane | RetryLane]:
         """Yield a lane for each assigned queue, and for each topic with messages that were sent back."""

@@ -107,11 +107,17 @@ class RocketMQOutbound:
     def on_route(self, route: TopicRoute) -> None:
         """Adopt the queues of a new topic route, the list of Brokers and queues from the name server.
 
-        A queue of a Broker without a master keeps its index, because the master may return. If there are more queues than before,
-        all are used. Otherwise the number of partitions stays the same, and each index whose queue is not writable gets one of
-        the other queues, until its own is writable again. If no queue is left, nothing changes.
+        A queue of a Broker without a master keeps its index, because the master may return. On ordered routes so does a queue
+        without the permission to write. If there are more queues than before, all are used. Otherwise the number of partitions
+        stays the same, and each index whose queue is not writable gets one of the other queues, until its own is writable again.
+        If no queue is left, nothing changes.
         """
-        remaining = [queue for queue in self._sorted_queues if route.is_writable(queue) or route.master(queue.broker) is None]
+        frozen = route.frozen_queues if self._spec.ordered else frozenset()
+        remaining = [
+            queue
+            for queue in self._sorted_queues
+            if route.is_writable(queue) or queue in frozen or route.master(queue.broker) is None
+        ]
         queues = {*route.write_queues(), *remaining}
         if len(queues) > len(self._sorted_queues):
             self._adopt(queues)

@@ -5,7 +5,7 @@ NameServers, brokers and clients share one number space: `Code` holds the codes 
 
 from typing import NamedTuple
 
-from mqbridge.errors import Failure, ServerRefused
+from mqbridge.errors import Failure, NotPermitted, ServerRefused
 
 VERSION = 479
 """The version number that mqbridge announces in its commands: the one of RocketMQ 5.3.3.
@@ -252,12 +252,13 @@ def failure_of(status: int, remark: str | None = None) -> Failure:
 
 
 def refusal_error(request: str, status: int, remark: str | None) -> ServerRefused:
-    """Return the exception for an error response.
+    """Return the exception for an error response; NotPermitted if an administrator may permit it later.
 
     `request` names the request and its server; `remark` is the server's own text, of which the first line is quoted.
     """
     meaning = MEANINGS.get(status, UNKNOWN_MEANING).text
     detail = f": {remark.strip().splitlines()[0][:300]}" if remark and remark.strip() else ""
-    return ServerRefused(
+    error_class = NotPermitted if status == Status.NO_PERMISSION else ServerRefused
+    return error_class(
         f"{request} was refused with {status} {status_name(status)} ({meaning}){detail}", status, failure_of(status, remark)
     )

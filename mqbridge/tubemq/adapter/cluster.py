@@ -24,7 +24,7 @@ from mqbridge.adapter.target_order import TargetOrders
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.errors import ClusterError, ConfigError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, ConfigError, Failure, NotPermitted
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
@@ -239,7 +239,8 @@ class TubeMQ:
         await self._check_names(spec)
         consumer = self._consumer(spec)
         await consumer.start()
-        return TubeMQInbound(self.name, consumer, self._zone, self._index_of)
+        closed_at = None if self._admin is None else self._admin.brokers_without_consumers
+        return TubeMQInbound(self.name, consumer, self._zone, self._index_of, spec.topics, closed_at)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check that the topics exist, our credentials allow consuming, and with `admin_url` that the group may consume them.
@@ -254,7 +255,7 @@ class TubeMQ:
             return
         for topic in spec.topics:
             if await admin.is_forbidden(topic, spec.group):
-                raise ServerRefused(_forbidden_text(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
+                raise NotPermitted(_forbidden_text(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
 
     async def _check_names(self, spec: InboundSpec) -> None:
         """Raise ClusterError if a topic does not exist, ConfigError if the group's name is invalid."""

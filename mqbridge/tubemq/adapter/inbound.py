@@ -4,14 +4,17 @@ A pack can only be confirmed or rejected as a whole, and the Broker sends the ne
 batch that is neither acknowledged nor rejected at a time, and `receive` waits until it is.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
 from functools import partial
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import Pack
@@ -19,23 +22,73 @@ from mqbridge.tubemq.client.consumer.range_reader import existing_position
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
+log = logging.getLogger(__name__)
+
 FORMAT = "tubemq.pack"
 """Format of batches whose `data` is the sequence of a pack's messages as the Broker sent them."""
 
+CLOSED_CHECK_S = 5.0
+"""Pause between two checks whether topics without an assigned partition are closed for consumers."""
+
+ClosedAt = Callable[[str], Awaitable[Sequence[int]]]
+"""Function that returns the ids of the Brokers at which a topic is closed for consumers."""
 IndexOf = Callable[[PartitionRef], Awaitable[int]]
 """Function that returns the index of a partition in its topic."""
 
 
 class TubeMQInbound:
-    """The gateway's membership in a group: yields the lanes of the partitions that the Master assigns to it."""
+    """The gateway's membership in a group: yields the lanes of the partitions that the Master assigns to it.
+
+    The Master assigns no partition of a topic that is closed for consumers, and does not say why. `closed_at` finds it out; None
+    if nobody can be asked.
+    """
 
     individual_ack = False
     """Packs can only be acknowledged in order, each as a whole."""
 
-    def __init__(self, cluster: str, consumer: PackConsumer, zone: tzinfo, index_of: IndexOf) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        consumer: PackConsumer,
+        zone: tzinfo,
+        index_of: IndexOf,
+        topics: Sequence[str] = (),
+        closed_at: ClosedAt | None = None,
+    ) -> None:
         self._cluster, self._consumer = cluster, consumer
         self._zone, self._index_of = zone, index_of
+        self._topics = topics
+        self._closed_topics: dict[str, str] = {}
+        """Topics without an assigned partition that are closed for consumers, with the reason."""
         self._closed = False
+        self._watch = None if closed_at is None else spawn(self._watch_closed(closed_at), f"closed topics of {cluster}")
+
+    @property
+    def pauses(self) -> Mapping[str, str]:
+        """Why Brokers refuse to let this member read now, by partition, or by topic if it is closed for consumers."""
+        return {**self._closed_topics, **self._consumer.refusals}
+
+    async def _watch_closed(self, closed_at: ClosedAt) -> None:
+        """Check regularly whether topics without an assigned partition are closed; log each once, and that it is open again."""
+        while True:
+            await asyncio.sleep(CLOSED_CHECK_S)
+            for topic in self._topics:
+                await self._check_closed(topic, closed_at)
+
+    async def _check_closed(self, topic: str, closed_at: ClosedAt) -> None:
+        is_assigned = any(held.ref.topic == topic for held in self._consumer.held_partitions.held.values())
+        try:
+            brokers = [] if is_assigned else await closed_at(topic)
+        except (ClusterError, ProtocolError) as error:
+            log.debug("topic %s: it is unknown whether it is closed for consumers: %s", topic, error)
+            return
+        if brokers:
+            reason = f"closed for consumers at Broker {', '.join(map(str, brokers))} (acceptSubscribe=false)"
+            if topic not in self._closed_topics:
+                log.warning("topic %s: reading waits, because the topic is %s", topic, reason)
+            self._closed_topics[topic] = reason
+        elif self._closed_topics.pop(topic, None) is not None:
+            log.info("topic %s is open for consumers again", topic)
 
     async def lanes(self) -> AsyncIterator["TubeMQLane"]:
         """Yield a lane for each partition that the Master assigns."""
@@ -48,6 +101,7 @@ class TubeMQInbound:
         """Release all partitions and leave the group, by `deadline` (event loop time; None: CLOSE_S (30 s) from now)."""
         if not self._closed:
             self._closed = True
+            await cancel(self._watch)
             await self._consumer.close(seconds_until(deadline))
 
 

@@ -6,7 +6,7 @@ refuses before sending.
 
 from typing import NamedTuple
 
-from mqbridge.errors import Failure, ServerRefused
+from mqbridge.errors import Failure, NotPermitted, ServerRefused
 
 # Names of the codes that the client handles specially; CODES has all error codes.
 SUCCESS = 200
@@ -86,9 +86,12 @@ CODES = {
 
 UNKNOWN = Code("unknown", Failure.RETRY, "no version of TubeMQ that we know uses this code")
 """Stands for every number that is not in CODES."""
+NOT_PERMITTED = frozenset({422, 423, GROUP_FORBIDDEN, 455})
+"""Codes of what administrators may permit later: closed partitions, groups and filters that are not listed."""
 
 
 def refusal_error(request: str, number: int, text: str) -> ServerRefused:
     """Return the exception for a response with error code `number` and server message `text`; `request` names the request."""
     code = CODES.get(number, UNKNOWN)
-    return ServerRefused(f"{request} was refused with {number} {code.name} ({code.meaning}): {text}", number, code.failure)
+    error_class = NotPermitted if number in NOT_PERMITTED else ServerRefused
+    return error_class(f"{request} was refused with {number} {code.name} ({code.meaning}): {text}", number, code.failure)

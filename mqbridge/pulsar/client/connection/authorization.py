@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from mqbridge.errors import Failure, ServerRefused
+from mqbridge.errors import Failure, NotPermitted, ServerRefused
 from mqbridge.pulsar.wire import codes
 from mqbridge.pulsar.wire.names import parse_topic
 
@@ -14,7 +14,7 @@ _NAME_NEEDS_ROLE_PREFIX = "prefixed by the authentication role"
 """Part of the broker's message if the namespace requires subscription names that begin with the role."""
 
 
-class AccessDenied(ServerRefused):
+class AccessDenied(NotPermitted):
     """The role has no permission for the operation."""
 
 

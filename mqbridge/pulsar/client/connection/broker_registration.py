@@ -269,9 +269,9 @@ class BrokerRegistration:
 
 
 def _final_error(problem: str, error: ClusterError) -> ClusterError:
-    """Return a FATAL error with this text and the broker's code, if any. AccessDenied and TopicChanged are unchanged."""
+    """Return a FATAL error with this text, and the class and code of a refusal. AccessDenied and TopicChanged are unchanged."""
     if isinstance(error, AccessDenied | TopicChanged):
         return error
     if isinstance(error, ServerRefused):
-        return ServerRefused(problem, error.code, Failure.FATAL)
+        return type(error)(problem, error.code, Failure.FATAL)
     return ClusterError(problem, Failure.FATAL)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.pulsar.client.connection.authorization import explain_subscribe_denial
-from mqbridge.pulsar.client.connection.broker_registration import BrokerRegistration
+from mqbridge.pulsar.client.connection.broker_registration import WARN_AFTER_S, BrokerRegistration
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun
 from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S, Lookup, retry
@@ -580,6 +580,13 @@ class EntryConsumer:
         """Return True for a FATAL or REFUSED error. The broker's ConsumerBusy is neither: it may still have our old consumer."""
         failure = codes.of(error.code).subscribing if isinstance(error, ServerRefused) else error.failure
         return failure in (Failure.FATAL, Failure.REFUSED)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the repeated SUBSCRIBE has failed for WARN_AFTER_S seconds or longer; None without such failures."""
+        failing = self._registration.failing
+        is_long = failing.failing_since is not None and asyncio.get_running_loop().time() - failing.failing_since >= WARN_AFTER_S
+        return failing.reason if is_long and self.end_error is None else None
 
     def _live_connection(self) -> Connection:
         """Return the connection where the consumer is registered. Raises ClusterError if it has ended or is reconnecting."""

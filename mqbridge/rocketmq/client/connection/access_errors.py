@@ -1,12 +1,12 @@
 """The errors for denied access: each names the missing credential or permission, and what to do about it."""
 
-from mqbridge.errors import Failure, ServerRefused
+from mqbridge.errors import Failure, NotPermitted
 from mqbridge.rocketmq.wire.access_denials import AccessDenial, DenialReason, ResourceType
 from mqbridge.rocketmq.wire.codes import Status, request_name
 from mqbridge.rocketmq.wire.request_permissions import action_of
 
 
-class AccessRefused(ServerRefused):
+class AccessRefused(NotPermitted):
     """The broker refuses our credentials (`of_credentials`), or these lack a permission."""
 
     def __init__(self, problem: str, failure: Failure, *, of_credentials: bool) -> None:

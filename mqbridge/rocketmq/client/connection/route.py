@@ -22,7 +22,7 @@ MASTER = 0
 class TopicRoute:
     """The route of a topic. Equal if queues, permissions and addresses are equal."""
 
-    __slots__ = ("_read_queues", "_write_queue_set", "_write_queues", "brokers", "is_fixed", "topic")
+    __slots__ = ("_read_queues", "_write_queue_set", "_write_queues", "brokers", "frozen_queues", "is_fixed", "topic")
 
     def __init__(
         self,
@@ -31,9 +31,12 @@ class TopicRoute:
         readable: Sequence[Queue],
         writable: Sequence[Queue],
         *,
+        frozen: Sequence[Queue] = (),
         is_fixed: bool = False,
     ) -> None:
         self.topic = topic
+        self.frozen_queues = frozenset(frozen)
+        """Queues that accept no messages now, because topic or broker has no permission to write; it may be given back."""
         self.is_fixed = is_fixed
         """True if the writable queues are listed in an order configuration at the name servers."""
         self.brokers = brokers
@@ -74,10 +77,11 @@ class TopicRoute:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TopicRoute):
             return NotImplemented
-        return (self.brokers, self._read_queues, self._write_queues) == (
+        return (self.brokers, self._read_queues, self._write_queues, self.frozen_queues) == (
             other.brokers,
             other._read_queues,
             other._write_queues,
+            other.frozen_queues,
         )
 
     __hash__ = None  # type: ignore[assignment]  # compared, but never a key
@@ -100,6 +104,7 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
         problem = f"{topic} is a static topic, which is not supported: a map assigns its logical queues to queues of brokers"
         raise ClusterError(f"{problem}; use a topic with queues of its own", Failure.FATAL)
     brokers = {broker.name: dict(broker.addresses) for broker in route.brokers}
+    frozen_data = [] if route.order_conf else [data for data in route.queues if not data.perm & Perm.WRITE]
     for name, addresses in brokers.items():
         for broker_id, address in addresses.items():
             _check_address(topic, name, broker_id, address)
@@ -117,6 +122,7 @@ def read_route(topic: str, body: bytes) -> TopicRoute:
         brokers,
         read,
         [queue for queue in write if MASTER in brokers.get(queue.broker, {})],
+        frozen=[queue for data in frozen_data for queue in _queues(topic, data.broker, data.write_queues)],
         is_fixed=bool(route.order_conf),
     )
 

@@ -104,6 +104,11 @@ class AssignedQueue:
         return self.caught_up
 
     @property
+    def refusal(self) -> str | None:
+        """Why the broker does not permit reading now, for example because the group is paused; None while it does."""
+        return self._pulls.refusal
+
+    @property
     def position(self) -> int:
         """The offset from which the next pull requests messages."""
         return self.state.position

@@ -11,7 +11,7 @@ refuse pulls with a subscription version that they do not know.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError
 from mqbridge.net.connectivity import retry_log_level
@@ -150,6 +150,14 @@ class PullConsumer:
     def _is_member(self) -> bool:
         """True if we are a member of a group, False if we only read given queues."""
         return self.settings.model is not MessageModel.ASSIGNED
+
+    @property
+    def refusals(self) -> Mapping[Queue | str, str]:
+        """Why brokers do not permit reading now, by queue, or by topic if none of its queues may be read."""
+        topics = dict.fromkeys(
+            self._assignment.unreadable_topics, "no broker permits reading the topic (a permission without read)"
+        )
+        return {queue: why for queue, each in self.held.items() if (why := each.refusal) is not None} | topics
 
     # --- for assigned queues ----------------------------------------------------------------------------------------
 

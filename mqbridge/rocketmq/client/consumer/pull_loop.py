@@ -125,8 +125,8 @@ class PullLoop:
         self._identity = QueueIdentity(puller)
         self._unreadable_responses = 0
         """Number of consecutive responses for which `_is_plausible` returned False."""
-        self._is_forbidden = False
-        """True from a refusal of a pull with NO_PERMISSION to the next response."""
+        self.refusal: str | None = None
+        """Why the broker does not permit pulls, from a refusal with NO_PERMISSION to the next response; None while it does."""
         self._retry_backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         self._idle_backoff = Backoff(MIN_HOLD_S, MAX_IDLE_PAUSE_S)
         self._task: asyncio.Task[None] | None = None
@@ -279,8 +279,8 @@ class PullLoop:
             return False
         self._unreadable_responses = 0
         self._retry_backoff.reset()
-        if self._is_forbidden:
-            self._is_forbidden = False
+        if self.refusal is not None:
+            self.refusal = None
             log.info("%s: the broker permits reading again", self._name)
         progress = self._state.apply_response(pull, response.next, response.end, pulled)
         if pulled is not None:
@@ -407,8 +407,8 @@ class PullLoop:
 
         Only the first refusal is a warning.
         """
-        level = logging.DEBUG if self._is_forbidden else logging.WARNING
-        self._is_forbidden = True
+        level = logging.WARNING if self.refusal is None else logging.DEBUG
+        self.refusal = str(error)
         self._identity.suspect()
         log.log(level, "%s: reading waits until the broker permits it again: %s", self._name, error)
         await asyncio.sleep(self._retry_backoff.delay())

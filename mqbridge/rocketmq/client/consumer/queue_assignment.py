@@ -6,6 +6,7 @@ came later, too, as `late_queues` says.
 """
 
 import asyncio
+import logging
 import time
 
 from mqbridge.errors import ClusterError, Failure
@@ -18,6 +19,8 @@ from mqbridge.rocketmq.client.consumer.late_queues import late_start
 from mqbridge.rocketmq.client.consumer.membership import Membership
 from mqbridge.rocketmq.client.consumer.offset_store import OffsetStore, resolve_start
 from mqbridge.rocketmq.wire.bodies.queue import Queue
+
+log = logging.getLogger(__name__)
 
 RETRY_TOPIC_S = 60.0
 """Time after joining in which we rebalance every second while the group's retry topic (redelivered messages) has no route.
@@ -35,6 +38,8 @@ class QueueAssignment:
         self._positions = Positions(client)
         self._initial_queues: dict[str, frozenset[Queue]] = {}
         """The queues of each topic when we joined."""
+        self.unreadable_topics: set[str] = set()
+        """Topics whose route has no readable queue, as of the last query: no broker permits reading."""
         self._began_ms = 0
         """When the group started, ms since the epoch; from `record_initial_queues` on."""
         self._joined_at = 0.0
@@ -76,12 +81,22 @@ class QueueAssignment:
         route = await self._client.routes.get(topic) or await self._client.routes.get(topic, fresh=True)
         if route is None:
             return None, True
+        self._note_readable(topic, is_readable=bool(route.read_queues()))
         if self._settings.model is MessageModel.BROADCASTING:
             return list(route.read_queues()), True
         members = await self._membership.members(route)
         if members is None:
             return None, True
         return divide(self._settings.strategy, self._client.client_id, route.read_queues(), members), len(members) == 1
+
+    def _note_readable(self, topic: str, *, is_readable: bool) -> None:
+        """Record whether a topic has a readable queue, and log a change."""
+        if is_readable and topic in self.unreadable_topics:
+            self.unreadable_topics.remove(topic)
+            log.info("topic %s may be read again", topic)
+        elif not is_readable and topic not in self.unreadable_topics and topic in self._initial_queues:
+            self.unreadable_topics.add(topic)
+            log.warning("topic %s: reading waits, because no broker permits it (a permission without read)", topic)
 
     async def start_offset(self, queue: Queue) -> tuple[int, bool]:
         """Return the offset at which to start a queue, and True if the group starts this queue for the first time.

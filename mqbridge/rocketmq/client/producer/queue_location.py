@@ -14,10 +14,18 @@ class QueueRemoved(ClusterError):
         super().__init__(problem, Failure.REFRESH)
 
 
+class QueueFrozen(ClusterError):
+    """The queue accepts no messages now, because the permission to write was taken away; it may be given back."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, Failure.REFRESH)
+
+
 async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | None) -> str:
     """Return the address of the queue's master; `error` is the last failure of a send, a `locate` or a connect, if any.
 
-    Raises QueueRemoved, ClusterError (REFRESH: try again later) if the broker has no master now, and errors of `context.route`.
+    Raises QueueRemoved, QueueFrozen, ClusterError (REFRESH: try again later) if the broker has no master now, and errors of
+    `context.route`.
     """
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):  # perhaps the current name server has not noticed yet that the broker moved
@@ -30,6 +38,9 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     address = route.master(queue.broker)
     if address is None:
         raise ClusterError(f"the route of topic {topic} contains no master of broker {queue.broker} now", Failure.REFRESH)
+    if queue in route.frozen_queues:
+        problem = f"queue {queue_label(queue)} accepts no messages now: its topic or its broker has no permission to write"
+        raise QueueFrozen(f"{problem} (mqadmin updateTopicPerm, brokerPermission, wipeWritePerm)")
     if not route.is_writable(queue):
         raise QueueRemoved(
             f"queue {queue_label(queue)} no longer accepts messages: the topic has fewer queues now, or its broker is drained"

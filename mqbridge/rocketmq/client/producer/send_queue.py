@@ -28,7 +28,7 @@ from mqbridge.net.waiting_sends import SENDING, WaitingSends
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection.connection import Connection
 from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label
-from mqbridge.rocketmq.client.producer.queue_location import QueueRemoved, locate
+from mqbridge.rocketmq.client.producer.queue_location import QueueFrozen, QueueRemoved, locate
 from mqbridge.rocketmq.client.producer.send_outage import SendOutage, is_busy
 from mqbridge.rocketmq.client.producer.send_request import SendRequest, SendResult, read_result
 from mqbridge.rocketmq.client.producer.sender_context import SenderContext
@@ -268,6 +268,8 @@ class PartitionSendQueue:
         """Move waiting sends to other queues; fail those that remain if the queue is removed or was down for too long."""
         self._outage.failing.record(error)
         timed_out, removed = self._outage.record_failure(), isinstance(error, QueueRemoved)
+        if isinstance(error, QueueFrozen):
+            self._ambiguous.clear()  # this is why the broker refused them: they wait
         # If only the queue was removed, other queues of its broker will do.
         self._move_to_other_queues(None if removed else self.queue.broker)
         is_final = isinstance(error, ClusterError) and error.failure in (Failure.FATAL, Failure.REFUSED)
@@ -279,7 +281,7 @@ class PartitionSendQueue:
         ambiguous, self._ambiguous = self._ambiguous, []
         for request, error in ambiguous:
             failure = Failure.REFUSED if error.code == Status.INVALID_PARAMETER else Failure.FATAL
-            self._fail_one(request, ServerRefused(str(error), error.code, failure), failure)
+            self._fail_one(request, type(error)(str(error), error.code, failure), failure)
 
     async def stop(self) -> None:
         """Fail all sends without a result; responses that arrive later are ignored."""

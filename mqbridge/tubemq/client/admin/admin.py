@@ -90,6 +90,11 @@ class Admin:
         online = {node.id for node in await self.brokers()}  # by configuration, too
         return {broker for broker, entry in (await self._topic_configs(topic)).items() if entry["acceptPublish"]} & online
 
+    @reads_json
+    async def brokers_without_consumers(self, topic: str) -> list[int]:
+        """Return the ids of the Brokers that accept no consumers of the topic by their configuration (acceptSubscribe)."""
+        return sorted(broker for broker, entry in (await self._topic_configs(topic)).items() if not entry["acceptSubscribe"])
+
     async def create(self, topic: str, partitions: int) -> None:
         """Create the topic, or add partitions until it has at least `partitions`; return when it accepts messages.
 

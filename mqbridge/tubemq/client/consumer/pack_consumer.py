@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, RequestTimeout
+from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, RequestTimeout, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.master import Masters
@@ -33,7 +33,7 @@ from mqbridge.tubemq.client.consumer.membership import (
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto
-from mqbridge.tubemq.wire.string_formats import PartitionRef, parse_subscription
+from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef, parse_subscription
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,8 @@ class PackConsumer(GroupConsumer):
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
         self._assigned_partitions: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
         """Acquired partitions for `assignments`; None ends them."""
+        self._refusals: dict[PartitionKey, tuple[str, str]] = {}
+        """Names of assigned partitions, and why their Brokers refused to register this member, since the last attempt."""
         self._events: asyncio.Queue[EventProto] = asyncio.Queue()
         """Events from the Master that are not handled yet."""
         self._completed_events: list[EventProto] = []
@@ -122,6 +124,12 @@ class PackConsumer(GroupConsumer):
         """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds (None: no limit)."""
         await super().close(timeout)
         self._assigned_partitions.put_nowait(None)
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """Why Brokers refuse to let this member read now, by `TOPIC/PARTITION`."""
+        held = {f"{each.ref.topic}/{each.ref.name}": why for each in self.held_partitions.held.values() if (why := each.refusal)}
+        return dict(self._refusals.values()) | held
 
     # --- Master -----------------------------------------------------------------------------------------------------
 
@@ -180,6 +188,8 @@ class PackConsumer(GroupConsumer):
         held = self.held_partitions.held
         refs = [parse_subscription(text, self.membership.masters.broker_port) for text in event.subscribeInfo]
         if event.opType in DISCONNECT_OPS:
+            for ref in refs:
+                self._refusals.pop(ref.key, None)
             await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
             await self.held_partitions.wait_set_back()
         elif event.opType in CONNECT_OPS:
@@ -193,12 +203,16 @@ class PackConsumer(GroupConsumer):
         try:
             partition = await self.held_partitions.acquire(ref, offset)
         except MqbridgeError as error:
+            is_known = ref.key in self._refusals
+            if isinstance(error, ServerRefused):
+                self._refusals[ref.key] = f"{ref.topic}/{ref.name}", str(error)
             log.log(
-                retry_log_level(error, logging.WARNING),
+                logging.DEBUG if is_known else retry_log_level(error, logging.WARNING),
                 "group %s: acquiring the assigned partition %s failed, the Master will assign it again: %s",
                 self.membership.group,
                 ref,
                 error,
             )
             return
+        self._refusals.pop(ref.key, None)
         self._assigned_partitions.put_nowait(partition)

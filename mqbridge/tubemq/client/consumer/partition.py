@@ -48,6 +48,7 @@ from mqbridge.tubemq.client.consumer.partition_state import (
     Unsettled,
 )
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.consumer.read_history import ReadHistory
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 from mqbridge.tubemq.wire.string_formats import PartitionRef
@@ -103,6 +104,8 @@ class HeldPartition:
         """Called when `safe_offset` or `max_offset` of the state may have changed: after each pack and each commit."""
         self.unsettled: Unsettled | None = None
         """Where the group has to go on, after a release that the Broker did not confirm; None without need."""
+        self.refusal: str | None = None
+        """Why the Broker refuses gets, from a refusal to the next answer; None while it answers them."""
         self._request_lock = asyncio.Lock()
         """Held during a get, a commit or a registration: the protocol allows one at a time."""
         self._held_bytes = 0
@@ -216,6 +219,9 @@ class HeldPartition:
             held = pack.held_bytes if pack is not None and budget.counts_packs else 0
             self._held_bytes += held
             budget.release(broker, GET_BYTES - held)
+        if self.refusal is not None:
+            log.info("%s: the Broker answers again", self)
+            self.refusal = None
         if pack is not None and self.on_progress is not None:
             self.on_progress(self)
         return pack
@@ -269,7 +275,9 @@ class HeldPartition:
             self.lose(LaneRevoked(f"{self} was lost: {error}"))
             return
         delay = self._pacing.on_refusal(error.code)
-        log.log(retry_log_level(error, logging.WARNING), "fetch from %s failed, retrying in %.1f s: %s", self, delay, error)
+        level = retry_log_level(error, logging.WARNING) if self.refusal is None else logging.DEBUG
+        self.refusal = str(error)
+        log.log(level, "fetch from %s failed, retrying every %.1f s: %s", self, delay, error)
 
     # --- committing -------------------------------------------------------------------------------------------------
 
@@ -364,6 +372,37 @@ class HeldPartition:
         which is logged. Returns the offset at which the Broker starts.
         """
         return await self._registration.start_at(read_status, offset)
+
+    def inherit(self, earlier: ReadHistory) -> None:
+        """Take over what an earlier assignment of this partition has read, for `check_position`."""
+        self._reader.history = earlier
+
+    @property
+    def history(self) -> ReadHistory:
+        """What was read lately."""
+        return self._reader.history
+
+    async def check_position(self, position: int) -> int:
+        """Check that the Broker has what earlier assignments read before the group's `position`; return where reading begins.
+
+        A topic that was deleted and created again counts its offsets from 0 again: its first messages may be behind the position,
+        although nobody has read them. Then reading begins with the first message. Raises ClusterError, LaneRevoked.
+        """
+        if not self.history.newest_first(position):
+            self.history.clear()
+            return position
+        begin = await self._registration.find_unread(position)
+        if begin is None:
+            return await self._registration.start_at(0, position, exact=False)
+        start = await self._registration.start_at(0, begin, exact=False)
+        log.warning(
+            "%s: reading continues at offset %d instead of at the group's position %d, because the Broker has other messages than"
+            " those that were read: the topic was deleted and created again, or the Broker has lost messages",
+            self,
+            start,
+            position,
+        )
+        return start
 
     async def seek(self, offset: int, *, exact: bool = True) -> int:
         """Continue reading at `offset`, also after a GapError; a delivered pack is dropped.

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError
+from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, TopicChanged
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity, retry_log_level
 from mqbridge.net.failing_sends import FailingSends
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
-from mqbridge.tubemq.client.producer.routes import Routes
+from mqbridge.tubemq.client.producer.routes import Routes, TopicRoute
 from mqbridge.tubemq.wire import codes
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ class ReconnectContext(Protocol):
     """What a reconnector needs from its sender."""
 
     topic: str
+    route: TopicRoute
     routes: Routes
     connectivity: Connectivity
 
@@ -54,25 +55,33 @@ class BrokerReconnector:
         """Wait for the backoff delay, refresh the route unless the Broker's memory is full, and connect.
 
         `error` is the reason to reconnect; None (only the connection is missing) means neither a delay nor a refresh.
-        Raises ClusterError and ProtocolError; the caller then calls this method again with the raised error.
+        Raises ClusterError and ProtocolError; the caller then calls this method again with the raised error, unless it is
+        TopicChanged: the topic was deleted.
         """
         if error is not None:
             self._log(error)
             self.failing.record(error)
             await asyncio.sleep(self._backoff.delay())
             if not _is_store_full(error):
-                await self._refresh_route()
+                await self._refresh_route(may_be_deleted=getattr(error, "code", None) == codes.FORBIDDEN)
         connection = self._context.connection_for(self._partition)
         await connection.connect()
         if not connection.alive:
             raise ConnectionLost(f"Broker {connection.address} closed a new connection at once")
         return connection
 
-    async def _refresh_route(self) -> None:
-        """Refresh the routes. Sending needs no Master: if none responds in time, the last known route is used."""
+    async def _refresh_route(self, *, may_be_deleted: bool) -> None:
+        """Refresh the routes. Sending needs no Master: if none responds in time, the last known route is used.
+
+        Raises TopicChanged if the topic `may_be_deleted` and the Master knows it no longer.
+        """
         try:
             async with asyncio.timeout(ROUTE_REFRESH_TIMEOUT_S):
                 await self._context.routes.refresh()
+            if may_be_deleted:
+                await self._context.routes.check_exists(self._context.route)
+        except TopicChanged:
+            raise
         except (ClusterError, ProtocolError, TimeoutError) as error:
             problem = error if str(error) else "no Master has responded yet"  # a TimeoutError has no text
             message = "%s: refreshing the route failed, continuing with the last known Broker: %s"

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from operator import attrgetter
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, LocalProtocolError, MqbridgeError, TopicChanged
 from mqbridge.net.failing_sends import FailingSends
 from mqbridge.net.send_recovery import SendRecovery
 from mqbridge.net.waiting_sends import SENDING, Caller, WaitingSends
@@ -289,11 +289,14 @@ class PartitionSendQueue:
         self._connection = await self._reconnector.reconnect(error)
 
     def _fail_expired(self, error: MqbridgeError) -> None:
-        """Report waiting messages as failed with this error: those retried for `max_elapsed_s`; all if the sender is closed."""
+        """Report waiting messages as failed with this error: those retried for `max_elapsed_s`.
+
+        All of them if the sender is closed, or the topic was deleted.
+        """
         remaining: list[_Message] = []
         while self._waiting:
             message = self._waiting.popleft()
-            if self._must_give_up(message):
+            if self._must_give_up(message) or isinstance(error, TopicChanged):
                 self._fail_for_good(message, error)
             else:
                 remaining.append(message)

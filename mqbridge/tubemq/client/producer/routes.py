@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
+from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused, TopicChanged
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.tubemq.client.connection.credentials import Role
@@ -46,6 +46,10 @@ REQUEST_CONFIG = -2
 """Value of configId for a client that has no configuration from the Master; this client never uses one."""
 
 
+DELETED_CHECK_S = 10.0
+"""Minimum time between two checks whether a topic was deleted; a check joins a temporary group."""
+
+
 class TopicRoute:
     """A topic's partitions by name (`broker:partition`), sorted by Broker and number.
 
@@ -62,6 +66,10 @@ class TopicRoute:
         self.partitions: dict[str, PartitionRef] = {}
         self.listed: list[PartitionRef] = []
         self.read_only: dict[str, PartitionRef] = {}
+        self.is_listed = False
+        """True if the Master's last list for producers had a partition of the topic."""
+        self.checked_at = float("-inf")
+        """Loop time of the last check whether the topic was deleted."""
 
     @property
     def readable(self) -> dict[str, PartitionRef]:
@@ -71,6 +79,7 @@ class TopicRoute:
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
         """Apply the topic's description from the response to a heartbeat. Raises RemoteProtocolError for too many partitions."""
         self.max_message_bytes = info.max_message_bytes
+        self.is_listed = True
         listed: dict[str, PartitionRef] = {}
         for broker_id, partitions, stores in info.deployments:
             broker = brokers.get(broker_id)
@@ -183,6 +192,23 @@ class Routes:
             raise ClusterError(f"{problem}: its Brokers are down or still starting, or it is closed for producers", Failure.RETRY)
         return None
 
+    async def check_exists(self, route: TopicRoute) -> None:
+        """Raise TopicChanged if the topic was deleted, as far as the Master knows; the route is then forgotten.
+
+        Does nothing while the Master lists the topic to producers, or within DELETED_CHECK_S after the last check. A topic that
+        is only closed exists. Raises ClusterError if the Master cannot be asked.
+        """
+        now = asyncio.get_running_loop().time()
+        is_current = self._topics.get(route.topic) is route
+        if is_current and (route.is_listed or now - route.checked_at < DELETED_CHECK_S):
+            return
+        route.checked_at = now
+        if is_current and await topic_exists(self.masters, self.host, route.topic):
+            return
+        if self._topics.get(route.topic) is route:
+            del self._topics[route.topic]
+        raise TopicChanged(f"the Master knows no topic {route.topic!r} any more: it was deleted; create it again")
+
     async def check_consumer(self, topic: str) -> None:
         """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials."""
         await check_consumer(self.masters, self.host, topic)
@@ -208,10 +234,14 @@ class Routes:
         return ClusterError(f"producer {self.client_id} is closed: it sends no more requests to the Master", Failure.FATAL)
 
     async def _refresh(self) -> None:
-        if self._topics:
-            for info in await self._request_topics(sorted(self._topics)):
-                if info.topic in self._topics:
-                    self._topics[info.topic].update(info, self._brokers)
+        if not self._topics:
+            return
+        infos = await self._request_topics(sorted(self._topics))
+        for topic in self._topics.keys() - {info.topic for info in infos}:
+            self._topics[topic].is_listed = False
+        for info in infos:
+            if info.topic in self._topics:
+                self._topics[info.topic].update(info, self._brokers)
 
     def _on_refresh_done(self, task: "asyncio.Task[None]") -> None:
         self._refresh_task = None
