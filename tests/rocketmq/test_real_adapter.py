@@ -161,6 +161,8 @@ async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
     by_number = [present[0], absent[0], present[1], absent[1]]
     outbound.on_route(route_of({"a": 2, "b": 0}, {"a"}))
     assert outbound._queues == by_number
+    outbound.on_route(route_of({"a": 2, "b": 2}, {"a", "b"}, frozen="a"))
+    assert outbound._queues == by_number, "writing may be permitted again"
     outbound.on_route(route_of({"a": 1, "b": 2}, {"a", "b"}))
     assert outbound._queues == [present[0], absent[0], absent[1], absent[1]], "index 2, of queue a:1, has another queue"
     outbound.on_route(route_of({"a": 0, "b": 0}, {"a", "b"}))
@@ -169,10 +171,11 @@ async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
     assert outbound.partitions == 6
 
 
-def route_of(queues: dict[str, int], present: set[str]) -> TopicRoute:
-    """Return a route with this number of writable queues per broker; only brokers in `present` are in the route."""
-    write = [Queue("t", name, number) for name in present for number in range(queues[name])]
-    return TopicRoute("t", {name: {0: f"{name}:1"} for name in present}, write, write)
+def route_of(queues: dict[str, int], present: set[str], frozen: str = "") -> TopicRoute:
+    """Return a route with this number of queues per broker; only brokers in `present` are in it. `frozen` may not be written."""
+    found = [Queue("t", name, number) for name in present for number in range(queues[name])]
+    write, shut = [queue for queue in found if queue.broker != frozen], [queue for queue in found if queue.broker == frozen]
+    return TopicRoute("t", {name: {0: f"{name}:1"} for name in present}, found, write, frozen=shut)
 
 
 @cluster_test

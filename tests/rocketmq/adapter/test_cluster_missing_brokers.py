@@ -18,7 +18,7 @@ from mqbridge.message import NO_INDEX, Batch, Message, Partition, Share
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs
-from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.routes.plan import Plan, Planner
 from mqbridge.routes.source_indexes import record_partitions
 from mqbridge.routing.partitions import Partitioner
@@ -158,6 +158,35 @@ async def test_a_target_is_not_opened_without_a_named_broker(cluster: broker.Clu
         cluster.down.clear()
         outbound = await open_outbound(rocket)
         assert outbound.partitions == 4
+        await outbound.close()
+
+
+async def test_a_target_waits_for_the_permission_to_write_at_one_broker(cluster: broker.Cluster) -> None:
+    cluster.closed.add("broker-a")
+    async with opened() as rocket:
+        with pytest.raises(ClusterError, match="no permission to write at broker-a") as caught:
+            await open_outbound(rocket)
+        assert caught.value.failure is Failure.RETRY
+        cluster.closed.clear()
+        rocket._client.routes.invalidate(TOPIC)
+        outbound = await open_outbound(rocket)
+        cluster.closed.add("broker-a")
+        cluster.at[A, Code.SEND_MESSAGE_V2] = cluster.at[A, Code.SEND_BATCH_MESSAGE] = broker.refuses(Status.NO_PERMISSION)
+        sent = outbound.send(0, Share(Batch.of([Message(b"x")])))
+        await until(lambda: outbound.send_failure is not None and "no permission to write" in outbound.send_failure.reason)
+        assert await where(cluster, outbound, 1) == (B, 0), "the other broker's queues keep their indexes"
+        cluster.at.clear()
+        cluster.closed.clear()
+        assert not (await sent).failures
+        assert await where(cluster, outbound, 0) == (A, 0)
+        await outbound.close()
+
+
+async def test_a_broker_that_is_not_named_may_forbid_writing_for_good(cluster: broker.Cluster) -> None:
+    cluster.closed.add("broker-a")
+    async with opened(brokers="broker-b") as rocket:
+        outbound = await open_outbound(rocket)
+        assert outbound.partitions == 2
         await outbound.close()
 
 

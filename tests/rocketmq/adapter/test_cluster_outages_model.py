@@ -1,4 +1,5 @@
-"""Gateways start, run and end while brokers stop and return: no topic grows by a guess, and every key keeps its queue.
+"""Gateways start, run and end while brokers stop and return, or forbid writing: no topic grows by a guess, and every key keeps
+its queue.
 
 The brokers and name servers are scripted. One gateway names all brokers in its configuration, the other one keeps a state.
 """
@@ -153,6 +154,18 @@ class Outages(RuleBasedStateMachine):
         self.servers.down.clear()
         self.moment(seconds)
 
+    @precondition(lambda self: not self.servers.closed)
+    @rule(data=st.data(), seconds=MOMENTS)
+    def a_broker_forbids_writing(self, data: st.DataObject, seconds: float) -> None:
+        self.servers.closed.add(data.draw(st.sampled_from(sorted(self.servers.brokers))))
+        self.moment(seconds)
+
+    @precondition(lambda self: self.servers.closed)
+    @rule(seconds=MOMENTS)
+    def all_brokers_permit_writing(self, seconds: float) -> None:
+        self.servers.closed.clear()
+        self.moment(seconds)
+
     @precondition(lambda self: self.queues.keys() - self.servers.down)
     @rule(data=st.data(), seconds=MOMENTS)
     def an_operator_adds_queues(self, data: st.DataObject, seconds: float) -> None:
@@ -220,8 +233,8 @@ class Outages(RuleBasedStateMachine):
         self.run(self.running.pop(kind).close())
 
     def change(self, work: Coroutine[Any, Any, Any]) -> bool:
-        """Await what may grow the topic; return False if it has to wait. It must not while a broker is down."""
-        before, down = dict(self.queues), set(self.servers.down)
+        """Await what may grow the topic; return False if it has to wait: while a broker is down or forbids writing."""
+        before, down = dict(self.queues), self.servers.down | self.servers.closed
 
         async def inside() -> bool:
             try:
@@ -233,7 +246,7 @@ class Outages(RuleBasedStateMachine):
             return True
 
         done: bool = self.run(inside())
-        assert self.queues == before or not down & before.keys(), f"{before} became {self.queues} while {down} were down"
+        assert self.queues == before or not down & before.keys(), f"{before} became {self.queues} without {down}"
         return done
 
     def check_places(self) -> None:

@@ -65,6 +65,8 @@ class Cluster:
         self.topics: dict[str, dict[str, int]] = {TOPIC: {"broker-a": 2, "broker-b": 2}}
         self.down: set[str] = set()
         """Names of brokers that do not run: no name server lists them, their queues, or topics that only they have."""
+        self.closed: set[str] = set()
+        """Names of brokers that may only be read, as the routes show."""
         self.stored: defaultdict[tuple[str, int], list[tuple[bytes, str]]] = defaultdict(list)
         """Body and properties by address and queue, in the order of storing."""
         self.at: dict[tuple[str, int], Answer] = {}
@@ -133,7 +135,13 @@ def route_body(cluster: Cluster, topic: str, **options: Any) -> dict[str, Any]:
         ],
         "filterServerTable": {},
         "queueDatas": [
-            {"brokerName": name, "perm": 6, "readQueueNums": count, "topicSysFlag": 0, "writeQueueNums": count}
+            {
+                "brokerName": name,
+                "perm": 4 if name in cluster.closed else 6,
+                "readQueueNums": count,
+                "topicSysFlag": 0,
+                "writeQueueNums": count,
+            }
             for name, count in queues.items()
         ],
         **options,

@@ -66,6 +66,9 @@ class TopicGrowth:
         if route is not None and route.is_fixed:
             problem = f"topic {self._topic} has a fixed list of {len(route.write_queues())} queues at the name servers"
             raise ClusterError(f"{problem}, and {self._queues} are needed: change its order configuration", Failure.FATAL)
+        if route is not None and (closed := sorted({queue.broker for queue in route.frozen_queues})):
+            problem = f"topic {self._topic} is not changed while its brokers {', '.join(closed)} do not permit writing it"
+            raise ClusterError(f"{problem}: their queues would be replaced by others for good", Failure.RETRY)
         if absent := sorted((self._known | self._routes.known_brokers(self._topic)) - masters.keys()):
             problem = f"topic {self._topic} is not changed while its brokers {', '.join(absent)} have no registered master"
             raise ClusterError(f"{problem}: their queues are missing from its route", Failure.RETRY)

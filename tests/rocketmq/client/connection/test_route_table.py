@@ -58,10 +58,11 @@ async def test_permissions_and_the_order_configuration_determine_the_queues(clus
     found = await client.routes.get(TOPIC)
     assert found is not None
     assert (list(found.read_queues()), list(found.write_queues())) == (queues("a0", "a1"), queues("b0", "b1"))
+    assert found.frozen_queues == {*queues("a0", "a1")}
     cluster.on[ROUTE] = responds_with(route_body(cluster, TOPIC, orderTopicConf="broker-b:1;broker-a:3"))
     found = await client.routes.get(TOPIC, fresh=True)
     assert found is not None
-    assert list(found.write_queues()) == queues("a0", "a1", "a2", "b0")
+    assert (list(found.write_queues()), found.frozen_queues) == (queues("a0", "a1", "a2", "b0"), frozenset())
 
 
 async def test_a_route_is_cached_until_it_is_invalidated(cluster: Cluster, client: ClusterClient):

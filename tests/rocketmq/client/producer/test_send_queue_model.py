@@ -182,6 +182,13 @@ class SendConversation(RuleBasedStateMachine):
         if not is_there and self.cluster.held:
             self.refuse(Status.NO_PERMISSION, layers)
 
+    @rule(is_closed=st.booleans(), layers=st.integers(0, 4))
+    def close_broker(self, is_closed: bool, layers: int) -> None:
+        """An administrator forbids writing at the queue's broker, or permits it again."""
+        self.cluster.closed = {"broker-a"} if is_closed else set()
+        for _ in range(len(self.cluster.held) if is_closed else 0):
+            self.refuse(Status.NO_PERMISSION, layers)
+
     @rule(answer=st.sampled_from(["invalid", "refusal", "route"]))
     def name_server(self, answer: str) -> None:
         """The name server answers queries of the route with nonsense or a refusal, or is healthy again."""
@@ -216,6 +223,7 @@ class SendConversation(RuleBasedStateMachine):
     def _left_alone(self) -> None:
         """Check that everything is stored without faults, and nothing is left in the queue."""
         self.cluster.at = {}
+        self.cluster.closed = set()
         self.cluster.topics[TOPIC] = {"broker-a": 1, "broker-b": 1}
         self.pass_time(LONG_S)
         for caller in self.callers:
