@@ -21,7 +21,8 @@ from pathlib import Path
 from tests.chaos import page, soak
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import DIRECTIONS, KINDS, KNOWN_DIRECTIONS, LOADS, WITHOUT_SERVERS, Schedule, clusters, draw
-from tests.chaos.systems import SYSTEMS, System
+from tests.chaos.systems import SYSTEMS
+from tests.chaos.systems.system import System
 from tests.kit import java
 from tests.kit.clusters import running
 from tests.kit.maven import say
@@ -104,7 +105,7 @@ def _plan(schedule: Schedule) -> list[str]:
     return [
         f"seed {schedule.seed}, {schedule.seconds:g} s, {' '.join(schedule.directions)}",
         f"{members}, shutdown_timeout {schedule.shutdown_s} s; {options}",
-        *(f"{direction}: {load}" for direction, load in schedule.loads.items()),
+        *(f"{direction}: {load}; {schedule.layouts[direction]}" for direction, load in schedule.loads.items()),
         *map(str, schedule.events),
     ]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import cancel, spawn
+from tests.chaos.layout import key
 from tests.chaos.schedule import Load
 from tests.kit.oracle import body
 
@@ -21,22 +24,37 @@ MAX_IN_FLIGHT = 8
 """Maximum number of batches per partition without a receipt."""
 SMALL_BYTES, LARGE_BYTES, LARGE_EVERY = 300, 24 << 10, 97
 """Payload sizes; every LARGE_EVERY-th message of a partition is large, so that the sizes of batches differ."""
+CHUNKED_BYTES, CHUNKED_EVERY = 60 << 10, 389
+"""The same for messages that are sent in chunks, where the source has chunks."""
+
+SendInChunks = Callable[[str, int, Message], Awaitable[None]]
+"""Store a message in chunks in a partition of a topic, and return when it is stored."""
 
 
 def message(partition: int, number: int) -> Message:
     """Return the message with this number in a partition."""
-    return Message(body(partition, number, LARGE_BYTES if number % LARGE_EVERY == LARGE_EVERY - 1 else SMALL_BYTES))
+    size = CHUNKED_BYTES if is_chunked(number) else LARGE_BYTES if number % LARGE_EVERY == LARGE_EVERY - 1 else SMALL_BYTES
+    return Message(body(partition, number, size), key=key(partition, number))
+
+
+def is_chunked(number: int) -> bool:
+    """Return True for a message that is sent in chunks, where the source has chunks."""
+    return number % CHUNKED_EVERY == CHUNKED_EVERY - 1
 
 
 class Flow:
-    """Producer of one topic. `sent` has the number of messages by partition.
+    """Producer of one topic. `sent` has the number of messages by partition, `first` the first one that was not deleted.
 
     The flow pauses while servers of the source are killed or frozen, so every send gets a receipt. It continues while a broker
     restarts in order: it sends what was not acknowledged again, so the source may have repetitions.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, partitions: int, load: Load) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, partitions: int, load: Load, send_in_chunks: SendInChunks | None = None
+    ) -> None:
         self.topic, self.sent, self.load = topic, [0] * partitions, load
+        self.first = [0] * partitions
+        self._send_in_chunks = send_in_chunks
         self._idle = partitions - 1
         """The partition that gets no messages for `Load.idle_s`."""
         self._cluster = cluster
@@ -82,8 +100,23 @@ class Flow:
             await self._open(partitions)
             added = partitions - len(self.sent)
             self.sent += [0] * added
+            self.first += [0] * added
             self._receipts += [deque() for _ in range(added)]
         self.resume()
+
+    @contextlib.asynccontextmanager
+    async def deletion(self, *, opens_again: bool) -> AsyncIterator[None]:
+        """While an operator deletes the messages so far, send nothing. `opens_again`: the topic is another one afterwards."""
+        await self.pause()
+        async with self._lock:
+            assert self._outbound is not None
+            if opens_again:
+                await self._outbound.close()
+            yield
+            self.first = self.sent.copy()
+            if opens_again:
+                await self._open()
+        self.resume()  # not after an error: then it is unknown what the source has
 
     async def end(self) -> None:
         """Wait until every message is acknowledged, then stop."""
@@ -123,12 +156,27 @@ class Flow:
                     turn, due = turn + int(due), due - int(due)
 
     async def _send(self, partition: int, count: int) -> None:
-        assert self._outbound is not None
         first = self.sent[partition]
-        batch = Batch.of([message(partition, number) for number in range(first, first + count)])
+        batch: list[Message] = []
+        for number in range(first, first + count):
+            if self._send_in_chunks is None or not is_chunked(number):
+                batch.append(message(partition, number))
+                continue
+            await self._send_batch(partition, batch)
+            batch = []
+            while self._receipts[partition]:  # they are sent by another producer, so order needs the receipts
+                _check_stored(await self._receipts[partition].popleft())
+            await self._send_in_chunks(self.topic, partition, message(partition, number))
+            self.sent[partition] += 1
+        await self._send_batch(partition, batch)
+
+    async def _send_batch(self, partition: int, batch: list[Message]) -> None:
+        if not batch:
+            return
+        assert self._outbound is not None
         receipts = self._receipts[partition]
-        receipts.append(self._outbound.send(partition, Share(batch)))
-        self.sent[partition] += count
+        receipts.append(self._outbound.send(partition, Share(Batch.of(batch))))
+        self.sent[partition] += len(batch)
         while len(receipts) > MAX_IN_FLIGHT or (receipts and receipts[0].done()):
             _check_stored(await receipts.popleft())
 

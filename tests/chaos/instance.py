@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ STALLED = "although the topic has entries up to"
 LOST_MESSAGES = "or the broker lost acknowledged messages"
 """Log text for a source partition that ends before its delivered messages. Only a killed Broker of TubeMQ loses some."""
 STOPPED = re.compile(r"route \S+(?:: partition \S+)? stopped: ")
-"""Log text of a route or a partition that is not read any more. No fault here deletes unread messages, so none may stop."""
+"""Log text of a route or a partition that is not read any more: only where an operator deleted messages, one may stop."""
 GAPS = re.compile(
     r"messages of partition \S+ are lost|lost data: offset|without the lost messages|that members sent back are lost"
 )
-"""Log texts about gaps. Nothing here deletes messages that the group has not read."""
+"""Log texts about gaps. Only operators delete messages that the group has not read."""
+DELETED = re.compile(r"created again|deleted|are lost")
+"""What such a line says after an operator deleted the topic or its messages."""
 
 
 class Instance:
@@ -62,6 +64,11 @@ class Instance:
     def runs(self) -> bool:
         """True if the process runs."""
         return self._process is not None and self._process.process.poll() is None
+
+    @property
+    def has_process(self) -> bool:
+        """True if the process runs, or ended by itself."""
+        return self.runs or not self._exit_expected
 
     async def start(self) -> None:
         """Start a new process."""
@@ -135,16 +142,20 @@ class Instance:
                 return (await client.get(f"http://127.0.0.1:{self._process.port}{path}")).json()
         return None
 
-    def log_problems(self, *, allows_loss: bool = False) -> list[str]:
+    def log_problems(self, *, allows_loss: bool = False, deletions: Collection[str] = ()) -> list[str]:
         """Return the problems in the log: tracebacks, stalled Pulsar subscriptions, stops, gaps, and lost messages of a source.
 
-        `allows_loss`: a source Broker was killed, so the gateway may say that acknowledged messages are lost.
+        `allows_loss`: a source Broker was killed, so the gateway may say that acknowledged messages are lost. `deletions` are the
+        names of routes and topics from which an operator deleted messages, so their partitions may stop.
         """
         text = self._log_text()
         tracebacks = [f"a traceback: {_error_of(piece)}" for piece in text.split(TRACEBACK)[1:]]
         texts = (STALLED,) if allows_loss else (STALLED, LOST_MESSAGES)
         return tracebacks + [
-            line for line in text.splitlines() if any(each in line for each in texts) or STOPPED.search(line) or GAPS.search(line)
+            line
+            for line in text.splitlines()
+            if (any(each in line for each in texts) or STOPPED.search(line) or GAPS.search(line))
+            and not (DELETED.search(line) and any(name in line for name in deletions))
         ]
 
     def stops(self) -> int:

@@ -10,7 +10,7 @@ from tests.chaos.run import MB, Result
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "chaos.md"
 MARK = "<!-- Written by `make chaos CHAOS_ARGS=--write`. Do not edit what follows. -->\n"
-COUNTS = ("sent", "stored", "of them repeated", "missing", "out of order", "stale", "damaged", "lost by killed Brokers")
+COUNTS = ("sent", "stored", "of them repeated", "missing", "out of order", "stale", "damaged", "lost at the source")
 
 
 def write(results: Sequence[Result]) -> None:
@@ -47,7 +47,7 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 def _run(result: Result) -> list[str]:
     verdict = "failed" if result.problems else "passed"
-    return [verdict, str(result.struck), f"{result.recovered_s:.0f} s", str(result.peak_bytes // MB)]
+    return [verdict, str(result.struck.total()), f"{result.recovered_s:.0f} s", str(result.peak_bytes // MB)]
 
 
 def _sums(verdicts: Sequence[Verdict]) -> list[str]:

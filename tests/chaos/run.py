@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqbridge.cli.process.exit_codes import INTERRUPTED, OK
+from mqbridge.cli.process.exit_codes import INTERRUPTED, OK, STOPPED
 from tests.chaos.ending import Ending
 from tests.chaos.faults import FAULTS
 from tests.chaos.judge import Verdict
 from tests.chaos.schedule import Event, Schedule, ends
-from tests.chaos.systems import System
+from tests.chaos.systems.system import System
 from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
 
@@ -24,6 +24,13 @@ EXPECTED_EXITS = (OK, INTERRUPTED, -signal.SIGTERM)
 MB = 1 << 20
 MAX_MB = 150
 """Maximum resident memory of an instance."""
+SUMMED = ("sent", "repeated", "missing", "out_of_order")
+"""The counts of a verdict that are summed over all directions."""
+
+AT_CLUSTER = ("system", "directory", "end", "missing", "limit")
+AT_SOURCE = ("pause", "pausable_group", "deletable", "truncatable")
+AT_TARGET = ("refusing",)
+"""Kinds of targets (`Kind.where`) of faults that need the servers of a cluster: a cluster, or an end of a direction."""
 
 
 @dataclass(slots=True)
@@ -33,8 +40,10 @@ class Result:
     schedule: Schedule
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    struck: int = 0
-    """Faults that were executed."""
+    struck: Counter[str] = field(default_factory=Counter)
+    """Number of faults that were executed, by name."""
+    skipped: int = 0
+    """Number of faults that another one prevented."""
     peak_bytes: int = 0
     """Peak resident memory of the larger instance."""
     recovered_s: float = 0.0
@@ -48,11 +57,15 @@ class Result:
         found = [f"seed {self.schedule.seed}: {'FAILED' if self.problems else 'passed'}, {self.seconds:.0f} s"]
         found += [
             f"  {name}: {v.sent} sent, {v.arrived} stored, {v.repeated} of them repeated, {v.missing} missing, "
-            f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged, {v.lost} lost by killed Brokers"
+            f"{v.out_of_order} out of order, {v.stale} stale, {v.damaged} damaged, {v.lost} lost at the source"
             for name, v in self.verdicts.items()
         ]
+        sums = {name: sum(getattr(v, name) for v in self.verdicts.values()) for name in SUMMED}
+        found += [f"  all: {', '.join(f'{count} {name}' for name, count in sums.items())}".replace("_", " ")]
         memory = f"at most {self.peak_bytes // MB} MB resident"
-        found += [f"  {self.struck} faults, all stored {self.recovered_s:.0f} s after the last; {self.stops} stops; {memory}"]
+        faults = f"{self.struck.total()} faults, {self.skipped} skipped"
+        found += [f"  {faults}, all stored {self.recovered_s:.0f} s after the last; {self.stops} stops; {memory}"]
+        found += [f"  {', '.join(f'{count} {name}' for name, count in sorted(self.struck.items()))}"]
         return found + [f"  PROBLEM: {problem} ({times} times)" for problem, times in Counter(self.problems).items()]
 
 
@@ -72,20 +85,21 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
         result.verdicts = await ending.wait()
         for name, verdict in result.verdicts.items():
             result.problems += [f"{name}: {problem}" for problem in verdict.problems(allows_stale=schedule.allows_stale)]
-            if world.directions[name].moved and not verdict.repeated:
+            direction = world.directions[name]
+            if direction.moved and not direction.has_deletions and not verdict.repeated:
                 result.problems.append(f"{name}: the group was moved back, but no message was repeated")
         result.problems += world.failures + ending.failures
         result.recovered_s = ending.recovered_s
+        deletions = [text for each in world.directions.values() if each.has_deletions for text in (each.name, each.topic)]
         for instance in world.instances.values():
             async with instance.lock:
                 await instance.terminate()
             result.problems += instance.failures
-            written = instance.log_problems(allows_loss=bool(world.lossy))
+            written = instance.log_problems(allows_loss=bool(world.lossy), deletions=deletions)
             result.problems += [f"{instance.name} wrote {problem}" for problem in written]
             result.stops += instance.stops()
-            result.problems += [
-                f"{instance.name} ended with status {status}" for status in instance.exits if status not in EXPECTED_EXITS
-            ]
+            expected = (*EXPECTED_EXITS, STOPPED) if deletions else EXPECTED_EXITS
+            result.problems += [f"{instance.name} ended with status {each}" for each in instance.exits if each not in expected]
             result.peak_bytes = max(result.peak_bytes, instance.peak_bytes)
         if result.peak_bytes > MAX_MB * MB:
             result.problems.append(f"{result.peak_bytes // MB} MB were resident, more than {MAX_MB}")
@@ -100,9 +114,10 @@ async def _play(world: World, result: Result) -> None:
         await asyncio.sleep(max(0.0, event.at - world.now))
         if busy := _busy(world, event):
             world.say(f"{event}: skipped, another fault of {busy} is in progress")
+            result.skipped += 1
             return
         world.say(str(event))
-        result.struck += 1
+        result.struck[event.kind.name] += 1
         try:
             with world.strike(event):
                 await FAULTS[event.kind.name](world, event)
@@ -116,8 +131,10 @@ async def _play(world: World, result: Result) -> None:
 
 def _busy(world: World, event: Event) -> str | None:
     """Return the instance or the cluster of a fault that another fault has stopped; None if the fault can begin."""
-    subject = ends(event.where[0])[0] if event.kind.where == "pause" else event.where[0]
+    subject, kind = event.where[0], event.kind.where
+    if kind in AT_SOURCE or kind in AT_TARGET:
+        subject = ends(subject)[kind in AT_TARGET]
     locks = {"instance": {name: instance.lock for name, instance in world.instances.items()}}
-    locks |= dict.fromkeys(("system", "directory", "end", "pause"), world.server_locks)
-    lock = locks.get(event.kind.where, {}).get(subject)
+    locks |= dict.fromkeys((*AT_CLUSTER, *AT_SOURCE, *AT_TARGET), world.server_locks)
+    lock = locks.get(kind, {}).get(subject)
     return subject if lock is not None and lock.locked() else None

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import permutations, product
 from typing import NamedTuple
 
+from tests.chaos.layout import IDENTITY, KEY, MODULO, Layout
+
 SERVERS = ("tubemq", "pulsar", "rocketmq")
 DIRECTIONS = tuple(f"{source}-{target}" for source, target in product(SERVERS, SERVERS))
 KNOWN_DIRECTIONS = tuple(f"{source}-{target}" for source, target in product((*SERVERS, "log"), (*SERVERS, "log")))
@@ -22,7 +24,7 @@ A TubeMQ Broker that is killed loses acknowledged messages. For a source this is
 INSTANCES = ("a", "b")
 FIRST_S = 6.0
 """Time of the first fault: by then the instances have joined their groups and read the backlog."""
-PAUSES_S = (3.0, 8.0)
+PAUSES_S = (2.0, 5.0)
 """Mean times between the starts of two faults, one of which is drawn. Faults may overlap."""
 FULL, SLOW = "full", "slow"
 LOADS = (FULL, SLOW)
@@ -79,15 +81,27 @@ KINDS = (
     Kind("restart_broker", 4, "system", (0, 5)),
     Kind("restart_during_pause", 4, "pause", (0, 5), (1, 20), allows_stale=True),
     Kind("end_without_broker", 3, "end", (0, 5)),
+    Kind("missing_broker", 4, "missing", (10, 35)),
+    Kind("lower_limit", 2, "limit", (5, 20), (90_000, 400_000)),
     # topics and groups
     Kind("unload", 4, "unloads", leaves_no_lease=True),
     Kind("grow", 2, "direction", leaves_no_lease=True),
     Kind("burst", 3, "direction", (0, 0), (500, 4000), leaves_no_lease=True),
     Kind("move_running", 3, "moves", (0, 0), (50, 2000), leaves_no_lease=True),
     Kind("move_stopped", 1, "direction", (0, 0), (50, 2000), leaves_no_lease=True),
+    Kind("pause_group", 3, "pausable_group", (5, 25)),
+    Kind("refuse_target", 4, "refusing", (5, 20), (0, 1)),
+    Kind("remake_topic", 2, "deletable", (0, 12), (0, 4000)),
+    Kind("truncate", 2, "truncatable", (0, 8)),
 )
 MOVES = ("pulsar", "rocketmq")
 """Systems whose groups can be moved while their members run."""
+PAUSES_GROUPS = ("tubemq", "rocketmq")
+"""Systems with a switch of administrators that lets a group, or all groups, read nothing."""
+DELETES_TOPICS = ("pulsar", "rocketmq")
+"""Systems whose topics can be deleted and created again at once. A TubeMQ Master takes minutes."""
+TRUNCATES = ("pulsar",)
+"""Systems with a call that deletes the messages of a topic that groups have not read."""
 HEARTBEATS_S = (2, 13)
 """Heartbeats of TubeMQ clients, one of which is drawn: that of most tests, and the default."""
 
@@ -160,6 +174,8 @@ class Schedule:
     events: tuple[Event, ...]
     last: tuple[str, ...]
     """The instances that run at the end. With both, a partition that one instance lost and got back is tested too."""
+    layouts: dict[str, Layout]
+    """The layout of topics and partitions, by direction."""
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -191,7 +207,11 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
     settings = {name: rng.choice(("64KiB", "1MiB", "32MiB")) for name in instances}
     second, orderly, shutdown_s = rng.random() < 0.7, rng.random() < 0.5, rng.choice((5, 30))
     heartbeat_s, pause_s = rng.choice(HEARTBEATS_S), rng.choice(PAUSES_S)
-    loads = {direction: _draw_load(rng, load or rng.choice(LOADS), seconds, len(directions)) for direction in directions}
+    loads = {
+        direction: _draw_load(rng, kind, seconds, len(directions))
+        for direction, kind in zip(directions, _draw_kinds(rng, load, len(directions)), strict=True)
+    }
+    layouts = {direction: _draw_layout(rng) for direction in directions}
     events = []
     at = FIRST_S
     while at < seconds:
@@ -200,7 +220,23 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         events.append(Event(at, kind, where, _skewed_to_short(rng, *kind.lasts), rng.uniform(*kind.amount)))
         at += rng.expovariate(1 / pause_s)
     last = rng.choice((instances, instances, *((name,) for name in instances)))
-    return Schedule(seed, seconds, loads, instances, second, settings, shutdown_s, orderly, heartbeat_s, tuple(events), last)
+    return Schedule(
+        seed, seconds, loads, instances, second, settings, shutdown_s, orderly, heartbeat_s, tuple(events), last, layouts
+    )
+
+
+def _draw_kinds(rng: random.Random, kind: str, directions: int) -> list[str]:
+    """Return the kind of load of each direction. At least one direction in three has the full load, so that much is sent."""
+    if kind:
+        return [kind] * directions
+    kinds = [*[FULL] * -(-directions // 3), *rng.choices(LOADS, k=directions)][:directions]
+    rng.shuffle(kinds)
+    return kinds
+
+
+def _draw_layout(rng: random.Random) -> Layout:
+    by = rng.choice((IDENTITY, IDENTITY, MODULO, KEY))
+    return Layout(by, at_one_broker=by != IDENTITY and rng.random() < 0.3)
 
 
 def _draw_load(rng: random.Random, kind: str, seconds: float, directions: int) -> Load:
@@ -225,38 +261,35 @@ def _skewed_to_short(rng: random.Random, least: float, most: float) -> float:
 def _possible_targets(what: str, directions: Sequence[str], instances: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the possible targets (`Event.where`) of faults with this kind of target."""
     servers = [cluster for cluster in clusters(directions) if cluster != "log"]
-    match what:
-        case "instance":
-            return [(name,) for name in instances]
-        case "both":
-            return list(permutations(instances)) if len(instances) > 1 else []
-        case "network":
-            return [*((name,) for name in instances), tuple(instances)] if servers else []
-        case "link":
-            return [(name, cluster) for name in instances for cluster in servers]
-        case "system":
-            return [(cluster,) for cluster in servers]
-        case "directory":
-            return [(cluster,) for cluster in servers if cluster.startswith(("tubemq", "rocketmq"))]
-        case "unloads":
-            return [
-                (direction, end)
-                for direction in directions
-                for end in ("source", "target")
-                if _cluster(direction, end) == "pulsar"
-            ]
-        case "moves":
-            return [(direction,) for direction in directions if _cluster(direction, "source") in MOVES]
-        case "pausable":  # a pause of the log stops its producers too
-            return [(direction,) for direction in directions if direction != WITHOUT_SERVERS]
-        case "pause":
-            apart = [direction for direction in directions if len(set(ends(direction))) > 1 and ends(direction)[0] != "log"]
-            return [(each, *end) for each in apart for end in [("a", "stays"), *_possible_ends(ends(each)[0], instances)]]
-        case "end":
-            sources = [cluster for cluster in servers if any(ends(direction)[0] == cluster for direction in directions)]
-            return [(cluster, *end) for cluster in sources for end in _possible_ends(cluster, instances)]
-        case _:
-            return [(direction,) for direction in directions]
+    sources = [cluster for cluster in servers if any(ends(direction)[0] == cluster for direction in directions)]
+    apart = [direction for direction in directions if len(set(ends(direction))) > 1 and ends(direction)[0] != "log"]
+    stays = [("a", "stays")]
+    possible: dict[str, Sequence[tuple[str, ...]]] = {
+        "instance": [(name,) for name in instances],
+        "both": list(permutations(instances)) if len(instances) > 1 else [],
+        "network": [*((name,) for name in instances), tuple(instances)] if servers else [],
+        "link": [(name, cluster) for name in instances for cluster in servers],
+        "system": [(cluster,) for cluster in servers],
+        "directory": [(cluster,) for cluster in servers if cluster.startswith(("tubemq", "rocketmq"))],
+        "limit": [(cluster,) for cluster in servers if cluster == "rocketmq"],
+        "unloads": [(each, end) for each in directions for end in ("source", "target") if _cluster(each, end) == "pulsar"],
+        "moves": _from(directions, MOVES),
+        "pausable_group": _from(directions, PAUSES_GROUPS),
+        "deletable": _from(directions, DELETES_TOPICS),
+        "truncatable": _from(directions, TRUNCATES),
+        "refusing": [(direction,) for direction in directions if ends(direction)[1] != "log"],
+        # a pause of the log stops its producers too
+        "pausable": [(direction,) for direction in directions if direction != WITHOUT_SERVERS],
+        "pause": [(each, *end) for each in apart for end in [*stays, *_possible_ends(ends(each)[0], instances)]],
+        "end": [(cluster, *end) for cluster in sources for end in _possible_ends(cluster, instances)],
+        "missing": [(cluster, *end) for cluster in servers for end in [*stays, *_possible_ends(cluster, instances)]],
+        "direction": [(direction,) for direction in directions],
+    }
+    return list(possible[what])
+
+
+def _from(directions: Sequence[str], systems: Sequence[str]) -> list[tuple[str, ...]]:
+    return [(direction,) for direction in directions if _cluster(direction, "source") in systems]
 
 
 def _possible_ends(source: str, instances: Sequence[str]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.chaos.layout import Layout
 from tests.chaos.schedule import HEARTBEATS_S, INSTANCES, KINDS, SLOW, Event, Load, Schedule, ends
 
 DIRECTION = "tubemq-pulsar"
@@ -46,6 +47,7 @@ def schedule(minutes: float, directions: Sequence[str]) -> Schedule:
         heartbeat_s=HEARTBEATS_S[-1],
         events=tuple(sorted(events, key=lambda event: event.at)),
         last=INSTANCES,
+        layouts=dict.fromkeys(directions, Layout()),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.chaos.judge import Stored, Verdict, judge, numbers_by_partition
+from tests.chaos.layout import KEY, KEYS, MODULO
 from tests.kit.oracle import body
 
 
@@ -82,3 +83,23 @@ def test_a_rewind_need_not_repeat_messages_that_the_source_lost() -> None:
 
 def test_a_source_with_repeated_and_damaged_messages_has_each_number_once() -> None:
     assert numbers_by_partition([4, 2], [*of([0, 1, 0, 1, 7]), Stored(1, "a", b""), *of([1], partition=1)]) == [{0, 1}, {1}]
+
+
+def test_by_modulo_a_source_partition_is_in_one_target_partition_whichever_that_is() -> None:
+    copies = [Stored(7, "a", body(0, number, 40)) for number in range(3)]
+    assert found(judge([3], copies, by=MODULO)) == (0, 0, 0, 0, 0)
+    moved = judge([3], [*copies[:2], Stored(6, "a", body(0, 2, 40))], by=MODULO)
+    assert (moved.missing, moved.damaged) == (1, 1)
+
+
+def test_by_key_only_messages_of_one_key_keep_their_order() -> None:
+    numbers = [4, 0, 1, 5, 2, 3]
+    verdict = judge([6], [Stored(number % KEYS, "a", body(0, number, 40)) for number in numbers], by=KEY)
+    assert (verdict.out_of_order, verdict.missing, verdict.damaged) == (1, 0, 0)
+    assert "0 came after 4" in verdict.problems(allows_stale=True)[0]
+
+
+def test_what_an_operator_deleted_need_not_arrive_and_its_copies_are_not_judged() -> None:
+    verdict = judge([10], of([0, 1, 5, 6, 2, 7, 8, 9]), first=[5])
+    assert (found(verdict), verdict.lost, verdict.arrived) == ((0, 0, 0, 0, 0), 5, 8)
+    assert judge([10], of([0, 1, 6, 7, 8, 9]), first=[5]).missing == 1

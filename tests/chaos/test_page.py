@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tests.chaos.judge import Verdict
 from tests.chaos.page import tables
 from tests.chaos.run import Result
@@ -12,7 +14,9 @@ def result(seed: int, missing: int) -> Result:
     verdict = Verdict(
         sent=1000, arrived=1010, missing=missing, out_of_order=0, stale=0, repeated=10, damaged=0, lost=2, examples=[]
     )
-    made = Result(draw(seed, 60, ("log-log",)), {"log-log": verdict}, struck=9, peak_bytes=80 << 20, recovered_s=3.4)
+    made = Result(
+        draw(seed, 60, ("log-log",)), {"log-log": verdict}, struck=Counter(kill=4, cut=5), peak_bytes=80 << 20, recovered_s=3.4
+    )
     made.problems += ["something is missing"] * bool(missing)
     return made
 

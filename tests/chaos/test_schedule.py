@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.chaos import soak
 from tests.chaos.faults import FAULTS
+from tests.chaos.layout import IDENTITY, KEY, MODULO, Layout
 from tests.chaos.schedule import DIRECTIONS, FULL, KINDS, SLOW, draw
 
 
@@ -44,6 +45,18 @@ def test_all_nine_directions_are_used_with_both_loads() -> None:
     loads = [draw(seed, 60, DIRECTIONS).loads for seed in range(5)]
     assert all(len(each) == 9 for each in loads)
     assert {load.kind for each in loads for load in each.values()} == {FULL, SLOW}
+
+
+def test_a_third_of_the_directions_has_the_full_load_unless_another_one_is_wanted() -> None:
+    for directions, least in ((("tubemq-pulsar",), 1), (DIRECTIONS, 3)):
+        kinds = [[load.kind for load in draw(seed, 45, directions).loads.values()] for seed in range(20)]
+        assert min(each.count(FULL) for each in kinds) >= least
+    assert {load.kind for load in draw(1, 45, DIRECTIONS, load=SLOW).loads.values()} == {SLOW}
+
+
+def test_every_rule_is_drawn_and_topics_at_one_broker_only_without_identity() -> None:
+    layouts = {layout for seed in range(20) for layout in draw(seed, 60, DIRECTIONS).layouts.values()}
+    assert layouts == {Layout(IDENTITY), *(Layout(by, each) for by in (MODULO, KEY) for each in (True, False))}
 
 
 def test_a_slow_load_has_registered_groups_without_messages_and_idle_partitions() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from tests.chaos.run import run
 from tests.chaos.schedule import FULL, SLOW, draw
-from tests.chaos.systems import LogSystem, RocketMQSystem, TubeMQSystem
+from tests.chaos.systems.log import LogSystem
+from tests.chaos.systems.rocketmq import RocketMQSystem
+from tests.chaos.systems.tubemq import TubeMQSystem
 from tests.kit import java
 from tests.kit.rocketmq import RocketMQ
 

@@ -14,8 +14,9 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.net.tasks import cancel, spawn
 from tests.chaos.flow import Flow
 from tests.chaos.instance import Instance
+from tests.chaos.layout import Layout
 from tests.chaos.schedule import Event, Schedule, clusters, ends
-from tests.chaos.systems import REFRESH, System
+from tests.chaos.systems.system import REFRESH, System
 from tests.kit.tcp_proxy import Link, Network
 
 PARTITIONS = 4
@@ -46,8 +47,11 @@ class Direction:
     topic: str
     copy: str
     flow: Flow
+    layout: Layout
     moved: bool = False
     """True if the group was moved back while its members ran."""
+    has_deletions: bool = False
+    """True if an operator deleted messages that the group may not have read."""
 
     @property
     def group(self) -> str:
@@ -66,6 +70,8 @@ class World:
         self.schedule, self.systems, self.folder, self.say = schedule, systems, folder, say
         self.directions: dict[str, Direction] = {}
         self.instances: dict[str, Instance] = {}
+        self.clusters: dict[str, Cluster] = {}
+        """Clients of the producers, by system."""
         self.server_locks = {name: asyncio.Lock() for name in systems}
         """Held by faults that stop the servers of a system, and by faults that need these servers."""
         self.began = time.monotonic()
@@ -136,9 +142,10 @@ class World:
     async def open(self, stack: contextlib.AsyncExitStack) -> None:
         """Create topics, fill them with the backlog, and start the instances."""
         names = clusters(self.schedule.directions)
-        opened_clusters = {name: await stack.enter_async_context(self.systems[name].open()) for name in names}
+        for name in names:
+            self.clusters[name] = await stack.enter_async_context(self.systems[name].open())
         for name, load in self.schedule.loads.items():
-            direction = self.directions[name] = await self._direction(name, opened_clusters)
+            direction = self.directions[name] = await self._direction(name)
             await direction.flow.start()
             stack.push_async_callback(direction.flow.end)
             await direction.flow.burst(load.backlog)
@@ -154,14 +161,15 @@ class World:
         for name in self.schedule.instances if self.schedule.second_instance else self.schedule.instances[:1]:
             await self.instances[name].start()
 
-    async def _direction(self, name: str, opened_clusters: Mapping[str, Cluster]) -> Direction:
-        source, target = ends(name)
+    async def _direction(self, name: str) -> Direction:
+        (source, target), layout = ends(name), self.schedule.layouts[name]
         unique = f"chaos_{source}_{target}_{time.time_ns()}"
         topic, copy = self.systems[source].source_topic(unique), f"{unique}_copy"
         for system, each in ((source, topic), (target, copy)):
-            await opened_clusters[system].create(each, PARTITIONS)
-        flow = Flow(opened_clusters[source], topic, PARTITIONS, self.schedule.loads[name])
-        direction = Direction(name, self.systems[source], self.systems[target], topic, copy, flow)
+            await self.systems[system].create(self.clusters[system], each, PARTITIONS, layout)
+        cluster = self.clusters[source]
+        flow = Flow(cluster, topic, PARTITIONS, self.schedule.loads[name], self.systems[source].send_in_chunks(cluster))
+        direction = Direction(name, self.systems[source], self.systems[target], topic, copy, flow, layout)
         await asyncio.to_thread(direction.source.register, topic, direction.group)
         return direction
 
@@ -191,7 +199,11 @@ class World:
         return {
             "name": direction.name,
             "from": source,
-            "to": {"cluster": f"{direction.target.name}-{instance}", "topic": direction.copy, "partitions": {"by": "identity"}},
+            "to": {
+                "cluster": f"{direction.target.name}-{instance}",
+                "topic": direction.copy,
+                "partitions": {"by": direction.layout.by},
+            },
             "delivery": {
                 "in_flight_bytes": self.schedule.in_flight_bytes[instance],
                 "rate": self.schedule.loads[direction.name].rate,

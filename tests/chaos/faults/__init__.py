@@ -6,9 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from tests.chaos.faults.instances import kill, leave, roll, rolling_update, stop
 from tests.chaos.faults.network import cut, delay, hold, late, pause_target, slow
-from tests.chaos.faults.restarts import end_without_broker, restart_broker, restart_during_pause
-from tests.chaos.faults.servers import freeze_broker, kill_broker, kill_directory, no_directory
-from tests.chaos.faults.topics import burst, grow, move_running, move_stopped, unload
+from tests.chaos.faults.restarts import end_without_broker, missing_broker, restart_broker, restart_during_pause
+from tests.chaos.faults.servers import freeze_broker, kill_broker, kill_directory, lower_limit, no_directory
+from tests.chaos.faults.topics import (
+    burst,
+    grow,
+    move_running,
+    move_stopped,
+    pause_group,
+    refuse_target,
+    remake_topic,
+    truncate,
+    unload,
+)
 from tests.chaos.schedule import Event
 from tests.chaos.world import World
 
@@ -17,6 +27,7 @@ FAULTS: Mapping[str, Fault] = {
     each.__name__: each
     for each in (
         kill, roll, rolling_update, stop, cut, hold, pause_target, late, slow, delay, no_directory, kill_directory, kill_broker,
-        freeze_broker, restart_broker, restart_during_pause, end_without_broker, unload, grow, burst, move_running, move_stopped,
+        freeze_broker, restart_broker, restart_during_pause, end_without_broker, missing_broker, lower_limit, unload,
+        grow, burst, move_running, move_stopped, pause_group, refuse_target, remake_topic, truncate,
     )
 } | {"leave": leave}  # fmt: skip

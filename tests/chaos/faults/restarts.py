@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.chaos.instance import Instance
 from tests.chaos.schedule import Event
-from tests.chaos.systems import System
+from tests.chaos.systems.system import System
 from tests.chaos.world import Strike, World, all_instances_locked
 
 PAUSED_BEFORE_S = 4.0
@@ -24,7 +24,7 @@ LEASE_S = 35.0
 """Time for which a TubeMQ Broker keeps the registrations of an instance that has died."""
 ABRUPT = ("kill", "stop", "no_directory", "kill_directory")
 """Faults after which leases may have to expire, or may have expired."""
-ORDERLY = ("roll", "leave", "rolling_update", "move_stopped")
+ORDERLY = ("roll", "leave", "rolling_update", "move_stopped", "pause_group")
 """Faults after which partitions move between instances at their next heartbeats."""
 POLL_S = 0.2
 
@@ -59,6 +59,19 @@ async def end_without_broker(world: World, event: Event) -> None:
         await _end(world.instances[name], end)
         await asyncio.sleep(event.lasts)
         await asyncio.gather(_start_again(world.instances[name], end), asyncio.to_thread(system.broker.start))
+
+
+async def missing_broker(world: World, event: Event) -> None:
+    """Stop a broker in order for a while, so that it is in no route. An instance may end, and starts while it is missing."""
+    system, (_, name, end) = world.systems[event.where[0]], event.where
+    async with _restartable(world, event, system):
+        await asyncio.to_thread(system.broker.stop_in_order)
+        try:
+            await _end(world.instances[name], end)
+            await _start_again(world.instances[name], end)
+            await asyncio.sleep(event.lasts)
+        finally:
+            await asyncio.to_thread(system.broker.start)
 
 
 @asynccontextmanager

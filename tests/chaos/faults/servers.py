@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from tests.chaos.flow import Flow
 from tests.chaos.schedule import Event, ends
-from tests.chaos.systems import System
+from tests.chaos.systems.system import System
 from tests.chaos.world import World
 
 NOTICED_S = 8.0
@@ -80,6 +80,13 @@ async def freeze_broker(world: World, event: Event) -> None:
             await asyncio.sleep(event.lasts)
         finally:
             system.broker.thaw()
+
+
+async def lower_limit(world: World, event: Event) -> None:
+    """Lower the maximum size of messages, so that the brokers refuse batches that were allowed before, but no single message."""
+    system = world.systems[event.where[0]]
+    async with world.server_locks[system.name], system.message_size_limited(int(event.amount)):
+        await asyncio.sleep(event.lasts)
 
 
 @contextmanager

@@ -44,6 +44,63 @@ async def move_running(world: World, event: Event) -> None:
         direction.moved |= await direction.source.move_running(direction.topic, direction.group, int(event.amount))
 
 
+async def pause_group(world: World, event: Event) -> None:
+    """Let the source give the group nothing for a while, as an administrator."""
+    direction = world.directions[event.where[0]]
+    async with (
+        world.server_locks[direction.source.name],
+        direction.source.group_paused(direction.topic, direction.group),
+    ):
+        await asyncio.sleep(event.lasts)
+
+
+async def refuse_target(world: World, event: Event) -> None:
+    """Let the target refuse all messages for a while: by its permissions, or a quota. Half of the time, only one broker does."""
+    direction = world.directions[event.where[0]]
+    async with (
+        world.server_locks[direction.target.name],
+        direction.target.writes_refused(direction.copy, partly=event.amount < 0.5),
+    ):
+        await asyncio.sleep(event.lasts)
+
+
+async def remake_topic(world: World, event: Event) -> None:
+    """Delete the source topic under the instances, create it again, and fill it at once.
+
+    The deleted messages need not arrive, but all of the new topic. A partition may stop: an operator restarts the instances.
+    """
+    direction = world.directions[event.where[0]]
+    source, flow = direction.source, direction.flow
+    async with all_instances_locked(world), world.server_locks[source.name]:
+        direction.has_deletions = True
+        async with flow.deletion(opens_again=True):
+            await source.delete(direction.topic)
+            await source.create(world.clusters[source.name], direction.topic, len(flow.sent), direction.layout)
+            await asyncio.to_thread(source.register, direction.topic, direction.group)
+        await flow.burst(flow.load.burst(int(event.amount)))
+        await asyncio.sleep(event.lasts)
+        for instance in world.instances.values():
+            if instance.has_process:
+                await instance.terminate()
+                await instance.start()
+
+
+async def truncate(world: World, event: Event) -> None:
+    """Delete all messages of the source topic, also unread ones. An operator restarts instances whose partitions stopped."""
+    direction = world.directions[event.where[0]]
+    source = direction.source
+    async with all_instances_locked(world), world.server_locks[source.name]:
+        direction.has_deletions = True
+        async with direction.flow.deletion(opens_again=False):
+            await source.truncate(direction.topic)
+        await asyncio.sleep(event.lasts)
+        for instance in world.instances.values():
+            status = await instance.ask("/health/ready")
+            if instance.has_process and (status is None or status["stopped"]):
+                await instance.terminate()
+                await instance.start()
+
+
 async def move_stopped(world: World, event: Event) -> None:
     """Stop the instances, move the group back, and start them again, as an operator."""
     direction = world.directions[event.where[0]]
