@@ -26,12 +26,12 @@ from mqbridge.rocketmq.client.consumer.queue_transitions import State
 from mqbridge.rocketmq.client.consumer.subscription import everything
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
-from mqbridge.rocketmq.wire.codes import Code
+from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from tests.example_counts import examples
 from tests.kit.virtual_time import VirtualTimeLoop
 from tests.patience import SERVER_PATIENCE_S
-from tests.rocketmq.client.broker import Answer, Cluster, Link, scripted_client
+from tests.rocketmq.client.broker import A, Answer, Cluster, Link, scripted_client
 from tests.rocketmq.client.groups import Groups
 
 GROUP = "G"
@@ -69,6 +69,8 @@ class World:
         self.delay = 0.0
         self.unanswered: dict[int, int] = {}
         """By request code, how many of the next requests get no response."""
+        self.is_paused = False
+        """True while the group may not read (`consumeEnable=false`)."""
         self.problems: list[str] = []
         self.made_anew: Queue | None = None
         """The queue of a topic that was deleted and created again, until its reader has stopped."""
@@ -90,6 +92,8 @@ class World:
                 self._newest[link, Queue(request.ext["topic"], "broker-a", int(request.ext["queueId"]))] = request.opaque
             if self.unanswered.get(request.code, 0):
                 self.unanswered[request.code] -= 1
+            elif self.is_paused and request.code == Code.PULL_MESSAGE:
+                link.answer(request, Status.NO_PERMISSION, remark="subscription group no permission")
             elif not self.delay:
                 answer(link, request)
             else:
@@ -146,7 +150,7 @@ class World:
     def calm(self) -> bool:
         """Whether all requests, also those in flight, are answered in time."""
         late = max(self.delay, self._due_at - self.loop.time())
-        return late <= SOON_S and not any(self.unanswered.values())
+        return late <= SOON_S and not any(self.unanswered.values()) and not self.is_paused and not self.cluster.down
 
     def lose_connections(self) -> None:
         """Drop all connections, also those to name servers."""
@@ -154,10 +158,19 @@ class World:
             if link.open:
                 link.drop()
 
+    def stop_broker(self) -> None:
+        """The broker ends, and no name server lists it any more."""
+        self.cluster.down, self.cluster.unreachable = {"broker-a"}, {A}
+        self.lose_connections()
+
+    def start_broker(self) -> None:
+        self.cluster.down, self.cluster.unreachable = set(), set()
+
     def mend(self) -> None:
         """End all faults."""
-        self.delay = 0.0
+        self.delay, self.is_paused = 0.0, False
         self.unanswered.clear()
+        self.start_broker()
 
     def make_anew(self, queue: Queue, count: int) -> None:
         """Delete the queue with the offsets of all groups, and create it again with this number of messages."""
@@ -428,6 +441,23 @@ class GroupLife(RuleBasedStateMachine):
         if luck == 0:
             self.do(self.world.lose_connections, seconds)
 
+    @rule(count=st.integers(1, 9), seconds=st.sampled_from([1.0, 25.0]), resumes=st.booleans())
+    def group_is_paused(self, count: int, seconds: float, resumes: bool) -> None:
+        """An operator forbids the group to read, and mostly permits it again; new messages end the pulls that are held."""
+        self.world.is_paused = True
+        for queue in QUEUES:
+            self.do(lambda number=queue.id: self.world.groups.append(*[b"x"] * count, number=number), 0.0)  # type: ignore[misc]
+        self.moment(seconds)
+        self.world.is_paused = not resumes
+
+    @rule(luck=LUCK, away=st.sampled_from([1.0, 40.0]), seconds=MOMENTS)
+    def broker_is_missing(self, luck: int, away: float, seconds: float) -> None:
+        """The broker is in no route for a while. Members may start and close meanwhile."""
+        if luck == 0:
+            self.do(self.world.stop_broker, away)
+        elif luck == 1 and self.world.cluster.down:
+            self.do(self.world.start_broker, seconds)
+
     @rule(number=st.integers(0, 1), share=st.floats(0, 1), luck=LUCK, released=st.booleans(), seconds=MOMENTS)
     def reset_from_outside(self, number: int, share: float, luck: int, released: bool, seconds: float) -> None:
         """A broker resets the offset and reports that to one pull; the queue may be released before the report arrives."""
@@ -468,7 +498,9 @@ class GroupLife(RuleBasedStateMachine):
         self.add(3.0)
 
     def reads_all_alone(self) -> bool:
-        """Whether a single member reads both queues, and knows a message of each."""
+        """Whether a single member reads both queues, knows a message of each, and no reset waits to be reported."""
+        if self.world.groups.resets:
+            return False
         reading = [assigned for assigned in self.assigned_queues() if assigned.state.state is State.READING]
         alone = len(self.living) == 1 and all(one.closing or one in self.living for one in self.members)
         return alone and len(reading) == len(QUEUES) and all(assigned._pulls._identity._anchor for assigned in reading)
