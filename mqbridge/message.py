@@ -264,6 +264,11 @@ class Batch:
         if self._decode is not None:
             self._messages = None
 
+    def drop_contents(self) -> None:
+        """Drop the received bytes and the messages of a batch that is acknowledged; positions and numbers stay."""
+        self.data = self._decode = self._may_contain = None
+        self._messages = ()
+
     def may_contain(self, text: bytes) -> bool:
         """Return False only if these bytes certainly do not occur in the received form; True if they occur or may occur."""
         return self._may_contain is None or self._may_contain(text)

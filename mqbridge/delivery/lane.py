@@ -54,7 +54,9 @@ class LaneDelivery:
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop
         """The event loop, set by `run`."""
-        self._tickets = Tickets(self._acknowledge, self._on_completed, self._on_ticket_ended, in_order=not individual_ack)
+        self._tickets = Tickets(
+            self._acknowledge, self._on_completed, self._on_ticket_ended, settings.budget.release, in_order=not individual_ack
+        )
         self._receiver: asyncio.Task[None] | None = None
         """The task of `_receive`."""
         self._deadline: float | None = None

@@ -15,6 +15,7 @@ from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.delivery.lane import LEG_BYTES, LaneDelivery
 from mqbridge.delivery.settings import LaneSettings
 from mqbridge.delivery.target import Target
+from mqbridge.delivery.tickets import WAITING_TICKET_BYTES
 from mqbridge.errors import ClusterError, DeliveryError, Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.budget import Budget
@@ -575,3 +576,35 @@ async def test_a_lane_cancelled_while_it_drains_withdraws_its_sends() -> None:
     outbound.sent[0][2].set_result(Receipt(failures=[MessageFailure(0, Failure.RETRY, "the send was withdrawn")]))
     await until(lambda: lane_delivery._settings.budget.used == 0)
     assert lane.acknowledged == []
+
+
+async def test_behind_a_batch_that_is_not_stored_a_budget_bounds_the_stored_ones() -> None:
+    """The source acknowledges individually: later batches are stored and acknowledged, and wait for the first one."""
+    lane, outbound = FakeLane(*(keyed_batch(5 * n, 5) for n in range(100))), FakeOutbound()
+    lane_delivery = make_delivery(lane, outbound, individual=True, budget=20 * LEG_BYTES)
+    task = spawn(lane_delivery.run(), "delivery")
+
+    def unsettled() -> "list[asyncio.Future[Receipt]]":
+        return [future for _, _, future in outbound.sent[1:] if not future.done()]  # the first send is not answered
+
+    await until(unsettled)
+    while futures := unsettled():
+        for future in futures:
+            future.set_result(Receipt())
+        for _ in range(10):
+            await asyncio.sleep(0)
+    waiting = [ticket for ticket in lane_delivery._tickets._queue if ticket.is_done]
+    assert len(waiting) == len(lane.acknowledged) > 20, "it reads on, as far as the budget allows"
+    assert len(outbound.sent) < 100
+    assert all(ticket.batch._decode is None for ticket in waiting)
+    assert len(waiting) * WAITING_TICKET_BYTES <= lane_delivery._settings.budget.used <= 20 * LEG_BYTES
+    outbound.sent[0][2].set_result(Receipt())
+    while len(lane.acknowledged) < 100:
+        await until(unsettled)
+        for future in unsettled():
+            future.set_result(Receipt())
+        await asyncio.sleep(0)
+    await until(lambda: not lane_delivery.in_flight_batches)
+    lane_delivery.stop()
+    assert await finished(task) is None
+    assert lane_delivery._settings.budget.used == 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
-from mqbridge.delivery.tickets import Ticket, Tickets
+from mqbridge.delivery.tickets import WAITING_TICKET_BYTES, Ticket, Tickets
 from mqbridge.errors import Failure
 from mqbridge.message import Batch, Partition, Share
 
@@ -27,10 +27,12 @@ class RecordedCallbacks:
         self.receipts: list[Receipt | None] = []
         self.passed: list[int] = []
         self.ended: list[int] = []
+        self.shrunk: list[int] = []
         self.tickets = Tickets(
             self._acknowledge,
             lambda b: self.passed.append(b.first[0]),
             lambda ticket: self.ended.append(ticket.batch.first[0]),
+            self.shrunk.append,
             in_order=in_order,
         )
 
@@ -124,3 +126,30 @@ def test_a_failed_batch_blocks_later_ones_if_acknowledgement_is_in_order() -> No
     assert callbacks.acknowledged == callbacks.passed == []
     assert [ticket.batch.first for ticket in callbacks.tickets.abandon()] == [(0,), (1,)]
     assert sorted(callbacks.ended) == [0, 1]
+
+
+def test_a_stored_batch_that_waits_for_an_earlier_one_keeps_no_contents() -> None:
+    callbacks = RecordedCallbacks(in_order=False)
+    tickets = [
+        callbacks.tickets.open(Batch(PARTITION, list, count=1, size=1, first=(n,), next=(n + 1,), data=b"x"), 0.0, 9000)
+        for n in range(3)
+    ]
+    callbacks.tickets.settle(tickets[1])
+    assert (callbacks.acknowledged, callbacks.ended, callbacks.passed) == ([1], [], [])
+    assert tickets[1].batch.data is None
+    assert (tickets[1].cost, callbacks.shrunk) == (WAITING_TICKET_BYTES, [9000 - WAITING_TICKET_BYTES])
+    callbacks.tickets.settle(tickets[0])
+    assert tickets[0].batch.data == b"x", "it never waited"
+    assert (callbacks.ended, callbacks.passed) == ([0, 1], [0, 1])
+    callbacks.tickets.settle(tickets[2])
+    assert callbacks.ended == [0, 1, 2]
+
+
+def test_stored_batches_that_waited_for_an_abandoned_one_free_their_bytes() -> None:
+    callbacks = RecordedCallbacks(in_order=False)
+    failing, stored = (callbacks.tickets.open(batch(n), 0.0, 9000) for n in range(2))
+    callbacks.tickets.settle(stored)
+    callbacks.tickets.fail(failing, Share(failing.batch), REFUSED)
+    assert callbacks.tickets.abandon() == [failing]
+    assert sorted(callbacks.ended) == [0, 1]
+    assert sum(callbacks.shrunk) + failing.cost + stored.cost == 18000

@@ -33,6 +33,9 @@ MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 MAX_BUFFERED_BYTES = 8 << 20
 """Limit of the messages that all lanes of a queue buffer together; above it, no further pull is read."""
 
+MERGE_PORTIONS = 64
+"""Stored portions behind one that is not stored are merged once there are this many, or twice as many as are left."""
+
 SendBack = Callable[[Record], Awaitable[None]]
 """Sends a message back: the Broker delivers it to the group again later, or makes it a dead letter."""
 
@@ -64,6 +67,8 @@ class RetryQueue:
         self._lanes: dict[str, RetryLane] = {}
         self._portions: deque[Portion] = deque()
         """Portions that are read and not yet committed, in the order of the queue."""
+        self._merge_at = MERGE_PORTIONS
+        """Number of portions at which the stored ones are merged."""
         self._buffered_bytes = 0
         """Bytes in memory of the portions that lanes buffer."""
         self._has_room = asyncio.Event()
@@ -143,6 +148,8 @@ class RetryQueue:
             body_bytes = sum(len(record.body) for record in part)
             portion = Portion(part, next_offsets.get(part[-1].queue_offset, pulled.next), body_bytes, budget_bytes, run)
             budget_bytes = 0  # the first portion of a pull releases the bytes of the whole pull
+            if len(self._portions) >= self._merge_at:
+                self._merge_stored()
             self._portions.append(portion)
             if topic is not None and topic in self._topics:
                 self._buffered_bytes += portion.held_bytes
@@ -156,6 +163,16 @@ class RetryQueue:
             self.assigned.release_budget(budget_bytes)
             if not self._portions:  # otherwise earlier messages are not stored yet; the next portion commits for this pull, too
                 self.assigned.commit(pulled.next)
+
+    def _merge_stored(self) -> None:
+        """Replace consecutive stored portions of a run by the last of them, whose commit covers them."""
+        merged: deque[Portion] = deque()
+        for portion in self._portions:
+            if merged and portion.is_stored and merged[-1].is_stored and merged[-1].run == portion.run:
+                merged.pop()
+            merged.append(portion)
+        self._portions = merged
+        self._merge_at = max(MERGE_PORTIONS, 2 * len(merged))
 
     async def _send_back_again(self, record: Record) -> None:
         """Send back a message of a topic that this member does not consume; retry until a Broker accepts it."""
@@ -204,6 +221,7 @@ class RetryQueue:
         Commits the offset below which all messages are stored or sent back.
         """
         portion.is_stored = True
+        portion.records = ()  # it may wait long for an earlier portion
         while self._portions and self._portions[0].is_stored:
             oldest = self._portions.popleft()
             self.assigned.commit(oldest.next, oldest.run)  # has no effect if the offsets were reset in the meantime

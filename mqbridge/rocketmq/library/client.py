@@ -216,7 +216,8 @@ class RocketMQClient:
                           False: this consumer itself redelivers its messages after `negative_acknowledge`
         max_redeliveries  number of redeliveries after which a message that is sent back becomes a dead letter
         strategy          how the members divide the queues; all members, including Java ones, must use the same
-        max_bytes         limit of the bytes of messages read ahead, all queues together
+        max_bytes         limit of the stored bytes of messages, read ahead or unacknowledged, all queues together;
+                          a queue whose share is full of unacknowledged messages is not read on before some are acknowledged
         offsets           with `broadcasting`, stores the offsets; None: each new consumer begins at `start`
         instance          unique suffix of the client id (None: generated); with `consistent_hash`, a fixed value keeps the
                           assignment of queues the same after a restart

@@ -1,8 +1,8 @@
 """Consumer of a group: delivers the messages of all queues one by one, and acknowledges them one by one.
 
-A pull is the response to one read request: consecutive messages of one queue. All queues are read ahead, together up to
-`max_bytes` of undecoded pulls. Only one pull at a time is decoded, so the decoded messages in memory are those of one pull, and
-those that the application has not yet acknowledged.
+A pull is the response to one read request: consecutive messages of one queue. All queues together hold up to `max_bytes` of
+undecoded messages: those that are read ahead, and those that are delivered and not acknowledged (`delivered_pull`). Only one pull
+at a time is decoded, so the decoded messages in memory are those of one pull, and those that the application keeps.
 """
 
 import asyncio
@@ -303,7 +303,9 @@ class Consumer:
         try:
             async for assigned in self._member.assigned_queues():
                 self._remove_revoked_readers()
-                self._readers[assigned.queue] = QueueReader(assigned, self._on_pull, self._on_queue_error)
+                self._readers[assigned.queue] = QueueReader(
+                    assigned, self._on_pull, self._on_queue_error, commits=self._member.stores_offsets
+                )
         except MqbridgeError as error:
             self._terminal_error = error
             self._arrived.set()

@@ -11,6 +11,7 @@ from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, StartOffset
+from mqbridge.rocketmq.client.consumer.offset_store import NoOffsets
 from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
 from mqbridge.rocketmq.client.consumer.sendback import MAX_REDELIVERIES, SendBack
 
@@ -38,6 +39,11 @@ class GroupMember:
     def positions(self) -> Positions:
         """Look-ups of offsets in a queue: of its first message, of the next one to be stored, at a time, committed by a group."""
         return self._client.positions
+
+    @property
+    def stores_offsets(self) -> bool:
+        """True if acknowledgements are stored: by the brokers, or in broadcasting by the application's store."""
+        return not isinstance(self._consumer.store, NoOffsets)
 
     @property
     def closed(self) -> bool:

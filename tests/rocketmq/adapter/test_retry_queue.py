@@ -191,3 +191,22 @@ async def test_bytes_count_against_the_budget_until_the_batch_is_acknowledged_or
     lane.acknowledge(again)
     assert consumer.budget.held == 0
     await retries.queue.release()
+
+
+async def test_behind_a_message_that_is_not_stored_no_stored_message_is_held(environment: ScriptedEnvironment) -> None:
+    sent = 0
+
+    async def send_back(_: Record) -> None:
+        nonlocal sent
+        sent += 1
+
+    store(environment, ("orders", b"1"), *[("others", b"-"), ("third", b"-")] * 500)
+    retries = Retries(environment, await environment.assigned(), send_back)
+    batch = await (lane := await retries.lane()).receive()
+    await until(lambda: sent == 1000)
+    assert sum(len(portion.records) for portion in retries.queue._portions) == 1
+    assert len(retries.queue._portions) <= retry_queue.MERGE_PORTIONS
+    lane.acknowledge(batch)
+    assert not retries.queue._portions
+    assert retries.assigned.acknowledged == 1001
+    await retries.queue.release()

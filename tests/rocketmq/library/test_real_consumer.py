@@ -1,6 +1,7 @@
 """Consumers of the public client at a real broker 5.3.3."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from datetime import datetime
 from uuid import uuid4
@@ -217,3 +218,25 @@ async def test_a_missing_topic_is_fatal(client: RocketMQClient) -> None:
         with pytest.raises(ClusterError, match="no name server knows") as caught:
             await opening
         assert caught.value.failure is Failure.FATAL
+
+
+async def test_one_unacknowledged_message_holds_no_later_ones_in_memory(rocketmq: RocketMQ, client: RocketMQClient) -> None:
+    topic, group, count, max_bytes = rocketmq.take_topic(1), new_group(), 400, 4 << 20
+    async with client.producer(topic, max_pending_bytes=max_bytes) as producer:
+        await asyncio.gather(*(producer.send(bytes(100_000)) for _ in range(count)))
+    async with client.consumer(topic, group, max_bytes=max_bytes) as consumer:
+        budget = consumer._member._consumer.budget
+        tracemalloc.start()
+        slow = await consumer.receive(SERVER_PATIENCE_S)
+        for _ in range(count - 1):
+            message = await consumer.receive(SERVER_PATIENCE_S)
+            assert budget.held <= max_bytes
+            assert consumer.acknowledge(message)
+        held_at_once, at_most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert held_at_once < max_bytes // 2, "the slow message and a little more, of 40 MB"
+        assert at_most < 4 * max_bytes, "also while responses are received and decoded"
+        assert consumer.acknowledge(slow)
+        await consumer.flush()
+        await asyncio.to_thread(rocketmq.settle)
+        assert await lag(client, group, topic) == 0

@@ -8,6 +8,7 @@ buffered pulls, then raises the error until a rewind, a seek or a reset moves th
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -55,6 +56,8 @@ class AssignedQueue:
 
         Set by the user of the queue.
         """
+        self.on_jump: Callable[[], None] | None = None
+        """Called after a rewind, a seek or a reset: what was taken before is outdated. Set by the user of the queue."""
         self._error: MqbridgeError | None = None
         """The error that `receive` raises once no pull is buffered."""
         self._changed = asyncio.Event()
@@ -160,9 +163,18 @@ class AssignedQueue:
         self._pulls.settle_budget()
         return pulled
 
+    def hold_budget(self, size: int) -> None:
+        """Charge `size` bytes more to the budget until `release_budget`, for memory that taken records need besides."""
+        self._pulls.hold_budget(size)
+
     def release_budget(self, size: int) -> None:
         """Release taken bytes from the budget; see `holds_budget`."""
         self._pulls.release_budget(size)
+
+    @property
+    def waits_for_release(self) -> bool:
+        """True if nothing is pulled before `release_budget` is called, because taken bytes leave no room for a pull."""
+        return self._pulls.waits_for_release and not self.state.buffered
 
     async def receive(self) -> PulledRecords:
         """Wait for the records of the next pull.
@@ -239,8 +251,7 @@ class AssignedQueue:
         """
         if not self.state.rewind(offset, run):
             return False
-        self._error = None
-        self._pulls.restart()
+        self._restart()
         return True
 
     async def reset(self, offset: int, why: str) -> None:
@@ -257,9 +268,15 @@ class AssignedQueue:
 
     async def _move(self, offset: int) -> None:
         if self.state.move(offset):
-            self._error = None
-            self._pulls.restart()
+            self._restart()
             await self._commits.save()
+
+    def _restart(self) -> None:
+        """Pull from the position to which the queue was moved."""
+        self._error = None
+        if self.on_jump is not None:
+            self.on_jump()
+        self._pulls.restart()
 
     def _on_pull_error(self, error: MqbridgeError) -> None:
         """Record the error that stopped the pulling; buffered pulls can still be taken."""

@@ -1,9 +1,9 @@
 """Memory budget of a consumer: the bytes that all its queues together may hold, and how they share it.
 
 A queue holds the bytes of its responses until the consumer takes them or, with `AssignedQueue.holds_budget`, explicitly releases
-them. Before a pull is sent, it reserves bytes: its charge. It requests as many messages as fit into the queue's part, estimated
-by the size of earlier messages. If the response is larger than the charge, its real size counts, and nothing is lent until
-everything fits into the limit again.
+them: the library's consumer does so when their messages are acknowledged. Before a pull is sent, it reserves bytes: its charge.
+It requests as many messages as fit into the queue's part, estimated by the size of earlier messages. If the response is larger
+than the charge, its real size counts, and nothing is lent until everything fits into the limit again.
 
 Each queue has an equal share of the limit. A quarter of the share is reserved for the queue, its part: a pull for which the part
 has room never waits for another queue. So a queue whose messages are taken continues, whatever the other queues hold. Everything
@@ -171,6 +171,12 @@ class PullBudget:
             for waiter in [waiter for waiter in self._line if not waiter.account.message_bytes]:
                 self._grant_or_enqueue(waiter)
         self._grant_line()
+
+    def hold(self, account: Account, size: int) -> None:
+        """Add `size` bytes that the queue holds besides its responses; they may exceed the limit."""
+        account.held += size
+        self.held += size
+        self._update_borrowed(account)
 
     def release(self, account: Account, size: int) -> None:
         """Release `size` bytes that the queue no longer holds, and grant charges that fit now."""

@@ -181,6 +181,16 @@ class PullLoop:
         """Keep `size` taken bytes on the budget until `release_budget`."""
         self._kept_bytes += size
 
+    def hold_budget(self, size: int) -> None:
+        """Charge `size` bytes more to the budget until `release_budget`, for memory that the taken bytes need besides."""
+        self._context.budget.hold(self._account, size)
+        self._kept_bytes += size
+
+    @property
+    def waits_for_release(self) -> bool:
+        """True if the next pull waits for room in the budget, and bytes of this queue are kept until `release_budget`."""
+        return self._account.waiter is not None and self._kept_bytes > 0
+
     def release_budget(self, size: int | None = None) -> None:
         """Release `size` bytes that were kept on the budget by `keep_on_budget`; None: all of them."""
         self._kept_bytes -= self._kept_bytes if size is None else min(size, self._kept_bytes)

@@ -141,6 +141,18 @@ class PulledRecords:
             at += _SIZE.unpack_from(self.body, at)[0]
         return PulledRecords(self.queue, self.body[:at], self.first, end)
 
+    def only(self, offsets: Collection[int]) -> "PulledRecords":
+        """Return a copy with only the records at these offsets, for `records`. With inner batches, return all: `self`."""
+        if self.has_inner_batches:
+            return self
+        kept, at = [], 0
+        while at < self.size:
+            end = at + _SIZE.unpack_from(self.body, at)[0]
+            if int.from_bytes(self.body[at + _QUEUE_OFFSET_AT : at + _QUEUE_OFFSET_AT + 8], signed=True) in offsets:
+                kept.append(self.body[at:end])
+            at = end
+        return PulledRecords(self.queue, b"".join(kept), self.first, self.next, self.tags)
+
     def split(self, limit: int) -> list["PulledRecords"]:
         """Split into parts that take at most `limit` bytes when decompressed; a part with a single record may take more.
 
