@@ -25,7 +25,10 @@ FLUSH_BYTES = 256 << 10
 """Flush as soon as this many bytes are queued within an iteration of the event loop."""
 WRITE_HIGH_BYTES = 4 << 20
 WRITE_LOW_BYTES = 1 << 20
-"""`wait_writable` waits after the transport's write buffer exceeded WRITE_HIGH_BYTES, until it is down to WRITE_LOW_BYTES."""
+"""`wait_for_room` waits while the transport's write buffer exceeds WRITE_HIGH_BYTES, until it is down to WRITE_LOW_BYTES."""
+MAX_UNREAD_REPLY_BYTES = 1 << 20
+"""Limit of the responses that are sent while the write buffer is above WRITE_LOW_BYTES. A peer that sends more requests, and
+reads none of the responses, loses its connection."""
 JOIN_BELOW_BYTES = 4096
 """Queued buffers that are smaller than this on average are joined; larger ones are passed to the kernel as a list (writev)."""
 BATCHING_TRANSPORT = ("uvloop.loop", "TCPTransport")
@@ -75,6 +78,8 @@ class Endpoint(asyncio.Protocol):
         """Loop time at which bytes last arrived, for keep-alive."""
         self.is_writable = True
         """False from when the transport's write buffer exceeds its high mark until it is down to its low mark."""
+        self._unread_reply_bytes = 0
+        """Bytes of responses sent by `reply` while not `is_writable`."""
         self._written_bytes = 0
         """Number of bytes that were passed to the transport."""
         self._transport_batches_writes = False
@@ -167,6 +172,7 @@ class Endpoint(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Mark the connection as writable; asyncio calls this when the write buffer is down to its low mark."""
         self.is_writable = True
+        self._unread_reply_bytes = 0
         self._writable.set()
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -213,10 +219,32 @@ class Endpoint(asyncio.Protocol):
         else:
             self._transport.writelines(outbox)
 
-    async def wait_writable(self) -> None:
-        """Wait until the connection is writable or has ended, however long: the caller limits the time."""
-        if not self._writable.is_set():
-            await self._writable.wait()
+    def reply(self, *pieces: bytes) -> None:
+        """Send a response to a request of the peer, which decides how many there are; see MAX_UNREAD_REPLY_BYTES.
+
+        Raises ConnectionLost if the connection has ended.
+        """
+        self.send(*pieces)
+        if not self.is_writable:
+            self._unread_reply_bytes += sum(map(len, pieces))
+            if self._unread_reply_bytes > MAX_UNREAD_REPLY_BYTES:
+                self.abort(PeerSilent(f"{self.peer} sends requests and reads no response: {self._unread_reply_bytes} bytes wait"))
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that are sent and that the kernel has not taken yet."""
+        return self._outbox_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
+
+    async def wait_for_room(self) -> None:
+        """Wait until at most WRITE_HIGH_BYTES are queued, or the connection has ended, however long: the caller limits the time.
+
+        Any number of tasks may wait and then send: each checks the size again.
+        """
+        while self.alive and (not self.is_writable or self.queued_bytes > WRITE_HIGH_BYTES):
+            if self.is_writable:  # the transport notices only at the end of the iteration that its buffer is above the high mark
+                await asyncio.sleep(0)
+            else:
+                await self._writable.wait()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ class ServerLink(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: Any) -> None:
         for frame in self.cutter.feed(bytes(data)):
             self.received(frame)

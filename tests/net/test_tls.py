@@ -136,7 +136,7 @@ def test_large_transfers_work_on_both_event_loops(authority: Authority) -> None:
             endpoint = await dial(HOST, port, lambda: _whole(talk), tls=tls(authorities=authority.certificate))
             for at in range(0, len(much), 1 << 20):
                 endpoint.send(much[at : at + (1 << 20)])
-                await endpoint.wait_writable()
+                await endpoint.wait_for_room()
             while len(talk.received) < len(much):
                 talk.new_data.clear()
                 await talk.new_data.wait()

@@ -126,17 +126,27 @@ class Producer:
             self._window.leave(number, size)
 
     async def send_oneway(self, message: OutgoingMessage, *, partition: str | None = None) -> None:
-        """Send a message that the broker does not confirm, so it may get lost unnoticed. Raises ClusterError, MappingError."""
+        """Send a message that the broker does not confirm, so it may get lost unnoticed.
+
+        Waits first while `max_pending_bytes` are in flight, and while the broker does not read what was sent before, at most
+        `request_timeout_s`: await each call, or few of them together. Raises ClusterError (RequestTimeout if the broker does not
+        read), MappingError.
+        """
         self._check_open()
         await self._queue_producer.queues()  # raises if there is none: such a message is not waited for
-        queue = await self._choose_queue(message, partition)
-        request = self._encoder.encode_single(message) if message.deliver_at is None else await self._encode_delayed(message)
-        await self._queue_producer.send_oneway(
-            queue, request.body, request.properties, request.flag, request.sys_flag, request.born
-        )
+        size = message.size
+        number = await self._window.enter(size)
+        try:
+            queue = await self._choose_queue(message, partition)
+            request = self._encoder.encode_single(message) if message.deliver_at is None else await self._encode_delayed(message)
+            await self._queue_producer.send_oneway(
+                queue, request.body, request.properties, request.flag, request.sys_flag, request.born
+            )
+        finally:
+            self._window.leave(number, size)
 
     async def flush(self) -> None:
-        """Wait until all messages sent so far are stored or have failed."""
+        """Wait until all messages sent so far are stored or have failed; those of `send_oneway`: until they are written."""
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:

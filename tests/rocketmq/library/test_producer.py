@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError, RequestTimeout
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.producer import Producer
@@ -174,6 +175,32 @@ async def test_a_oneway_send_waits_for_no_response(cluster: Cluster, producer: P
     await producer.send_oneway(OutgoingMessage(b"x"), partition=ON_A)
     await until(lambda: cluster.requests[SINGLE])
     assert cluster.requests[SINGLE][0].is_oneway
+
+
+async def test_a_oneway_send_waits_until_the_broker_reads(cluster: Cluster, client: ClusterClient):
+    message = OutgoingMessage(bytes(1000))
+    producer = Producer(client.producer("P", TOPIC, max_elapsed_s=5.0), max_pending_bytes=10 * message.size)
+    await producer.send_oneway(message, partition=ON_A)
+    await until(lambda: cluster.requests[SINGLE])
+    endpoint = cluster.link_to(A).endpoint
+    endpoint.pause_writing()  # as a transport whose buffer is full
+    sends = [asyncio.ensure_future(producer.send_oneway(message, partition=ON_A)) for _ in range(100)]
+    await until(lambda: len(producer._window._waiters) == 90)
+    assert len(cluster.requests[SINGLE]) == 1
+    assert producer._window.bytes_in_flight == 10 * message.size, "the others are not encoded yet"
+    endpoint.resume_writing()
+    await asyncio.gather(*sends)
+    await until(lambda: len(cluster.requests[SINGLE]) == 101)
+
+
+async def test_a_oneway_send_fails_if_the_broker_does_not_read(cluster: Cluster, client: ClusterClient, producer: Producer):
+    await producer.send_oneway(OutgoingMessage(b"x"), partition=ON_A)
+    client.timing = replace(client.timing, request=0.01)
+    cluster.link_to(A).endpoint.pause_writing()
+    with pytest.raises(RequestTimeout, match="has not read the requests sent before"):
+        await producer.send_oneway(OutgoingMessage(b"y"), partition=ON_A)
+    await producer.send_oneway(OutgoingMessage(b"z"), partition=ON_A)  # over a new connection
+    await until(lambda: len(cluster.requests[SINGLE]) == 2)
 
 
 async def test_messages_without_a_key_move_to_another_broker(cluster: Cluster, producer: Producer):

@@ -306,7 +306,7 @@ class Connection:
         command = frame.command
         match command_type:
             case BaseCommand.PING:
-                self.endpoint.send(client_commands.PONG)
+                self.endpoint.reply(client_commands.PONG)
             case BaseCommand.PONG:
                 self.pongs += 1
             case BaseCommand.CONNECTED:
@@ -364,7 +364,7 @@ class Connection:
                 error,
             )
         if self.alive:
-            self.endpoint.send(client_commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
+            self.endpoint.reply(client_commands.auth_response(CLIENT_VERSION, self._auth.method, self._credentials))
 
     def _credentials_error(self, message: str) -> ClusterError:
         """Return the error for refused credentials; `message` is the broker's reason.

@@ -184,8 +184,14 @@ class BaseClient:
     async def oneway(
         self, address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """Send a request that gets no response. Raises Unreachable or ConnectionLost."""
-        (await self.pool.get(address)).oneway(code, ext or {}, body, remark)
+        """Send a request that gets no response.
+
+        Waits first, at most `timing.request`, while the server does not read what was sent before: nothing else limits the number
+        of such requests. Raises Unreachable, ConnectionLost or RequestTimeout.
+        """
+        connection = await self.pool.get(address)
+        await connection.wait_for_room(self.timing.request)
+        connection.oneway(code, ext or {}, body, remark)
 
     # --- requests of brokers ----------------------------------------------------------------------------------------
 

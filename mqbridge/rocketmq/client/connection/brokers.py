@@ -102,9 +102,10 @@ class Brokers:
             raise
 
     async def send_oneway(self, queue: Queue, code: int, ext: Mapping[str, str]) -> None:
-        """Send a one-way request to the master of a queue. Raises Unreachable, ConnectionLost, ClusterError (REFRESH).
+        """Send a one-way request to the master of a queue.
 
-        A failure to connect does not invalidate the route.
+        Raises Unreachable, ConnectionLost, RequestTimeout, ClusterError (REFRESH). A failure to connect does not invalidate the
+        route.
         """
         await self.client.oneway(await self.master(queue.topic, queue.broker), code, ext)
 

@@ -112,6 +112,21 @@ class Connection:
         if self.alive and self.endpoint.received_at <= since:
             self.endpoint.abort(PeerSilent(f"{self.address} has been silent: {error}"))
 
+    async def wait_for_room(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds until the server has read enough of the bytes sent before.
+
+        Raises RequestTimeout; if the server has sent nothing meanwhile, the connection is closed.
+        """
+        began_at = self._loop.time()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.endpoint.wait_for_room()
+        except TimeoutError:
+            problem = f"{self.address} has not read the requests sent before for {timeout:g} s"
+            error = RequestTimeout(f"{problem}: {self.endpoint.queued_bytes} bytes wait")
+            self.close_if_silent(began_at, error)
+            raise error from None
+
     def oneway(self, code: int, ext: Mapping[str, str], body: bytes, remark: str | None = None) -> None:
         """Send a request that gets no response. Raises ConnectionLost if the connection has ended."""
         keys = None if self._signed is None else self._signed.keys
@@ -121,7 +136,7 @@ class Connection:
         """Send the response to a broker's request; dropped if the connection has ended."""
         if self.alive:
             response.opaque, response.flag = request.opaque, RESPONSE
-            self.endpoint.send(encode(response, binary=request.binary))
+            self.endpoint.reply(encode(response, binary=request.binary))
 
     # --- receiving ------------------------------------------------------------------------------------------------
 

@@ -146,9 +146,9 @@ class QueueProducer:
     ) -> None:
         """Write a message to the connection without requesting a response, so nobody learns whether it was stored.
 
-        The arguments are those of `send_single`.
-        Raises ClusterError: REFUSED or FATAL if the message cannot be sent at all, REFRESH if the queue's broker has no master
-        now, RETRY or FATAL if the broker cannot be reached.
+        Waits first while the broker does not read what was sent before (see `BaseClient.oneway`). The arguments are those of
+        `send_single`. Raises ClusterError: REFUSED or FATAL if the message cannot be sent at all, REFRESH if the queue's broker
+        has no master now, RETRY or FATAL if the broker cannot be reached, or does not read for the timeout of a request.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
         problem = self._problem(SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future()), count=1)
