@@ -1,9 +1,10 @@
-"""The URL of a cluster for a client: `scheme://host:port[,host:port]`, or `scheme+ssl://` for TLS."""
+"""The addresses that a client is given: the URL of a cluster, `scheme://host:port[,host:port]` or `scheme+ssl://`, and others."""
 
 from typing import NamedTuple
 
 from mqbridge.errors import ConfigError
 from mqbridge.net.dial import split_address
+from mqbridge.net.http_client import check_proxy_url
 from mqbridge.net.tls.tls import Tls
 
 
@@ -44,3 +45,11 @@ def parse_cluster_url(
     if not addresses:
         raise ConfigError(f"the URL {url!r} has no address: write {url_scheme}://host:{tls_port if is_tls else default_port}")
     return ClusterUrl(addresses, (tls or Tls()) if is_tls else None)
+
+
+def parse_proxy(url: str | None) -> str | None:
+    """Return the address of a forward proxy; None for none. Raises ConfigError."""
+    try:
+        return None if url is None else check_proxy_url(url)
+    except ValueError as error:
+        raise ConfigError(f"admin_proxy cannot be used: {error}") from None

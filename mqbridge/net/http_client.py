@@ -3,6 +3,9 @@
 A response has at most MAX_BODY_BYTES and is not compressed: a few KB could unpack to gigabytes.
 
 A new httpx client replaces the old one when the TLS files change. The old client is closed when its running calls have ended.
+
+Nothing comes from the environment, neither a proxy (HTTP_PROXY, ALL_PROXY, NO_PROXY) nor credentials (`.netrc`). A proxy is used
+only if the cluster names one.
 """
 
 import ssl
@@ -20,6 +23,13 @@ from mqbridge.net.tls.tls import Tls
 
 _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 """Exceptions that a failed TLS handshake may raise; some servers reject a certificate by closing the connection."""
+
+PROXY_SCHEMES = ("http", "https")
+"""Schemes of the address of a forward proxy."""
+PROXY_CREDENTIALS_NEEDED = 407
+"""HTTP status that only a proxy sends."""
+_PROXY_FAILURES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
+"""Errors that are the proxy's own if there is one: all connections go to it."""
 
 MAX_BODY_BYTES = 64 << 20
 """Limit of a response. The statistics of a topic with 10,000 partitions have about 30 MB; JSON takes up to 25 times its size."""
@@ -51,11 +61,27 @@ def reads_json(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
     return read
 
 
+def check_proxy_url(url: str) -> str:
+    """Return the address of a proxy, `http[s]://[user:password@]host:port`. Raises ValueError, without the password."""
+    try:
+        parsed = httpx.URL(url.strip())
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in PROXY_SCHEMES or not parsed.host or parsed.raw_path not in (b"", b"/") or parsed.fragment:
+        raise ValueError("a proxy is http://host:port or https://host:port, with user:password@ before the host if it needs them")
+    return url.strip().rstrip("/")
+
+
+def origin_of(url: httpx.URL) -> str:
+    """Return `scheme://host[:port]`, without credentials."""
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
 class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
-    Without `tls`, HTTPS uses httpx's own defaults. Tests give a `transport`, which replaces sockets. With `trust_env`,
-    httpx obeys its environment variables, such as HTTPS_PROXY; otherwise it ignores them.
+    `tls` None: HTTPS trusts the authorities of the platform. `proxy` is the address of a forward proxy for all of them, see
+    `check_proxy_url`; None: no proxy. Tests give a `transport`, which replaces sockets.
     """
 
     def __init__(
@@ -64,36 +90,41 @@ class HttpConnections:
         tls: Tls | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         *,
-        trust_env: bool = True,
+        proxy: str | None = None,
     ) -> None:
         self._settings: dict[str, Any] = {
             "timeout": timeout,
             "transport": transport,
-            "trust_env": trust_env,
+            "trust_env": False,
+            "proxy": proxy,
             "headers": {"accept-encoding": "identity"},
         }
-        self._tls = tls
+        self._tls = tls or Tls()
+        self._proxy = None if proxy is None else origin_of(httpx.URL(proxy))
+        """The proxy's address without credentials, for errors."""
         self._current: _Client | None = None
         """The client for new calls; None before the first call."""
         self._context: ssl.SSLContext | None = None
-        """The TLS context of `_current`; None without TLS settings, and until the first call by HTTPS."""
+        """The TLS context of `_current`; None until the first call by HTTPS."""
 
     async def request(self, method: str, url: httpx.URL, **arguments: Any) -> httpx.Response:
         """Make one request, without following redirects; `arguments` are those of httpx: headers, auth, json, data.
 
         Raises httpx's errors, and ClusterError if the TLS files are unusable. A response that is compressed or larger than
-        MAX_BODY_BYTES is a DecodingError.
+        MAX_BODY_BYTES is a DecodingError. A proxy that demands credentials is a ProxyError, by HTTP and by HTTPS.
         """
         extensions = {}
-        if self._tls is not None and self._tls.settings.server_name:
+        if self._tls.settings.server_name:
             extensions["sni_hostname"] = self._tls.settings.server_name
         async with (
             self._borrow_client(url.scheme) as client,
             client.stream(method, url, extensions=extensions, **arguments) as streamed,
         ):
             response = await _read_bounded(streamed)
+        if self._proxy is not None and response.status_code == PROXY_CREDENTIALS_NEEDED:
+            raise httpx.ProxyError(f"{PROXY_CREDENTIALS_NEEDED} {response.reason_phrase}", request=response.request)
         # Record the expiry of the server's certificate; without a connection's stream (as in tests) there is none.
-        if self._tls is not None and (stream := response.extensions.get("network_stream")) is not None:
+        if url.scheme == "https" and (stream := response.extensions.get("network_stream")) is not None:
             self._tls.record_server_certificate(f"{url.host}:{url.port or 443}", _StreamInfo(stream))
         return response
 
@@ -101,7 +132,7 @@ class HttpConnections:
     async def _borrow_client(self, scheme: str) -> AsyncIterator[httpx.AsyncClient]:
         """Provide a client with the current TLS context for one call."""
         # Without HTTPS the context is not used, so changed TLS files need no new client.
-        context = self._context if self._tls is None or scheme != "https" else await self._tls.context()
+        context = self._context if scheme != "https" else await self._tls.context()
         client, old_client = self._current, None
         if client is None or context is not self._context:
             old_client, self._context = client, context
@@ -115,14 +146,45 @@ class HttpConnections:
             client.running_calls -= 1
             await client.close_if_unused()
 
-    def explain(self, error: httpx.HTTPError, host: str) -> str | None:
-        """Explain a TLS failure and name the option to change; return None for other failures, and without `tls`."""
+    def name(self, url: httpx.URL) -> str:
+        """Return the origin of a URL, and the proxy if there is one, for errors."""
+        return f"{origin_of(url)}{self.proxy_note}"
+
+    @property
+    def proxy_note(self) -> str:
+        """Text that names the proxy after the name of a call; empty without one. An error status may be the proxy's own."""
+        return "" if self._proxy is None else f" (through the proxy {self._proxy})"
+
+    def explain_timeout(self, error: Exception, url: httpx.URL) -> str:
+        """Return the beginning of the error for a call without a response: who did not answer."""
+        if self._proxy is not None and isinstance(error, httpx.ConnectTimeout):
+            return f"the proxy {self._proxy} for {origin_of(url)} accepted no connection for"
+        return f"{self.name(url)} did not answer"
+
+    def explain_connecting(self, error: Exception, url: httpx.URL) -> str:
+        """Say which server failed, and why: the proxy if it is not reached or refuses, else the one of the URL."""
+        if (why := self.explain_tls(error, url)) is not None:
+            return f"{self.name(url)} cannot be reached by TLS: {why}"
+        reason = str(error) or type(error).__name__
+        if self._proxy is None or not isinstance(error, _PROXY_FAILURES):
+            return f"{self.name(url)} cannot be reached: {reason}"
+        proxy = f"the proxy {self._proxy} for {origin_of(url)}"
+        if not isinstance(error, httpx.ProxyError):
+            return f"{proxy} cannot be reached: {reason}"
+        if reason.startswith(str(PROXY_CREDENTIALS_NEEDED)):
+            return f"{proxy} refuses its credentials ({reason}): give them as `admin_proxy: http://user:password@host:port`"
+        return f"{proxy} refused to connect: {reason}"
+
+    def explain_tls(self, error: Exception, url: httpx.URL) -> str | None:
+        """Explain a TLS failure of a call to this URL and name the option to change; return None for other failures."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _TLS_ERRORS):
             cause = cause.__cause__ or cause.__context__
-        if self._tls is None or not isinstance(cause, Exception):
+        if url.scheme != "https" or not isinstance(cause, Exception):
             return None
-        return explain_tls(cause, self._tls.settings, self._tls.server_name(host))
+        if self._proxy is not None and not isinstance(cause, ssl.SSLError):
+            return None  # the proxy has closed the connection
+        return explain_tls(cause, self._tls.settings, self._tls.server_name(url.host))
 
     async def close(self) -> None:
         """Close the current client; replaced clients close when their running calls have ended."""

@@ -64,7 +64,12 @@ class Pulsar:
         self._admin: Admin | None = None
         if config.admin_url:
             self._admin = Admin(
-                config.admin_url, config.operation_timeout, tls=self._tls, auth=self._auth, is_guess=config.admin_is_guessed
+                config.admin_url,
+                config.operation_timeout,
+                tls=self._tls,
+                auth=self._auth,
+                is_guess=config.admin_is_guessed,
+                proxy=config.admin_proxy,
             )
         self._operations = PulsarOperations(name, self._topics, self._admin, self.bounds)
         self._known_entries = KnownEntries()

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator, model_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.proxy import PROXY_DESCRIPTION, AdminProxy
 from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
@@ -44,6 +45,7 @@ class PulsarCluster(ClusterModel):
         " Without it, topics can only be auto-created by the broker, only topics of the default namespace are listed, groups and"
         " their positions cannot be read, and the retention of a target cannot be checked.",
     )
+    admin_proxy: AdminProxy = Field(default=None, repr=False, description=PROXY_DESCRIPTION)
     namespace: str = Field(default=DEFAULT_NAMESPACE, description="`tenant/namespace` of topics whose name has none.")
     tls: TlsChoice = Field(
         default=None,

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from mqbridge.errors import ConfigError
-from mqbridge.library.cluster_url import parse_cluster_url
+from mqbridge.library.cluster_url import parse_cluster_url, parse_proxy
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
@@ -61,7 +61,8 @@ class PulsarClient:
     `url` is `pulsar://host:6650[,host:6650]`, or `pulsar+ssl://host:6651` with `tls` (default: the CA certificates of the
     system). `auth` is the authentication method: TokenAuth, BasicAuth or TlsAuth of
     `mqbridge.pulsar.client.connection.auth` (default: none). `admin_url` is the address of the REST interface
-    (`http://host:8080`), which only `admin` needs. `request_timeout_s` is the timeout of one request, `operation_timeout_s` the
+    (`http://host:8080`), which only `admin` needs, and `admin_proxy` that of a forward proxy for it (`http://host:3128`; None: no
+    proxy, whatever the environment says). `request_timeout_s` is the timeout of one request, `operation_timeout_s` the
     timeout of an operation with all its retries, such as opening a consumer, and `connect_timeout_s` the timeout of a connection
     with its handshake. `keep_alive_s` is the interval between pings; a connection on which nothing arrives between two pings is
     closed. Raises ConfigError for an invalid URL.
@@ -74,6 +75,7 @@ class PulsarClient:
         tls: Tls | None = None,
         auth: Auth = NO_AUTH,
         admin_url: str | None = None,
+        admin_proxy: str | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         operation_timeout_s: float = OPEN_TIMEOUT_S,
         connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
@@ -86,6 +88,7 @@ class PulsarClient:
         )
         self._timing, self._tls = timing, tls
         self._auth, self._admin_url = auth, admin_url
+        self._admin_proxy = parse_proxy(admin_proxy)
         self._admin: Admin | None = None
         brokers = ", ".join(f"{host}:{port}" for host, port in cluster_url.addresses)
         self._opened = OpenedByClient(f"the client is closed (brokers: {brokers})")
@@ -118,7 +121,7 @@ class PulsarClient:
         if self._admin is None:
             if self._admin_url is None:
                 raise ConfigError("the client has no admin_url: open the client with one, such as http://host:8080")
-            self._admin = Admin(self._admin_url, self._timing.operation, tls=self._tls, auth=self._auth)
+            self._admin = Admin(self._admin_url, self._timing.operation, tls=self._tls, auth=self._auth, proxy=self._admin_proxy)
         return self._admin
 
     # --- producers, consumers and readers ---------------------------------------------------------------------------

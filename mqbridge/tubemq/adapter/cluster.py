@@ -102,7 +102,7 @@ class TubeMQ:
             raise
         self._routes = routes
         if config.admin_url is not None:
-            self._admin = GroupAdmin(config.admin_url, config.admin_token, tls=self._tls)
+            self._admin = GroupAdmin(config.admin_url, config.admin_token, tls=self._tls, proxy=config.admin_proxy)
         self._reader = TemporaryGroupReader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:

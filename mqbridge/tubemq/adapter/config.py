@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.base import Options
+from mqbridge.config.proxy import PROXY_DESCRIPTION, AdminProxy
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_names, split_url
@@ -53,6 +54,7 @@ class TubeMQCluster(ClusterModel):
         " `https` is for a proxy in front of the Master, which has no TLS for this address; the options of `tls` apply.",
         examples=["http://10.0.0.1:8080"],
     )
+    admin_proxy: AdminProxy = Field(default=None, repr=False, description=PROXY_DESCRIPTION)
     admin_token: Secret | None = Field(default=None, description="The Master's confModAuthToken, needed only to create topics.")
     tls: TlsChoice = Field(
         default=None,

@@ -16,7 +16,7 @@ from typing import Self
 from zoneinfo import ZoneInfo
 
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.library.cluster_url import parse_cluster_url
+from mqbridge.library.cluster_url import parse_cluster_url, parse_proxy
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
@@ -65,6 +65,7 @@ class TubeMQClient:
                         client certificate
     user, password      for clusters that authenticate clients; both or neither
     admin_url           the Master's web address, such as `http://host:8080`; without it `admin` raises ClusterError
+    admin_proxy         a forward proxy for `admin`, such as `http://host:3128`; None: no proxy, whatever the environment says
     admin_token         the Master's confModAuthToken, needed by `admin` only to create topics
     time_zone           the time zone of `$msgTime$`, the event time that messages carry as YYYYMMDDHHMM
     heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members after 30 s without one
@@ -81,6 +82,7 @@ class TubeMQClient:
         user: str | None = None,
         password: Secret | str | None = None,
         admin_url: str | None = None,
+        admin_proxy: str | None = None,
         admin_token: Secret | str | None = None,
         time_zone: str = "UTC",
         heartbeat_s: float = HEARTBEAT_S,
@@ -92,7 +94,7 @@ class TubeMQClient:
             url, scheme="tubemq", default_port=DEFAULT_MASTER_PORT, tls=tls, default_tls_port=DEFAULT_MASTER_TLS_PORT
         )
         self._credentials = as_credentials(user, password)
-        self._admin_url, self._admin_token = admin_url, admin_token
+        self._admin_url, self._admin_token, self._admin_proxy = admin_url, admin_token, parse_proxy(admin_proxy)
         self._zone = _time_zone(time_zone)
         self._heartbeat_s, self._request_timeout_s = heartbeat_s, request_timeout_s
         self._idle_s, self._shared_connections = idle_s, shared_connections
@@ -373,7 +375,7 @@ class TubeMQClient:
         """Return a client of the HTTP administration API: topics, groups, offsets. Raises ClusterError without `admin_url`."""
         if self._admin_url is None:
             raise ClusterError("admin() needs the Master's web address: open the client with admin_url", Failure.FATAL)
-        admin = Admin(self._admin_url, self._admin_token, tls=self._tls)
+        admin = Admin(self._admin_url, self._admin_token, tls=self._tls, proxy=self._admin_proxy)
         self._admins.append(admin)
         return admin
 

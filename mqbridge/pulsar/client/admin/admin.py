@@ -46,15 +46,23 @@ class Admin:
     If the response of a call is lost, the call is repeated only if it is a GET or marked `idempotent`.
 
     `url` contains one address or several, see `parse_admin_url`. `timeout_s` limits one call, with all
-    addresses that it tries. With `is_guess`, errors mention that the address was guessed.
+    addresses that it tries. With `is_guess`, errors mention that the address was guessed. `proxy` is the address of a forward
+    proxy; None: no proxy, whatever the environment says.
     """
 
     def __init__(
-        self, url: str, timeout_s: float, *, tls: Tls | None = None, auth: Auth = NO_AUTH, is_guess: bool = False
+        self,
+        url: str,
+        timeout_s: float,
+        *,
+        tls: Tls | None = None,
+        auth: Auth = NO_AUTH,
+        is_guess: bool = False,
+        proxy: str | None = None,
     ) -> None:
         self.is_guess = is_guess
         """True if the address was derived from the service URL, not configured."""
-        self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess)
+        self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess, proxy=proxy)
 
     async def close(self) -> None:
         """Close the connections."""

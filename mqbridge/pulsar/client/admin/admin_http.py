@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
-from mqbridge.net.http_client import HttpConnections, parse_json
+from mqbridge.net.http_client import HttpConnections, origin_of, parse_json
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url
 from mqbridge.pulsar.client.admin.admin_errors import are_credentials_refused, missing_permission_error, refused_credentials_error
@@ -48,7 +48,7 @@ _FAILURES = {
 _PRINTABLE_ASCII = re.compile("[ -~]*")
 _CONNECTION_ERRORS = (httpx.TransportError, TimeoutError)
 """Errors of a connection, after which the next address is tried if the call may be repeated."""
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """The _CONNECTION_ERRORS after which the server certainly has not executed the call."""
 GUESS_HINT = (
     ". This address of the REST interface is a guess, made from the service URL: give the right one with ?admin=http://HOST:PORT"
@@ -68,8 +68,11 @@ class AdminHttp:
         tls: Tls | None = None,
         auth: Auth = NO_AUTH,
         is_guess: bool = False,
+        proxy: str | None = None,
     ) -> None:
         """`url` contains one address or several, see `parse_admin_url`. `timeout_s` is the deadline of one call.
+
+        `proxy` is the address of a forward proxy, None for direct connections: nothing is taken from the environment.
 
         With `is_guess`, errors mention that the address was guessed. Tests pass a `transport` instead of sockets.
         """
@@ -82,9 +85,10 @@ class AdminHttp:
         """Credentials of `admin_url`, the same for all its addresses; they take precedence over `auth`."""
         self._auth = auth
         self._timeout_s = timeout_s
-        # An address that accepts no connection must leave time for the others.
+        # A configured address that accepts no connection must leave time for the others. Its own IP addresses are tried beside
+        # each other, so they need no shares.
         timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(configured))
-        self._http = HttpConnections(timeout, tls, transport)
+        self._http = HttpConnections(timeout, tls, transport, proxy=proxy)
         self._has_succeeded = False
         """True once a call has succeeded. TLS errors and refused `auth` credentials are FATAL before that, temporary later."""
         self._needs_fresh_credentials = False
@@ -122,7 +126,7 @@ class AdminHttp:
     def _error_for(self, response: httpx.Response, call: str) -> ServerRefused:
         """Return the error for an error response; `call` is the method and path, for the error text."""
         if are_credentials_refused(response):
-            if (origin := _origin(response.url)) in self._untrusted_origins:
+            if (origin := origin_of(response.url)) in self._untrusted_origins:
                 problem = (
                     f"{call} was redirected to {origin} and sent there without credentials, "
                     "because the cluster does not list this broker"
@@ -134,14 +138,14 @@ class AdminHttp:
                 return refused_credentials_error(response, call, origin, self._auth, failure)
         elif (access_denied := missing_permission_error(response, call, self._auth)) is not None:
             return access_denied
-        problem = f"{call}: HTTP {response.status_code}: {response.text[:300]}"
+        problem = f"{call}{self._http.proxy_note}: HTTP {response.status_code}: {response.text[:300]}"
         if "json" not in response.headers.get("content-type", ""):  # Pulsar's own error responses are JSON
             problem += self._guess_hint
         return ServerRefused(problem, response.status_code, _FAILURES.get(response.status_code, Failure.RETRY))
 
     def not_pulsar_error(self, method: str, path: str) -> ClusterError:
         """Return the error for a response that is not from Pulsar's REST interface."""
-        origin = _origin(self._bases[self._preferred])
+        origin = origin_of(self._bases[self._preferred])
         problem = f"{origin} did not answer {method} {path} like Pulsar's REST interface{self._guess_hint}"
         return ClusterError(problem, Failure.FATAL)
 
@@ -169,7 +173,7 @@ class AdminHttp:
                 may_repeat = idempotent or isinstance(cause, _NEVER_SENT)
                 if attempt == count or not may_repeat or loop.time() >= deadline:
                     raise
-                log.info("admin request failed, trying next address %s: %s", _origin(self._bases[self._preferred]), error)
+                log.info("admin request failed, trying next address %s: %s", origin_of(self._bases[self._preferred]), error)
             else:
                 self._preferred = index
                 return response
@@ -187,7 +191,7 @@ class AdminHttp:
                     url = _redirect_target(response, f"{method} {path}")
         except (httpx.TimeoutException, TimeoutError) as error:
             raise RequestTimeout(
-                f"{_origin(url)} did not answer {method} {path} before the deadline{self._guess_hint}"
+                f"{self._http.explain_timeout(error, url)} {method} {path} before the deadline{self._guess_hint}"
             ) from error
         except (
             httpx.InvalidURL,  # httpx parses the address of a redirect before `_redirect_target` does
@@ -195,13 +199,12 @@ class AdminHttp:
             httpx.DecodingError,
         ) as error:
             raise ClusterError(
-                f"{_origin(url)} sent an invalid response to {method} {path}: {error}{self._guess_hint}"
+                f"{self._http.name(url)} sent an invalid response to {method} {path}: {error}{self._guess_hint}"
             ) from error
         except httpx.TransportError as error:
-            if (why := self._http.explain(error, url.host)) is not None:
-                failure = Failure.RETRY if self._has_succeeded else Failure.FATAL
-                raise Unreachable(f"{_origin(url)} cannot be reached by TLS: {why}{self._guess_hint}", failure) from error
-            raise Unreachable(f"{_origin(url)} cannot be reached: {error}{self._guess_hint}") from error
+            is_permanent = self._http.explain_tls(error, url) is not None and not self._has_succeeded
+            problem = f"{self._http.explain_connecting(error, url)}{self._guess_hint}"
+            raise Unreachable(problem, Failure.FATAL if is_permanent else Failure.RETRY) from error
         raise ClusterError(
             f"{method} {path}: more than {MAX_REDIRECTS} redirects, because the brokers do not agree on the topic's owner"
         )
@@ -211,14 +214,14 @@ class AdminHttp:
         has_credentials = self._url_credentials is not None or self._auth is not NO_AUTH
         if not has_credentials or await self._is_trusted(base, url):
             return await self._send_with_credentials(method, url, body)
-        self._untrusted_origins.add(_origin(url))
+        self._untrusted_origins.add(origin_of(url))
         return await self._http.request(method, url, json=body)
 
     async def _send_with_credentials(self, method: str, url: httpx.URL, body: Any) -> httpx.Response:
         """Send one request with the credentials of `admin_url`, or else with those of `auth`, if there are any."""
         headers = {} if self._url_credentials is not None else await self._auth.headers(fresh=self._needs_fresh_credentials)
         if not all(map(_PRINTABLE_ASCII.fullmatch, headers.values())):  # the error of httpx would contain the secret
-            problem = f"{self._auth.description} cannot be sent to {_origin(url)}: it must be one line of printable ASCII text"
+            problem = f"{self._auth.description} cannot be sent to {origin_of(url)}: it must be one line of printable ASCII text"
             raise ClusterError(problem, Failure.RETRY if self._has_succeeded else Failure.FATAL)
         return await self._http.request(method, url, headers=headers, auth=self._url_credentials, json=body)
 
@@ -227,17 +230,13 @@ class AdminHttp:
 
         A broker's http address is not trusted if the call began with https.
         """
-        if _origin(url) in map(_origin, self._bases):
+        if origin_of(url) in map(origin_of, self._bases):
             return True
         if base.scheme == "https" and url.scheme != "https":
             return False
         if url.host not in self._brokers:
             self._brokers = _broker_hosts(await self._send_with_credentials("GET", base.join("brokers"), body=None))
         return url.host in self._brokers
-
-
-def _origin(url: httpx.URL) -> str:
-    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def _broker_hosts(response: httpx.Response) -> frozenset[str]:

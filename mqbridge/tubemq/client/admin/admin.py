@@ -52,20 +52,27 @@ class Admin:
     """Admin API of one cluster. `url` is the Master's web address; `token` its confModAuthToken, needed only for changes.
 
     `tls` is for an `https` address, that is for a reverse proxy in front of the Master. The servers' own web interfaces have no
-    TLS, so Brokers are called without it. Proxy settings in the environment are ignored: these servers are internal.
+    TLS, so Brokers are called without it. `proxy` is the address of a forward proxy for all calls; None: no proxy, whatever the
+    environment says.
 
     Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and for malformed responses RemoteProtocolError or
     ClusterError (RETRY); changes also raise ClusterError, FATAL without a token and RETRY if no Broker is online.
     """
 
     def __init__(
-        self, url: str, token: Secret | str | None = None, *, timeout_s: float = TIMEOUT_S, tls: Tls | None = None
+        self,
+        url: str,
+        token: Secret | str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: Tls | None = None,
+        proxy: str | None = None,
     ) -> None:
         # An address with a path, such as that of a proxy, is used as it is.
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/webapi.htm"
         self._token = Secret(token) if isinstance(token, str) else token
         self._timeout_s = timeout_s
-        self._http = HttpConnections(httpx.Timeout(timeout_s), tls or Tls(), trust_env=False)
+        self._http = HttpConnections(httpx.Timeout(timeout_s), tls, proxy=proxy)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -266,13 +273,13 @@ class Admin:
             refused = [entry for entry in response.get("data", ()) if entry.get("success") is False]
             is_success = http_response.status_code == 200 and response["result"] and not refused
         except (httpx.TimeoutException, TimeoutError) as error:
-            raise RequestTimeout(f"{request} got no response within {self._timeout_s:g} s") from error
+            who = self._http.explain_timeout(error, address)
+            raise RequestTimeout(f"{request}: {who} it within {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:
-            reason = self._http.explain(error, address.host) or str(error) or type(error).__name__
-            raise Unreachable(f"{request} failed: {reason}") from error
+            raise Unreachable(f"{request} failed: {self._http.explain_connecting(error, address)}") from error
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise RemoteProtocolError(
-                f"{request} got something that is not a TubeMQ response (HTTP {http_response.status_code})"
+                f"{request}{self._http.proxy_note} got something that is not a TubeMQ response (HTTP {http_response.status_code})"
             ) from error
         if not is_success:
             text = "; ".join(str(entry.get("errInfo", entry)) for entry in refused) or str(response.get("errMsg", ""))

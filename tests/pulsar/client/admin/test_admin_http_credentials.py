@@ -195,8 +195,8 @@ async def test_tls_errors_name_the_option(tmp_path: Path) -> None:
     connections = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings()))
     error = httpx.ConnectError("failed")
     error.__cause__ = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
-    assert "tls.certificate" in (connections.explain(error, "host") or "")
-    assert connections.explain(httpx.ConnectError("refused"), "host") is None
+    assert "tls.certificate" in (connections.explain_tls(error, httpx.URL("https://host")) or "")
+    assert connections.explain_tls(httpx.ConnectError("refused"), httpx.URL("https://host")) is None
     broken = HttpConnections(httpx.Timeout(5.0), Tls(TlsSettings(authorities=tmp_path / "none")))
     with pytest.raises(ClusterError, match=r"tls\.authorities"):
         await broken.request("GET", httpx.URL("https://127.0.0.1:1"))
