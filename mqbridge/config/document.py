@@ -29,6 +29,8 @@ _VARIABLE = re.compile(
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
+HALF_CHARACTER, HALF_CHARACTER_HINT = "this text has half of a character", r"Remove the escapes from \ud800 to \udfff"
+"""The error about a text that cannot be encoded."""
 MIN_HIDDEN_CHARS = 6
 """Errors hide substituted values of at least this length. Shorter ones are hardly secrets, and occur in other texts by chance."""
 MAX_VALUE_BYTES = 64 << 10
@@ -185,6 +187,8 @@ class _Reader:
             line = key.start_mark.line + 1
             if not isinstance(key, ScalarNode):
                 self._report(key, path, "a key must be a text, not a list or a mapping", "Write KEY: VALUE")
+            elif not _is_text(key.value):
+                self._report(key, path, HALF_CHARACTER, HALF_CHARACTER_HINT)
             elif key.value in first_lines:
                 problem = f"this key is already on line {first_lines[key.value]}"
                 self._report(key, (*path, key.value), problem, "Remove one of them")
@@ -194,6 +198,9 @@ class _Reader:
     def _scalar(self, node: Node, path: KeyPath) -> Any:
         """Convert a scalar; variables are substituted in texts."""
         if node.tag == _TEXT_TAG:
+            if not _is_text(node.value):
+                self._report(node, path, HALF_CHARACTER, HALF_CHARACTER_HINT)
+                return None
             return _VARIABLE.sub(lambda match: self._substitute(match, node, path), node.value)
         try:
             return self._constructor.construct_object(node)
@@ -210,7 +217,7 @@ class _Reader:
             self._report(node, path, problem, "Write ${NAME} or ${NAME:-default}, ${file:PATH}, and $${ for a plain ${")
         if not name and not match["file"]:
             return match[0].removeprefix("$")  # `$${` without its first `$`; an invalid variable is reported above
-        value, reason = (self._environ.get(name), "is not set") if name else _read_value(match["file"])
+        value, reason = self._read_variable(name) if name else _read_value(match["file"])
         if value:
             self._hide(value, name or f"file:{match['file']}")
         if default is not None:
@@ -221,6 +228,13 @@ class _Reader:
             problem = f"the {source} {name or match['file']} {reason}"
             self._report(node, path, problem, f"{remedy}, or give a default: ${{{key}:-default}}")
         return value or ""
+
+    def _read_variable(self, name: str) -> tuple[str | None, str]:
+        """Return the value of an environment variable and ""; if there is no text, None and the reason."""
+        value = self._environ.get(name)
+        if value is None:
+            return None, "is not set"
+        return (value, "") if _is_text(value) else (None, "is not UTF-8 text")
 
     def _hide(self, value: str, variable: str) -> None:
         """Let errors show `${variable}` in place of this value, unless the value is shorter than MIN_HIDDEN_CHARS."""
@@ -250,6 +264,15 @@ def _merged_size(node: Node, sizes: dict[int, int]) -> int:
         size = 0
     sizes[id(node)] = size
     return size
+
+
+def _is_text(value: str) -> bool:
+    """Return True if the text can be encoded: it has no lone surrogate, of an escape or of a byte that is not UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_value(path: str) -> tuple[str | None, str]:

@@ -175,6 +175,62 @@ def test_members_are_shown_while_they_consume_and_keep_their_group_from_being_mo
     assert call("offsets", "orders", "-G", "g", "--reset", "earliest", "--yes", *orders)[0] == 0
 
 
+@pytest.mark.parametrize("stderr", ["/dev/full", None], ids=["full", "without a reader"])
+def test_sigterm_drains_a_gateway_whose_standard_error_cannot_be_written(
+    config: Path, orders: list[object], tmp_path: Path, stderr: str | None
+) -> None:
+    call("produce", "-t", "orders", *orders, stdin="1\n2\n3\n")
+    read_end, write_end = os.pipe()
+    target = write_end if stderr is None else os.open(stderr, os.O_WRONLY)
+    program = [sys.executable, "-m", "mqbridge", "run", str(config), "--json"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=target) as process:
+        for descriptor in {read_end, write_end, target}:
+            os.close(descriptor)
+        wait_for(tmp_path / "state.db")
+        limit = time.monotonic() + SERVER_PATIENCE_S
+        while '"committed":"3"' not in call("groups", "orders", "-G", "g", "--json", *orders)[1].replace(" ", ""):
+            assert time.monotonic() < limit, "the route never delivered"
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=SERVER_PATIENCE_S)
+    assert process.returncode == 0
+    assert json.loads(out)["routes"][0]["acknowledged"] == 3
+
+
+def start_interrupted(config: Path, number: signal.Signals) -> "subprocess.Popen[str]":
+    """Start a gateway that sends itself this signal while it imports its modules."""
+    program = (
+        "import builtins, os, sys\n"
+        f"sys.argv[1:] = ['run', {str(config)!r}]\n"
+        "original, remaining = builtins.__import__, 500\n"
+        "def counted(name, *rest):\n"
+        "    global remaining\n"
+        "    remaining -= 1\n"
+        "    if remaining == 0:\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "    return original(name, *rest)\n"
+        "from mqbridge.cli.main import main\n"
+        "builtins.__import__ = counted\n"
+        "main()\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_sighup_while_the_gateway_starts_reloads_it(config: Path, orders: list[object]) -> None:
+    process = start_interrupted(config, signal.SIGHUP)
+    assert process.stderr is not None
+    while "was reloaded" not in (line := process.stderr.readline()):
+        assert line, "the gateway ended"
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 0
+
+
+def test_sigterm_while_the_gateway_starts_ends_it_in_order(config: Path, orders: list[object]) -> None:
+    code, _, err = finish(start_interrupted(config, signal.SIGTERM))
+    assert (code, "Traceback" in err) == (0, False)
+
+
 def test_binary_goes_through_pipes_byte_for_byte(orders: list[object]) -> None:
     payload = bytes(range(256)) * 100
     make = [sys.executable, "-m", "mqbridge"]

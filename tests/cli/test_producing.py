@@ -91,12 +91,15 @@ def test_json_lines(invoke: Invoke, orders: list[Any]) -> None:
     [
         (b"hello", "is not JSON"),
         (b"[1]", "is not an object"),
-        (b'{"paylaod": "x"}', "has 'paylaod': 'x', which is not a field of a message, or not of its type"),
+        (b'{"paylaod": "x"}', "has 'paylaod': \"x\", which is not a field of a message, or not of its type"),
         (b'{"payload": 5}', "has 'payload': 5"),
         (b'{"payload_base64": "?"}', "has an invalid 'payload'"),
         (b'{"msg_type_base64": "eA=="}', "has 'msg_type_base64', but 'msg_type' is not a field with bytes"),
-        (b'{"event_time": "now"}', "has 'event_time': 'now'"),
+        (b'{"event_time": "now"}', "has 'event_time': \"now\""),
         (b'{"properties": ["x"]}', "has an invalid 'properties'"),
+        (b'{"payload": NaN}', "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xb4", "is not JSON"),
     ],
 )
 def test_wrong_json_is_reported_with_the_count_stored_before(
@@ -106,6 +109,41 @@ def test_wrong_json_is_reported_with_the_count_stored_before(
     assert answer.code == 2
     assert expected in answer.err
     assert "0 messages were stored in orders before the error" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ('{"properties": {"a": null}}', "null is not a text"),
+        ('{"properties": {"a": 5}}', "5 is not a text"),
+        ('{"properties": {"a": true}}', "true is not a text"),
+        ('{"properties": {"a": {"b": "c"}}}', '{"b": "c"} is not a text'),
+        ('{"properties": [["a", null]]}', "null is not a text"),
+        ('{"properties": ["ab"]}', '"ab" is not a pair of a name and a value'),
+        ('{"properties": "ab"}', '"a" is not a pair of a name and a value'),
+        ('{"properties": null}', "has an invalid 'properties'"),
+        ('{"properties": {"a": "b", "a": "c"}}', "'a' occurs twice in an object"),
+        ('{"key": "a", "key": "b"}', "'key' occurs twice in an object"),
+        ('{"key": "a", "key_base64": "YQ=="}', "has both 'key' and 'key_base64'"),
+        ('{"key": null}', "has 'key': null"),
+        ('{"keys": ["a", 1]}', "1 is not a text"),
+        ('{"payload": true}', "has 'payload': true"),
+        ('{"payload": {"a": 1}}', "has 'payload': {\"a\": 1}"),
+        ('{"payload_base64": 5}', "has an invalid 'payload'"),
+        ('{"event_time": -1}', "-1 is not a time in ms since 1970"),
+        ('{"event_time": 99999999999999999999}', "99999999999999999999 is not a time"),
+        ('{"event_time": 1.5}', "has 'event_time': 1.5"),
+        ('{"deliver_at": true}', "has 'deliver_at': true"),
+        ('{"event_time": ' + "9" * 300 + "}", "has 'event_time': 1e+300"),
+        ('{"payload": ' + '{"a":' * 1000 + "1" + "}" * 1001, ""),
+        ('{"a": null}', "has 'a': null, which is not a field of a message"),
+    ],
+)
+def test_a_json_value_of_another_type_is_refused(record: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MessageBuilder(from_json=True).make_message(record.encode())
+    assert expected in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 def test_deliver_at_is_rejected_by_a_system_without_delays(invoke: Invoke, orders: list[Any]) -> None:

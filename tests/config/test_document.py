@@ -90,3 +90,17 @@ def test_nesting_is_limited_whatever_limit_the_process_has(recursion_limit: int)
 def test_merges_and_aliases_within_the_limit_are_read() -> None:
     text = "a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: [*b, *a], z: *b}"
     assert read(text)["c"] == {"x": 1, "y": 2, "z": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (r'a: "x\uD800"', "f.yaml:1: a: this text has half of a character"),
+        (r'"a\uDC80": 1', "this text has half of a character"),
+        ("a: ${ODD}", "f.yaml:1: a: the environment variable ODD is not UTF-8 text"),
+    ],
+    ids=["value", "key", "variable"],
+)
+def test_texts_that_cannot_be_encoded_are_refused(text: str, problem: str) -> None:
+    (error,) = compose(text, "f.yaml", {"ODD": "x\udcb4"}).errors
+    assert problem in str(error)

@@ -1,6 +1,7 @@
 """The HTTP server, with real sockets."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import httpx
@@ -11,7 +12,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from mqbridge.net import http_server
 from mqbridge.net.http_server import HttpServer
+from tests.patience import PATIENCE_S
 
 HOST = "127.0.0.1"
 
@@ -72,3 +75,103 @@ async def test_addresses_of_ipv6_are_listened_at(listen: str, reached_at: str) -
         assert (await client.get(f"http://{reached_at}:{server.port}/")).text == "hello"
     await server.stop()
     server.unbind()
+
+
+# --- limits -------------------------------------------------------------------------------------------------------------
+
+
+async def _wait_for_end(reader: asyncio.StreamReader) -> None:
+    """Wait until the server has closed the connection."""
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\n",
+    ],
+    ids=["nothing", "half of a header", "half of a body", "one request", "one request and a half"],
+)
+async def test_a_connection_that_waits_for_its_client_is_closed(
+    server: HttpServer, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.2)
+    server.start(Starlette(routes=[Route("/", _hello)]))
+    reader, writer = await asyncio.open_connection(HOST, server.port)
+    writer.write(sent)
+    await _wait_for_end(reader)
+    writer.close()
+
+
+async def test_bytes_that_come_slowly_do_not_extend_the_time_limit(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
+    server.start(Starlette(routes=[Route("/", _hello)]))
+    reader, writer = await asyncio.open_connection(HOST, server.port)
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+    ended = asyncio.ensure_future(_wait_for_end(reader))
+    with contextlib.suppress(ConnectionError):
+        while not ended.done():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+    await ended
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_its_response_is_closed(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "RESPONSE_TIMEOUT_S", 0.2)
+
+    async def large(_: Request) -> Response:
+        return PlainTextResponse("x" * (64 << 20))
+
+    server.start(Starlette(routes=[Route("/", large)]))
+    _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        while server.connections != 1:
+            await asyncio.sleep(0.01)
+        while server.connections:
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
+async def test_a_request_that_is_served_has_no_time_limit(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.2)
+
+    async def slow(_: Request) -> Response:
+        await asyncio.sleep(1)
+        return PlainTextResponse("done")
+
+    server.start(Starlette(routes=[Route("/", slow)]))
+    async with httpx.AsyncClient(timeout=60) as client:
+        assert (await client.get(f"http://{HOST}:{server.port}/")).text == "done"
+
+
+async def test_a_new_connection_replaces_the_one_that_has_waited_longest(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 5)
+    server.start(Starlette(routes=[Route("/", _hello)]))
+    opened = [await asyncio.open_connection(HOST, server.port) for _ in range(8)]
+    for reader, _ in opened[:3]:
+        await _wait_for_end(reader)
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://{HOST}:{server.port}/")).text == "hello"
+        assert server.connections == 5
+    for _, writer in opened:
+        writer.close()
+
+
+async def test_a_large_header_is_refused(server: HttpServer) -> None:
+    server.start(Starlette(routes=[Route("/", _hello)]))
+    reader, writer = await asyncio.open_connection(HOST, server.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+    writer.close()

@@ -34,7 +34,7 @@ from mqbridge.cli.options.start_position import (
 )
 from mqbridge.cli.output import message_format
 from mqbridge.cli.output.console import command, print_note
-from mqbridge.cli.process import event_loop
+from mqbridge.cli.process import event_loop, exit_codes, streams
 from mqbridge.cli.reading.group_reader import GroupReader, GroupReadSpec, ShowMessages
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.errors import ClusterError, ConfigError
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from mqbridge.config.cluster_choice import ClusterChoice
+
+
+class ReaderLeft(Exception):
+    """The reader of standard output has left, so that no more messages are to be read for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,8 @@ def consume(
     def show(part: Partition, messages: list[Message]) -> None:
         sys.stdout.buffer.write(b"".join([write(part, message) for message in messages]))
         sys.stdout.buffer.flush()
+        if not streams.has_reader():
+            raise ReaderLeft
 
     request = ConsumeRequest(
         topic=topic,
@@ -128,7 +134,10 @@ def consume(
         count=count,
         msg_types=frozenset(msg_type or ()),
     )
-    shown = event_loop.run(_consume(choice, request, options, show))
+    try:
+        shown = event_loop.run(_consume(choice, request, options, show))
+    except ReaderLeft:  # `mqbridge consume … | head` has what it wants
+        raise typer.Exit(exit_codes.OK) from None
     if sys.stderr.isatty():
         print_note(f"{shown:,} messages")
 

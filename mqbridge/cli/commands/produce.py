@@ -22,9 +22,10 @@ from mqbridge.cli.options.cluster_options import (
 )
 from mqbridge.cli.options.start_position import parse_timestamp, select_partitions
 from mqbridge.cli.output.console import command, print_json, print_note
+from mqbridge.cli.output.escape import text_bytes
 from mqbridge.cli.process import event_loop, exit_codes
 from mqbridge.cli.producing import read_input
-from mqbridge.cli.producing.parse_message import MessageBuilder
+from mqbridge.cli.producing.parse_message import MessageBuilder, text_or_bytes
 from mqbridge.errors import ConfigError, MqbridgeError, RequestTimeout
 from mqbridge.message import Message, Pair, format_position
 from mqbridge.net.tasks import cancel, spawn
@@ -134,19 +135,22 @@ def produce(
         mqbridge produce -t orders -T paid --deliver-at now+30s --at rocketmq://127.0.0.1:9876 < orders.txt
         mqbridge peek orders --json --at pulsar://a:6650 | mqbridge produce -t orders --from-json --at pulsar://b:6650
 
+    Keys, properties and types have the bytes of their arguments, UTF-8 or not. With --from-json, every value must have the type
+    of its field: names and values of properties are texts.
+
     While messages wait, their number, and why sends fail, is printed every ten seconds. With --timeout, it ends with exit code 3
     if nothing is stored for so long; messages that were sent may be stored later.
     If messages are refused, it continues, prints the reasons, and ends with exit code 4.
     When interrupted, it waits for the receipts of the sent messages, prints the counts, and ends with exit code 130.
     """
     builder = MessageBuilder(
-        key_delimiter=key_delimiter.encode() if key_delimiter else None,
-        key=key,
-        ordering_key=None if ordering_key is None else ordering_key.encode(),
+        key_delimiter=text_bytes(key_delimiter) if key_delimiter else None,
+        key=None if key is None else text_or_bytes(text_bytes(key)),
+        ordering_key=None if ordering_key is None else text_bytes(ordering_key),
         keys=tuple(index_key or ()),
         properties=tuple(_parse_property(text) for text in message_property or ()),
         msg_type=msg_type,
-        attributes=None if attributes is None else attributes.encode(),
+        attributes=None if attributes is None else text_bytes(attributes),
         event_time=_parse_time(event_time, "--event-time"),
         deliver_at=_parse_time(deliver_at, "--deliver-at"),
         empty_is_null=null,
@@ -196,7 +200,7 @@ def _parse_delimiter(text: str) -> bytes:
     delimiter = text.replace(r"\n", "\n").replace(r"\r", "\r").replace(r"\t", "\t").replace(r"\0", "\0")
     if not delimiter:
         raise ConfigError("-D is empty", hint=r"Write the text between two messages, such as \0")
-    return delimiter.encode()
+    return text_bytes(delimiter)
 
 
 async def _produce(

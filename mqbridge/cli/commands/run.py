@@ -1,13 +1,11 @@
 """`mqbridge run`: run the gateway. The gateway is imported only when the command runs: help and completion stay fast."""
 
-import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqbridge.cli.output.console import command, debug, print_json, print_note
+from mqbridge.cli.output.console import debug, print_json, print_note, service
 from mqbridge.cli.process import event_loop, exit_codes, logs
 from mqbridge.errors import ConfigError
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from mqbridge.gateway.run_result import RouteResult, RunResult
 
 
-@command
+@service
 def run(
     *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
@@ -61,7 +59,10 @@ def run(
     is 3.
 
     SIGHUP, or POST /reload on this machine, reads the configuration again: changed parts restart, the rest keeps running. An
-    invalid configuration changes nothing.
+    invalid configuration changes nothing. Both signals also work while the gateway starts.
+
+    If standard error cannot be written (a full disk, a reader that has left or does not read), the gateway runs on without the
+    lines, and then logs how many are lost.
     """
     from mqbridge.config.load import load, wants_json_log
 
@@ -73,9 +74,9 @@ def run(
         raise
     _configure_log(config)
     result = serve(config, until_idle, file, fail_fast=fail_fast)
+    report(result)
     if as_json:
         print_json(result.as_json())
-    report(result)
     raise typer.Exit(_exit_code(result))
 
 
@@ -108,17 +109,16 @@ def serve(
         if not gateway.ready:
             gateway.stop()
             return True
-        print_note("draining; press Ctrl-C again to quit at once")
         gateway.stop()
+        print_note("draining; press Ctrl-C again to quit at once")
         return True
 
-    async def main() -> "RunResult":
-        # Without a file there is nothing to reload, so SIGHUP keeps its default action, which ends the process.
-        if file is not None and (hangup := getattr(signal, "SIGHUP", None)) is not None:
-            asyncio.get_running_loop().add_signal_handler(hangup, gateway.reloader.request)
-        return await gateway.run(until_idle_s)
-
-    return event_loop.run(main(), stop=stop, on_quit=lambda: _print_in_flight(gateway))
+    return event_loop.run(
+        gateway.run(until_idle_s),
+        stop=stop,
+        on_quit=lambda: _print_in_flight(gateway),
+        on_hangup=None if file is None else gateway.reloader.request,  # without a file there is nothing to reload
+    )
 
 
 def _print_in_flight(gateway: "Gateway") -> None:

@@ -1,5 +1,6 @@
 """`mqbridge spark mirror`: move the topics of routes with Spark. Its help needs no Spark."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -191,8 +192,9 @@ def _stop_on_signals(job: "Mirror") -> None:
                 sys.stderr.flush()
             finally:
                 os._exit(QUIT_CODE)  # the JVM and its tasks end when their pipe to this process closes
-        print_note("stopping after the running batches; press Ctrl-C again to end at once")
         job.stop()
+        with contextlib.suppress(RuntimeError):  # the signal came while the same stream is being written
+            print_note("stopping after the running batches; press Ctrl-C again to end at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
@@ -245,9 +247,6 @@ def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) 
     """
     from mqbridge.spark.mirror.progress import COUNT_LABELS
 
-    if as_json:
-        rows = [{"name": route.name, **route.run_totals(), "batches": route.batches, "error": route.error} for route in routes]
-        print_json({"routes": rows, "seconds": seconds, "clean": all(route.error is None for route in routes)})
     for route in routes:
         totals = route.run_totals()
         rate = totals.get("stored", 0) / seconds if seconds else 0.0
@@ -258,3 +257,6 @@ def report(routes: Sequence["RouteProgress"], seconds: float, *, as_json: bool) 
         ]
         stopped = "; stopped, see the error above" if route.error is not None else ""
         print_note(f"route {route.name}: {', '.join(counted)} in {seconds:.1f} s ({rate:,.0f}/s){stopped}")
+    if as_json:
+        rows = [{"name": route.name, **route.run_totals(), "batches": route.batches, "error": route.error} for route in routes]
+        print_json({"routes": rows, "seconds": seconds, "clean": all(route.error is None for route in routes)})

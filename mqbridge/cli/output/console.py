@@ -6,7 +6,6 @@ may contain brackets. Rich is imported with the first output, so that completion
 
 import functools
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import orjson
 import typer
 
-from mqbridge.cli.process import logs
+from mqbridge.cli.output import escape
+from mqbridge.cli.process import early_signals, logs
 from mqbridge.cli.process.event_loop import Interrupted
-from mqbridge.cli.process.exit_codes import INTERRUPTED, OK, exit_code
+from mqbridge.cli.process.exit_codes import INTERRUPTED, exit_code
 from mqbridge.config.problems import ConfigErrors
-from mqbridge.errors import MqbridgeError
+from mqbridge.errors import ConfigError, MqbridgeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +29,11 @@ R = TypeVar("R")
 
 PIPED_WIDTH = 1000
 """Width of a table on a stream that is not a terminal: no line of the table should wrap there."""
+
+BYTES_PARAMETERS = frozenset(
+    {"attributes", "delimiter", "fmt", "index_key", "key", "key_delimiter", "message_property", "msg_type", "ordering_key"}
+)
+"""Parameters of commands whose bytes are those of messages or of the output, UTF-8 or not."""
 
 debug: ContextVar[bool] = ContextVar("debug", default=False)
 """True with the option `--debug`: tracebacks of expected errors are shown too."""
@@ -53,9 +58,10 @@ def _console(*, stderr: bool) -> "Console":
 
 
 def print_json(value: Any, *, pretty: bool = True) -> None:
-    """Print one JSON value on standard output, indented; with `pretty=False` in one line."""
+    """Print one JSON value on standard output, indented; with `pretty=False` in one line. JSON is UTF-8 in every locale."""
     options = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if pretty else 0)
-    sys.stdout.write(orjson.dumps(value, default=str, option=options).decode())
+    sys.stdout.flush()
+    sys.stdout.buffer.write(escape.json_bytes(value, options))
     sys.stdout.flush()
 
 
@@ -85,7 +91,11 @@ def print_note(text: str) -> None:
 
 def print_error(error: MqbridgeError) -> None:
     """Print an expected error, without a traceback; the problems of ConfigErrors one per line."""
-    lines = [str(problem) for problem in error.errors] if isinstance(error, ConfigErrors) else [str(error)]
+    print_failure(*(str(problem) for problem in error.errors) if isinstance(error, ConfigErrors) else [str(error)])
+
+
+def print_failure(*lines: str) -> None:
+    """Print problems on standard error, one per line; as log lines if the log is JSON."""
     if logs.is_json():
         for line in lines:
             logs.write(logging.ERROR, line)
@@ -93,17 +103,51 @@ def print_error(error: MqbridgeError) -> None:
     console = stderr_console()
     for line in lines:
         console.print("error: ", style="bold red", end="")
-        console.print(line, soft_wrap=True)
+        console.print(escape.escape_raw(line), soft_wrap=True)
     if len(lines) > 1:
         console.print(f"{len(lines)} problems", soft_wrap=True)
 
 
+def _decode_arguments(parameters: dict[str, Any]) -> None:
+    """Decode texts that Python could not decode in the locale of the process, but that are UTF-8.
+
+    Raises ConfigError for an argument that is not UTF-8, if it names something: names of topics, groups and clusters are UTF-8.
+    """
+    for parameter, value in parameters.items():
+        if isinstance(value, list):
+            parameters[parameter] = [_decode_argument(parameter, item) for item in value]
+        else:
+            parameters[parameter] = _decode_argument(parameter, value)
+
+
+def _decode_argument(parameter: str, value: Any) -> Any:
+    if not isinstance(value, str) or value.isascii():
+        return value
+    text = escape.text_bytes(value).decode("utf-8", "surrogateescape")
+    if parameter not in BYTES_PARAMETERS and (shown := escape.escape_raw(text)) != text:
+        raise ConfigError(f"the argument '{shown}' is not UTF-8", hint="Write names in UTF-8")
+    return text
+
+
 def command(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a command: expected errors and interrupts become a message and an exit code; other exceptions are raised."""
+    handled = service(function)
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        early_signals.deliver()
+        return handled(*args, **kwargs)
+
+    return run
+
+
+def service(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a command like `command`; it handles SIGTERM and SIGHUP, so they wait until `event_loop.run` has its handlers."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            _decode_arguments(kwargs)
             return function(*args, **kwargs)
         except MqbridgeError as error:
             if debug.get() and logs.is_json():
@@ -114,9 +158,5 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(exit_code(error)) from None
         except (Interrupted, KeyboardInterrupt):
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            # `mqbridge consume | head` ends when its reader ends; the flush at exit must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(OK) from None
 
     return run

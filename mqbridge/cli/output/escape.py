@@ -1,6 +1,7 @@
 """Makes payloads and names safe for a terminal: no control character of a message may reach the terminal."""
 
 import re
+from typing import Any
 
 import orjson
 
@@ -28,6 +29,27 @@ def escape_line(value: str | bytes) -> str:
 def escape_raw(text: str) -> str:
     r"""Return a text without lone surrogates: bytes that are not UTF-8 (see `wire/text.py`) like \xb4, others like \ud800."""
     return text if text.isascii() else _SURROGATES.sub(_surrogate_escape, text)
+
+
+def json_bytes(value: Any, options: int) -> bytes:
+    """Return a value as JSON with these options of orjson; texts that are not UTF-8 are escaped as by `escape_raw`."""
+    try:
+        return orjson.dumps(value, default=str, option=options)
+    except TypeError:  # a text has a lone surrogate, such as a byte of an argument that is not UTF-8
+        return orjson.dumps(_without_surrogates(value), default=str, option=options)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    return escape_raw(value) if isinstance(value, str) else value
+
+
+def text_bytes(text: str) -> bytes:
+    """Return the bytes of an argument or of a text of a message: UTF-8, and the bytes that stand in it as lone surrogates."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _surrogate_escape(match: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mqbridge.cli.output.escape import escape_raw
+from mqbridge.cli.output.escape import escape_raw, text_bytes
 from mqbridge.errors import ConfigError
 from mqbridge.message import Message, Partition, format_position
 
@@ -31,7 +31,7 @@ MessageWriter = Callable[[Partition, Message], bytes]
 
 def _bytes(value: str | bytes | None) -> bytes:
     """Return the value as bytes; empty for None."""
-    return value.encode() if isinstance(value, str) else value or b""
+    return text_bytes(value) if isinstance(value, str) else value or b""
 
 
 def _number(value: int | None) -> bytes:
@@ -48,11 +48,11 @@ _FIELD_WRITERS: dict[str, MessageWriter] = {
     "S": lambda _, message: _number(-1 if message.payload is None else len(message.payload)),
     "K": lambda _, message: _number(-1 if message.key is None else len(_bytes(message.key))),
     "T": lambda _, message: _number(message.publish_time if message.event_time is None else message.event_time),
-    "h": lambda _, message: ",".join(f"{key}={value}" for key, value in message.properties).encode(),
+    "h": lambda _, message: text_bytes(",".join(f"{key}={value}" for key, value in message.properties)),
     "g": lambda _, message: _bytes(message.msg_type),
     "a": lambda _, message: _bytes(message.attributes),
     "y": lambda _, message: _bytes(message.ordering_key),
-    "i": lambda _, message: ",".join(message.keys).encode(),
+    "i": lambda _, message: text_bytes(",".join(message.keys)),
     "D": lambda _, message: _number(message.deliver_at),
     "n": lambda _, message: _number(message.delivery_count),
 }
@@ -79,7 +79,7 @@ def _writer(token: re.Match[str], text: str) -> MessageWriter:
     if token["hex"]:
         literal = bytes.fromhex(token["hex"])
     else:
-        literal = _ESCAPES[escape] if escape is not None else (field or token["text"] or token["lone"]).encode()
+        literal = _ESCAPES[escape] if escape is not None else text_bytes(field or token["text"] or token["lone"])
     return lambda _, __: literal
 
 

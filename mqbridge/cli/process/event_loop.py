@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from mqbridge.cli.process import early_signals
+
 T = TypeVar("T")
 
 QUIT_CODE = 130
@@ -27,15 +29,22 @@ class Interrupted(Exception):
     """A signal cancelled the command; the text is the name of the signal."""
 
 
-def run(main: Coroutine[Any, Any, T], *, stop: Callable[[], bool] | None = None, on_quit: Callable[[], None] | None = None) -> T:
+def run(
+    main: Coroutine[Any, Any, T],
+    *,
+    stop: Callable[[], bool] | None = None,
+    on_quit: Callable[[], None] | None = None,
+    on_hangup: Callable[[], None] | None = None,
+) -> T:
     """Run `main` to its end and return its result.
 
     The first signal calls `stop`. If `stop` returns True, it has told `main` to end; otherwise, or without `stop`, `main` is
-    cancelled. The second signal calls `on_quit`, right before the process ends. Raises Interrupted if a signal cancelled `main`.
+    cancelled. The second signal calls `on_quit`, right before the process ends. SIGHUP calls `on_hangup`; without it, it ends the
+    process, which is its default action. Raises Interrupted if a signal cancelled `main`.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run_until_signal(main, stop, on_quit))
+        return runner.run(_run_until_signal(main, stop, on_quit, on_hangup))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -49,7 +58,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run_until_signal(
-    main: Coroutine[Any, Any, T], stop: Callable[[], bool] | None, on_quit: Callable[[], None] | None
+    main: Coroutine[Any, Any, T],
+    stop: Callable[[], bool] | None,
+    on_quit: Callable[[], None] | None,
+    on_hangup: Callable[[], None] | None,
 ) -> T:
     """Run `main` with signal handlers; see `run`."""
     loop = asyncio.get_running_loop()
@@ -72,6 +84,9 @@ async def _run_until_signal(
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
+    if on_hangup is not None and (hangup := getattr(signal, "SIGHUP", None)) is not None:
+        loop.add_signal_handler(hangup, on_hangup)
+    early_signals.deliver()
     try:
         return await main
     except asyncio.CancelledError:

@@ -4,7 +4,7 @@
     1    an unexpected error: a bug, with its traceback
     2    the command line or the configuration is wrong
     3    a cluster cannot be reached, or rejected a request
-    4    a route or a partition stopped, or something was not delivered
+    4    a route or a partition stopped, or something was not delivered, or standard output could not be written
     130  interrupted before the command was done
 
 `mqbridge run` drains after SIGTERM or Ctrl-C, which is a normal end: its code is 0, or 4 if a route or a partition had stopped.
@@ -38,5 +38,5 @@ def exit_code(error: BaseException) -> int:
 
 HELP = (
     "Exit codes: 0 done, 1 bug, 2 usage or configuration, 3 cluster unreachable or request rejected, "
-    "4 stopped or undelivered, 130 interrupted."
+    "4 stopped or undelivered (also output), 130 interrupted."
 )

@@ -8,8 +8,11 @@ import sys
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import TextIO
 
-import orjson
+from mqbridge.cli.output.escape import json_bytes
+from mqbridge.cli.process import streams
+from mqbridge.cli.process.repeat_limit import RepeatLimit
 
 HANDLER_NAME = "mqbridge"
 """The name of our handler, by which `configure` finds and replaces it."""
@@ -31,13 +34,26 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line).decode()
+        return json_bytes(line, 0).decode()
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes records to standard error. After a time in which that failed, it says first how many lines were lost."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; if it cannot be written, it is lost."""
+        lost, reason = streams.lost_error_lines()
+        super().emit(record)
+        if lost and not streams.lost_error_lines()[0]:
+            note = f"{lost} lines before the last one are lost: standard error could not be written: {reason}"
+            super().emit(logging.LogRecord(__name__, logging.WARNING, "", 0, note, (), None))
 
 
 def configure(level: str = "warning", style: str = "text") -> None:
     """Write the log records of the whole process to standard error, as `text` or `json`; a second call replaces the first."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler(sys.stderr)
     handler.name = HANDLER_NAME
+    handler.addFilter(RepeatLimit())
     handler.setFormatter(JsonLines() if style == "json" else logging.Formatter(TEXT_FORMAT))
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if handler.name == HANDLER_NAME]:
@@ -61,7 +77,7 @@ def write(level: int, message: str) -> None:
     logger = logging.getLogger("mqbridge.cli")
     for handler in logging.getLogger().handlers:
         if handler.name == HANDLER_NAME:
-            handler.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None))
+            handler.emit(logger.makeRecord(logger.name, level, "", 0, message, (), None))  # without the limit of repeats
 
 
 def _redirect_warnings_and_exceptions(*, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Builds a message from an input record: a payload plus the fields of the command line, or JSON as `consume --json` writes it."""
 
 import base64
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,10 @@ from mqbridge.message import Message, Pair
 
 MAX_SHOWN_BYTES = 60
 """Errors show at most this much of a record."""
+MAX_DIGITS = 20
+"""No field of a message has a number of more digits."""
+MAX_TIME_MS = (1 << 63) - 1
+"""Systems store times as signed numbers of 64 bits."""
 _TEXT_FIELDS = ("key", "msg_type")
 _BYTES_FIELDS = ("payload", "ordering_key", "attributes")
 _TIME_FIELDS = ("event_time", "deliver_at")
@@ -28,7 +33,7 @@ class MessageBuilder:
     """
 
     key_delimiter: bytes | None = None
-    key: str | None = None
+    key: str | bytes | None = None
     ordering_key: bytes | None = None
     keys: tuple[str, ...] = ()
     properties: tuple[Pair, ...] = ()
@@ -48,7 +53,7 @@ class MessageBuilder:
         key: str | bytes | None = self.key
         if self.key_delimiter is not None and self.key_delimiter in record:
             key_bytes, _, record = record.partition(self.key_delimiter)
-            key = _text_or_bytes(key_bytes)
+            key = text_or_bytes(key_bytes)
         return Message(
             None if self.empty_is_null and not record else record,
             self.properties,
@@ -71,7 +76,8 @@ class MessageBuilder:
         return message
 
 
-def _text_or_bytes(value: bytes) -> str | bytes:
+def text_or_bytes(value: bytes) -> str | bytes:
+    """Return the text of these bytes, or if they are not UTF-8 the bytes themselves."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -81,12 +87,35 @@ def _text_or_bytes(value: bytes) -> str | bytes:
 def _parse_object(record: bytes) -> dict[str, Any]:
     """Parse a JSON object and return the fields that the new message takes over. Raises ConfigError."""
     try:
-        fields = orjson.loads(record)
+        orjson.loads(record)  # strict: no NaN, no lone surrogate, limited nesting
     except ValueError as error:
         raise _record_error(record, f"is not JSON ({error})") from error
+    try:
+        fields = json.loads(record, object_pairs_hook=_unique, parse_int=_parse_int)
+    except (ValueError, RecursionError) as error:
+        raise _record_error(record, f"cannot be used ({error})") from error
     if not isinstance(fields, dict):
         raise _record_error(record, "is not an object")
-    return {name: value for name, value in fields.items() if name not in _IGNORED_FIELDS}
+    fields = {name: value for name, value in fields.items() if name not in _IGNORED_FIELDS}
+    twice = [name for name in fields if f"{name}_base64" in fields]
+    if twice:
+        raise _record_error(record, f"has both {twice[0]!r} and '{twice[0]}_base64'")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object. Raises ValueError for a name that occurs twice, of which JSON keeps only one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise ValueError(f"{twice!r} occurs twice in an object")
+    return found
+
+
+def _parse_int(digits: str) -> int | float:
+    """Return the number; one of many digits, which is no value of any field, as a float."""
+    return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 
 def _convert(field: str, value: Any, *, is_base64: bool, record: bytes) -> Any:
@@ -103,15 +132,35 @@ def _convert(field: str, value: Any, *, is_base64: bool, record: bytes) -> Any:
         if field in _TEXT_FIELDS and isinstance(value, str):
             return value
         if field in _TIME_FIELDS and type(value) is int:
-            return value
+            return _checked_time(value)
         if field == "keys" and isinstance(value, list):
-            return tuple(str(item) for item in value)
+            return tuple(_checked_text(item) for item in value)
         if field == "properties":
-            pairs = value.items() if isinstance(value, dict) else value
-            return tuple((str(name), str(text)) for name, text in pairs)
-    except (ValueError, TypeError) as error:
+            return tuple(_checked_property(pair) for pair in (value.items() if isinstance(value, dict) else value))
+        shown = json.dumps(value)[:MAX_SHOWN_BYTES]
+    except (ValueError, TypeError, RecursionError) as error:
         raise _record_error(record, f"has an invalid {field!r} ({error})") from error
-    raise _record_error(record, f"has {field!r}: {value!r}, which is not a field of a message, or not of its type")
+    raise _record_error(record, f"has {field!r}: {shown}, which is not a field of a message, or not of its type")
+
+
+def _checked_time(value: int) -> int:
+    if not 0 <= value <= MAX_TIME_MS:
+        raise ValueError(f"{value} is not a time in ms since 1970")
+    return value
+
+
+def _checked_property(pair: Any) -> Pair:
+    """Return a name and a value, which must be texts: no other type has one spelling that every reader expects."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError(f"{json.dumps(pair)[:MAX_SHOWN_BYTES]} is not a pair of a name and a value")
+    return _checked_text(pair[0]), _checked_text(pair[1])
+
+
+def _checked_text(value: Any) -> str:
+    if not isinstance(value, str):
+        shown = json.dumps(value)[:MAX_SHOWN_BYTES]
+        raise ValueError(f"{shown} is not a text; write it in quotation marks, or leave it out")  # noqa: TRY004 - see `_convert`
+    return value
 
 
 def _record_error(record: bytes, problem: str) -> ConfigError:

@@ -4,12 +4,18 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from mqbridge.delivery.counters import declared_totals
 from mqbridge.errors import ConfigError
+from mqbridge.net.http_server import HttpServer
+from mqbridge.spark.background_loop import background_loop
 from mqbridge.spark.mirror.progress import RouteProgress
 
 log = logging.getLogger(__name__)
@@ -85,17 +91,26 @@ def serve(host: str, port: int, routes: Callable[[], Iterable[RouteProgress]]) -
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     registry.register(MirrorCollector(routes))
+    server = HttpServer(host, port)
     try:
-        server, thread = start_http_server(port, host, registry)
+        server.bind()
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror or error}", path="--metrics", hint="Choose another host or port"
         ) from error
-    log.info("metrics: http://%s:%d/metrics", host, server.server_port)
+    loop = background_loop()
+
+    async def show(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def start() -> None:
+        server.start(Starlette(routes=[Route("/metrics", show)]))
+
+    loop.run(start())
+    log.info("metrics: http://%s:%d/metrics", host, server.port)
 
     def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        loop.run(server.stop())
+        server.unbind()
 
     return stop

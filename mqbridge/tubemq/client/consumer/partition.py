@@ -110,6 +110,8 @@ class HeldPartition:
         """Held during a get, a commit or a registration: the protocol allows one at a time."""
         self._held_bytes = 0
         """Bytes of the read budget that delivered packs occupy."""
+        self._has_late_commit_failed = False
+        """True from a failure of a late commit, which is logged, to the next success: it is repeated several times a second."""
         self._is_commit_waiting = False
         """True while `commit_late` waits for the request in flight, or for its own response."""
         self._register_task: asyncio.Task[None] | None = None
@@ -343,9 +345,12 @@ class HeldPartition:
                 # The request in flight may have reported the pack, or have returned another one.
                 if self._is_commit_due(now):
                     await self._reader.commit(consumed=True)
+                    self._has_late_commit_failed = False
         except (ClusterError, ProtocolError) as error:
+            level = logging.DEBUG if self._has_late_commit_failed else retry_log_level(error, logging.INFO)
+            self._has_late_commit_failed = self._has_late_commit_failed or level != logging.DEBUG
             log.log(
-                retry_log_level(error, logging.INFO),
+                level,
                 "a commit for %s failed, the next read request will confirm the same messages instead: %s",
                 self,
                 error,

@@ -505,6 +505,19 @@ async def test_a_pack_that_arrives_after_the_revocation_is_not_confirmed() -> No
     assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 1)
 
 
+async def test_a_late_commit_that_fails_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    fail = refused(500)
+    script = Script(pack(0), fail, fail, fail, committed(56), pack(56), fail, fail, fail, fail)
+    partition = await registered_partition(script)
+    for _ in range(2):
+        await partition.fetch()
+        partition.confirm()
+        for _ in range(4):
+            await partition.commit_late(asyncio.get_running_loop().time() + 10)
+    assert caplog.text.count("failed, the next read request") == 2, "once until a commit succeeds"
+
+
 async def test_a_confirmation_without_a_next_get_is_committed_after_a_while() -> None:
     script = Script(pack(0), committed(56), pack(56))
     partition = await registered_partition(script)
