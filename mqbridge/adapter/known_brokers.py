@@ -210,7 +210,9 @@ class KnownBrokers:
             return f"broker {broker} is not among the `brokers` of the cluster ({', '.join(sorted(self.named))})"
         counted = sorted({series.broker for series in self._layouts.get(topic, ())})
         new = f"store {store} of broker {broker}" if broker in counted else f"broker {broker}"
-        advice = "; the next start of the gateway counts it" if self.named else ""
+        advice = (
+            "; the next start of the gateway counts it" if self.named else ". To count it, name all in `brokers`, and restart"
+        )
         return f"the indexes of topic {topic} are counted over its brokers {', '.join(counted)}, and {new} is new{advice}"
 
     def _series(self, topic: str, partitions: Collection[str]) -> tuple[Series, ...]:

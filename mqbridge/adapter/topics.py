@@ -1,6 +1,7 @@
 """Descriptions of topics and their partitions."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mqbridge.message import Position
 
@@ -11,18 +12,21 @@ class Topic:
 
     `partitions` has the names of the partitions, sorted by number and then by broker. `aliases` are further names of the topic.
     Loop prevention looks for all of them in the origin, which says where a gateway read a message. `indexes` are the
-    `Partition.index` of the partitions, in the same order; None means that they are 0, 1, 2 and so on.
+    `Partition.index` of the partitions, in the same order; None means that they are 0, 1, 2 and so on. `read_only` are further
+    partitions, with their indexes, that are known to be read by groups although nothing can be written there.
     """
 
     name: str
     partitions: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     indexes: tuple[int, ...] | None = None
+    read_only: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def index_by_partition(self) -> dict[str, int]:
-        """The `Partition.index` of each partition, by name."""
-        return dict(zip(self.partitions, range(len(self.partitions)) if self.indexes is None else self.indexes, strict=True))
+        """The `Partition.index` of each partition, by name, also of those in `read_only`."""
+        indexes = range(len(self.partitions)) if self.indexes is None else self.indexes
+        return {**dict(zip(self.partitions, indexes, strict=True)), **self.read_only}
 
 
 @dataclass(frozen=True, slots=True)

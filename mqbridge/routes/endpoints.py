@@ -344,8 +344,8 @@ class RouteEndpoints:
         targets = [open_target.target for open_target in open_targets]
         record_partitions(self._source, topic, (config.partitions for config in self._config.targets))
         self._open_targets[selected.topic] = open_targets
-        self.source_partitions += len(topic.partitions)
-        self.source_partition_names[selected.topic] = frozenset(topic.partitions)
+        self.source_partition_names[selected.topic] = frozenset(topic.index_by_partition)
+        self.source_partitions += len(topic.index_by_partition)
         self.targets[selected.topic] = targets
         labels = ", ".join(f"{target.label} ({target.outbound.partitions} partitions)" for target in targets)
         text = "route %s: opened the targets of source topic %s/%s (%d partitions): %s"

@@ -17,7 +17,7 @@ def index_problem(route: str, cluster: Cluster, topic: Topic, rule: PartitionRul
     if not isinstance(cluster, HasBrokers) or not uses_indexes(rule):
         return None
     known = cluster.known_brokers
-    problem = known.why_uncertain(topic.name, topic.partitions)
+    problem = known.why_uncertain(topic.name, indexes.keys())
     hint = f"Name all brokers in `brokers` of cluster {cluster.name!r}"
     if problem is not None:
         hint += ", or set `state`, in which the gateway keeps what it has seen"
@@ -32,9 +32,9 @@ def index_problem(route: str, cluster: Cluster, topic: Topic, rule: PartitionRul
 def record_partitions(cluster: Cluster, topic: Topic, rules: Iterable[PartitionRule]) -> None:
     """Record the brokers of a topic that a route reads, and keep its indexes as they are if one of the rules uses them."""
     if isinstance(cluster, HasBrokers):
-        cluster.known_brokers.record(topic.name, brokers_of(topic.partitions))
+        cluster.known_brokers.record(topic.name, brokers_of(topic.index_by_partition))
         if any(map(uses_indexes, rules)):
-            cluster.known_brokers.fix_layout(topic.name, topic.partitions)
+            cluster.known_brokers.fix_layout(topic.name, topic.index_by_partition.keys())
 
 
 def why_no_index(cluster: Cluster, topic: str, partition: str) -> str:

@@ -31,8 +31,9 @@ def partitions_needed(rule: PartitionRule, topic: Topic) -> int:
 
     It is as many as the source topic has, and for identity as its largest index needs, and all that the table contains.
     """
-    indexes = topic.index_by_partition.values() if rule.by == "identity" else ()
-    return max([len(topic.partitions), *(index + 1 for index in indexes), *(partition + 1 for partition in rule.table.values())])
+    by_partition = topic.index_by_partition
+    indexes = by_partition.values() if rule.by == "identity" else ()
+    return max([len(by_partition), *(index + 1 for index in indexes), *(partition + 1 for partition in rule.table.values())])
 
 
 def configured_or_needed_partitions(target: TargetConfig, topic: Topic) -> int:

@@ -72,6 +72,12 @@ class SecondBroker:
         self._cluster.admin("admin_modify_topic_info", topicName=topic, brokerId=self.id, modifyUser="tests", **accepts_what)
         self._cluster.admin("admin_reload_broker_configure", brokerId=self.id, modifyUser="tests")
 
+    def make_read_only(self) -> None:
+        """Let the Broker accept no messages of any topic."""
+        self._cluster.admin(
+            "admin_set_broker_read_or_write", brokerId=self.id, acceptPublish=False, acceptSubscribe=True, modifyUser="tests"
+        )
+
     def kill(self) -> None:
         """Kill the Broker."""
         self.process.kill()

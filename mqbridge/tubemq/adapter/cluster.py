@@ -10,7 +10,8 @@ from this offset on, 0 for the message at the offset itself.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -45,6 +46,8 @@ from mqbridge.tubemq.client.producer.partition_sender import open_partition_send
 from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionRef
+
+log = logging.getLogger(__name__)
 
 MAX_GROUP_CHARS = 1024
 """Limit of the Masters for the names of groups."""
@@ -129,12 +132,35 @@ class TubeMQ:
         return await self._require_admin("list topics").topics()
 
     async def describe(self, topic: str) -> Topic | None:
-        """Return the topic with its partitions sorted by number and Broker; None if it does not exist."""
+        """Return the topic with its partitions sorted by number and Broker; None if it does not exist.
+
+        Partitions whose Broker accepts no messages are in `read_only`: with `admin_url` all, without it those that were assigned.
+        """
         route = await self._connected_routes.look_up(topic)
         if route is None:
             return None
         names = sorted(route.partitions, key=list_order)
-        return Topic(topic, tuple(names), indexes=self.known_brokers.indexes(topic, names))
+        read_only = sorted({*route.read_only, *await self._configured_read_only(topic)} - route.partitions.keys(), key=list_order)
+        indexes = self.known_brokers.indexes(topic, [*names, *read_only])
+        return Topic(
+            topic,
+            tuple(names),
+            indexes=indexes[: len(names)],
+            read_only=dict(zip(read_only, indexes[len(names) :], strict=True)),
+        )
+
+    async def _configured_read_only(self, topic: str) -> Collection[str]:
+        """Return the read-only partitions by the Master's configuration; none without `admin_url`, or while it does not respond.
+
+        The Master does not list them to producers, and to consumers only as assignments.
+        """
+        if self._admin is None:
+            return ()
+        try:
+            return await self._admin.read_only_partitions(topic)
+        except ClusterError as error:
+            log.debug("cluster %s: read-only partitions of topic %s are unknown now: %s", self.name, topic, error)
+            return ()
 
     async def why_incomplete(self, topic: str) -> str | None:
         """Return why Brokers may have partitions of the topic that the Master does not list.

@@ -8,8 +8,10 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
+from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.routing.partitions import partitions_needed
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
@@ -56,6 +58,8 @@ async def test_read_only_partitions_become_lanes(model: Model, cluster: TubeMQ, 
     described = await cluster.describe("demo")
     assert described is not None
     assert described.partitions == ("1:0", "1:1"), "nothing is sent there"
+    assert described.read_only == {"1:2": 2, "1:3": 3}
+    assert partitions_needed(PartitionRule(by="identity"), described) == 4, "a target needs a partition for each"
 
 
 async def test_read_only_partitions_have_bounds_and_can_be_read(

@@ -18,6 +18,7 @@ from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestT
 from mqbridge.net.http_client import HttpConnections, parse_json, reads_json
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
+from mqbridge.tubemq.wire.string_formats import partition_ids
 from mqbridge.wire.limits import check_partitions, shorten
 
 TIMEOUT_S = 10.0
@@ -32,6 +33,10 @@ UNAUTHORIZED = "unauthorized"
 """Part of the Master's error text for a wrong token; there is no error code for this."""
 SYSTEM_TOPICS = frozenset({"__offset_history__"})
 """TubeMQ's own topics, which `topics` omits."""
+
+
+ONLINE, READ_ONLY, WRITE_ONLY = "online", "only-read", "only-write"
+"""Modes of Brokers that may run; a Broker that accepts no messages still has those that it has stored."""
 
 
 class Node(NamedTuple):
@@ -94,8 +99,36 @@ class Admin:
 
     async def publishing_brokers(self, topic: str) -> set[int]:
         """Return the ids of the Brokers that accept messages of the topic by their configuration, whether or not they run."""
-        online = {node.id for node in await self.brokers()}  # by configuration, too
-        return {broker for broker, entry in (await self._topic_configs(topic)).items() if entry["acceptPublish"]} & online
+        modes = await self._modes()
+        return {
+            broker
+            for broker, entry in (await self._topic_configs(topic)).items()
+            if entry["acceptPublish"] and modes.get(broker) in (ONLINE, WRITE_ONLY)
+        }
+
+    @reads_json
+    async def read_only_partitions(self, topic: str) -> list[str]:
+        """Return the partitions at Brokers that deliver messages of the topic and accept none, by their configuration."""
+        modes = await self._modes()
+        configs = {
+            broker: entry
+            for broker, entry in (await self._topic_configs(topic)).items()
+            if entry["acceptSubscribe"] and modes.get(broker) in (ONLINE, READ_ONLY)
+        }
+        read_only = {
+            broker: entry for broker, entry in configs.items() if not entry["acceptPublish"] or modes[broker] == READ_ONLY
+        }
+        check_partitions(sum(partition_count(topic, entry) for entry in read_only.values()), f"topic {topic}")
+        return [
+            f"{broker}:{partition}"
+            for broker, entry in read_only.items()
+            for partition in partition_ids(entry["numPartitions"], entry["numTopicStores"])
+        ]
+
+    async def _modes(self) -> dict[int, str]:
+        """Return the mode that administrators have given each Broker, by its id: ONLINE or another one."""
+        response = await self._master("admin_query_broker_run_status")
+        return {entry["brokerId"]: entry["manageStatus"] for entry in response["data"]}
 
     @reads_json
     async def brokers_without_consumers(self, topic: str) -> list[int]:
@@ -143,7 +176,7 @@ class Admin:
     async def brokers(self) -> list[Node]:
         """Return the Brokers that administrators have set online, whether or not they run."""
         response = await self._master("admin_query_broker_run_status")
-        online = [entry for entry in response["data"] if entry["manageStatus"] == "online"]
+        online = [entry for entry in response["data"] if entry["manageStatus"] in (ONLINE, READ_ONLY, WRITE_ONLY)]
         return [Node(entry["brokerId"], f"http://{entry['brokerIp']}:{entry['brokerWebPort']}/broker.htm") for entry in online]
 
     @reads_json
