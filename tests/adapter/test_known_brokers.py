@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mqbridge.adapter.known_brokers import KnownBrokers, Series, list_order, locate, stable_number
+from mqbridge.adapter.known_brokers import PARTITIONS_PER_STORE, KnownBrokers, Series, list_order, locate, stable_number
 from mqbridge.message import NO_INDEX, Partition
 from tests.adapter.rows import Rows
 
@@ -173,3 +173,74 @@ class MomentaryLists(RuleBasedStateMachine):
 
 
 TestMomentaryLists = MomentaryLists.TestCase
+
+
+class SeveralInstances(RuleBasedStateMachine):
+    """Instances with the same `brokers`, each with a state of its own or none, start at different times.
+
+    Brokers stop, return and get queues, and brokers that are named get the topic later. Whatever an instance has seen, it counts
+    as all others do. On TubeMQ (names that are numbers) that holds if the brokers have equally many stores.
+    """
+
+    @initialize(named=st.sampled_from([(A, B, C), ("1", "2", "10")]), stores=st.integers(1, 2))
+    def create(self, named: tuple[str, ...], stores: int) -> None:
+        self.named, self.stores = named, stores if named[0].isdecimal() else 1
+        self.queues = {named[1]: 2}
+        self.down: set[str] = set()
+        self.rows: list[Rows | None] = [Rows(), Rows(), None]
+        self.known: list[KnownBrokers] = []
+        for number in range(len(self.rows)):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        known, rows = KnownBrokers(self.named), self.rows[number]
+        if rows is not None:
+            rows.load_into(known)
+        if self.listed:  # otherwise the topic does not exist, and the route waits
+            known.record("t", {name.partition(":")[0] for name in self.listed})
+            known.fix_layout("t", self.listed)
+            self.known[number : number + 1] = [known]
+
+    @property
+    def listed(self) -> list[str]:
+        running = [(broker, count) for broker, count in self.queues.items() if broker not in self.down]
+        return [
+            f"{broker}:{store * PARTITIONS_PER_STORE + number}"
+            for broker, count in running
+            for store in range(self.stores)
+            for number in range(count)
+        ]
+
+    @rule(data=st.data())
+    def a_broker_stops(self, data: st.DataObject) -> None:
+        self.down.add(data.draw(st.sampled_from(self.named)))
+
+    @rule()
+    def all_brokers_run(self) -> None:
+        self.down.clear()
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def a_broker_gets_queues(self, data: st.DataObject, count: int) -> None:
+        broker = data.draw(st.sampled_from(self.named))
+        self.queues[broker] = self.queues.get(broker, 0) + count
+
+    @rule(number=st.integers(0, 2))
+    def an_instance_starts_again(self, number: int) -> None:
+        self.start(number)
+
+    @invariant()
+    def all_instances_agree(self) -> None:
+        for partition in self.listed:
+            assert len({known.index("t", partition, self.listed) for known in self.known}) == 1
+
+
+TestSeveralInstances = SeveralInstances.TestCase
+
+
+def test_two_instances_disagree_about_a_store_that_one_of_them_has_not_seen() -> None:
+    """A TubeMQ Broker that is down does not tell how many stores it has: only a state that has seen it helps."""
+    early, late = KnownBrokers(["1", "2"]), KnownBrokers(["1", "2"])
+    early.fix_layout("t", ["1:0", "1:1"])  # Broker 2 is down
+    late.fix_layout("t", everything := ["1:0", "1:1", "2:0", "2:1", "2:10000", "2:10001"])
+    assert early.index("t", "2:10000", everything) == NO_INDEX, "it is not read"
+    assert early.index("t", "1:1", everything) != late.index("t", "1:1", everything)
