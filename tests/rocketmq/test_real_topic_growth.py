@@ -144,8 +144,8 @@ async def test_clients_that_grow_a_topic_at_the_same_time_reach_the_largest_numb
     existing, created = TestTopic(server, {"write": 3}, {"write": 2}), f"created-{next(_numbers)}"
     for name in (existing.name, created):
         await asyncio.gather(*(grow(server, name, number) for number in numbers))
-        await asyncio.sleep(0.5)
-        assert server.queues(name) == {"broker-a": 8, "broker-b": 8}
+        # The name server hears of the last changes after their clients have returned.
+        await asyncio.to_thread(wait_until, lambda name=name: server.queues(name) == {"broker-a": 8, "broker-b": 8})
 
 
 async def test_nothing_is_changed_while_a_broker_of_the_topic_does_not_respond(server: RocketMQ) -> None:
