@@ -1,5 +1,5 @@
-"""Gateways start, run and end while brokers stop and return, or forbid writing: no topic grows by a guess, and every key keeps
-its queue.
+"""Gateways start, run and end while brokers stop and return, or forbid writing: no topic grows by a guess, every key keeps its
+queue, and a source that cannot be seen is waited for.
 
 The brokers and name servers are scripted. One gateway names all brokers in its configuration, the other one keeps a state.
 """
@@ -17,17 +17,18 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.config.load import from_dict
 from mqbridge.config.options.config import Config
 from mqbridge.config.topic_graph import TopicGraph
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, MqbridgeError, is_transient
 from mqbridge.gateway.clusters import make_clusters
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.client.connection import connection
-from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, GroupConfigs, TopicConfig
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.routes.endpoints import RouteEndpoints
+from mqbridge.routes.plan import Planner
 from mqbridge.testing.memory.adapter.registration import ADAPTER as MEMORY
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.adapter.rows import Rows
@@ -103,6 +104,7 @@ class Outages(RuleBasedStateMachine):
             Code.GET_TOPIC_CONFIG: self.topic_config,
             Code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             Code.GET_BROKER_CONFIG: responds_with(b"brokerName=x\n"),
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: responds_with(GroupConfigs({"G": GroupConfig("G")}).encode()),
         }
         self.rows = Rows()
         self.running: dict[str, Gateway] = {}
@@ -132,7 +134,9 @@ class Outages(RuleBasedStateMachine):
         self.servers.topics.setdefault(TOPIC, {})[self.broker_at(link)] = count
         link.answer(request)
 
-    @initialize(count=st.integers(2, 3), holders=st.integers(1, 3), queues=st.integers(1, 3), partitions=st.integers(1, 6))
+    @initialize(
+        count=st.integers(2, 3), holders=st.sampled_from([1, 1, 2, 3]), queues=st.integers(1, 3), partitions=st.integers(1, 6)
+    )
     def begin(self, count: int, holders: int, queues: int, partitions: int) -> None:
         """Start and end both gateways while all brokers run: what they know begins here."""
         self.servers.brokers = {name: {0: f"{name}:10911"} for name in NAMES[:count]}
@@ -206,18 +210,44 @@ class Outages(RuleBasedStateMachine):
         assert endpoints is not None
         self.change(endpoints.refresh())
 
-    def start(self, kind: str) -> None:
+    @rule(kind=st.sampled_from([NAMING, KEEPING]), stops=st.booleans())
+    def one_reads_the_topic(self, kind: str, stops: bool) -> None:
+        """A start that reads the topic never gives it up while all its brokers are down; with `stops` they stop before."""
+        if stops and not self.servers.down and len(self.queues) < len(self.servers.brokers):
+            self.servers.down.update(self.queues)
+        config = self.config(kind, source="rocket", target="here")
+
+        async def plan() -> list[MqbridgeError]:
+            gateway = Gateway(config, self.rows if kind == KEEPING else None)
+            try:
+                await gateway.rocket.connect()
+                await gateway.source.connect()
+                return (await Planner({"rocket": gateway.rocket, "here": gateway.source}).plan(gateway.route)).problems
+            finally:
+                await gateway.close()
+
+        try:
+            problems = self.run(plan())
+        except ClusterError as error:  # no broker runs
+            problems = [error]
+        assert all(map(is_transient, problems)), problems
+        assert not problems or self.servers.down, problems
+
+    def config(self, kind: str, source: str, target: str) -> Config:
         known = {"brokers": sorted(self.servers.brokers)} if kind == NAMING else {}
-        config = from_dict(
+        return from_dict(
             {
                 "clusters": {
                     "rocket": {"system": "rocketmq", "name_servers": "ns:9876", **known},
                     "here": {"system": "memory", "broker": SOURCE},
                 },
-                "routes": [{"name": "r", "from": {"cluster": "here", "topic": TOPIC, "group": "G"}, "to": {"cluster": "rocket"}}],
+                "routes": [{"name": "r", "from": {"cluster": source, "topic": TOPIC, "group": "G"}, "to": {"cluster": target}}],
             },
             adapters=ADAPTERS,
         )
+
+    def start(self, kind: str) -> None:
+        config = self.config(kind, source="here", target="rocket")
 
         async def make() -> Gateway:
             return Gateway(config, self.rows if kind == KEEPING else None)
