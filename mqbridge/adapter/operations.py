@@ -84,6 +84,14 @@ class GroupMaker(Protocol):
 
 
 @runtime_checkable
+class ReadPermitter(Protocol):
+    """Operations of a system in which a topic has a permission that may forbid everybody to read it."""
+
+    async def permit_reading(self, topic: str) -> list[str]:
+        """Permit reading wherever it is forbidden; return the brokers at which it was. Raises ClusterError."""
+
+
+@runtime_checkable
 class ReportsUnprotected(Protocol):
     """Operations of a system that may delete messages of a topic before anybody has read them, whatever their age."""
 

@@ -269,6 +269,10 @@ class Planner:
                 return
             text = f"route {plan.route.name!r}: the topic {selected.topic!r} of cluster {source.name!r} is listed, but not found"
             raise ClusterError(text, Failure.FATAL)
+        if topic.unreadable is not None:  # by an operator's decision, which may change
+            text = f"route {plan.route.name!r}: the source topic of cluster {source.name!r} cannot be read: {topic.unreadable}"
+            plan.problems.append(ClusterError(text, Failure.RETRY))
+            return
         if not topic.partitions:
             problem = (
                 f"the topic {selected.topic!r} of cluster {source.name!r} has no partition that its brokers let consumers read"

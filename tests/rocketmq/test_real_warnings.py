@@ -106,4 +106,4 @@ async def test_a_paused_group_and_a_topic_that_may_not_be_read_are_warned_about_
     assert [message.payload for message in batch.messages] == [b"2"]
     await inbound.close()
     remoting.create_topic(rocketmq.broker_address, topic, 1, "", perm=2)
-    assert any("may not be read" in text for text in await cluster.operations.warnings(topic, group))
+    assert any(f"nobody may read topic {topic} at broker-a" in text for text in await cluster.operations.warnings(topic, group))

@@ -23,7 +23,7 @@ from mqbridge.cli.options.cluster_options import (
     UrlOption,
     choose,
     parse_settings,
-    topic_not_found,
+    readable_topic,
 )
 from mqbridge.cli.options.start_position import (
     START_POSITION_HELP,
@@ -160,9 +160,7 @@ def _parse_offset(offset: str | None, group: str | None) -> StartPosition | None
 async def _consume(choice: "ClusterChoice", request: ConsumeRequest, options: "BaseModel", show: ShowMessages) -> int:
     """Read with or without a group; return the number of messages shown. `options` are those of `-X`, for a group only."""
     async with choice.connected() as cluster:
-        described = await cluster.describe(request.topic)
-        if described is None:
-            raise topic_not_found(request.topic, cluster)
+        described = await readable_topic(cluster, request.topic)
         names = select_partitions(described, request.partitions)
         needs_bounds = request.start is not None or request.exit_at_end
         bounds = await cluster.bounds(request.topic) if needs_bounds else {}

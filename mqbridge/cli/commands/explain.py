@@ -9,7 +9,7 @@ import typer
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.cli.options import completion
-from mqbridge.cli.options.cluster_options import ClusterOption, ConfigOption, JsonOption, choose, topic_not_found
+from mqbridge.cli.options.cluster_options import ClusterOption, ConfigOption, JsonOption, choose, readable_topic
 from mqbridge.cli.options.start_position import resolve_positions, select_partitions
 from mqbridge.cli.output import message_format
 from mqbridge.cli.output.console import command, print_json, print_table, stdout_console
@@ -139,9 +139,7 @@ async def _read_message(
     Raises ClusterError if there is none.
     """
     async with choice.connected() as cluster:
-        described = await cluster.describe(topic)
-        if described is None:
-            raise topic_not_found(topic, cluster)
+        described = await readable_topic(cluster, topic)
         names, bounds = select_partitions(described, [] if partition is None else [partition]), await cluster.bounds(topic)
         begin = await resolve_positions(cluster, topic, names, Start.EARLIEST if position is None else position, bounds)
         ranges = {name: Range(begin[name], bounds[name].next) for name in begin}

@@ -14,7 +14,7 @@ from mqbridge.cli.options.cluster_options import (
     UrlOption,
     choose,
     operations_of,
-    topic_not_found,
+    readable_topic,
 )
 from mqbridge.cli.output.console import command, print_json, print_note, print_table
 from mqbridge.cli.process import event_loop
@@ -59,9 +59,7 @@ def groups(
 async def _groups(choice: "ClusterChoice", topic: str, only: list[str] | None) -> tuple[str, list[GroupState]]:
     """Return the unit of the lag, and the states of all groups of the topic, or of those in `only`."""
     async with choice.connected() as cluster:
-        described = await cluster.describe(topic)
-        if described is None:
-            raise topic_not_found(topic, cluster)
+        described = await readable_topic(cluster, topic)
         operations, bounds = operations_of(cluster), await cluster.bounds(topic)
         names = only or sorted(await operations.groups(topic))
         rows = [(name, *await fetch_lag(cluster, topic, name, described.partitions, bounds)) for name in names]

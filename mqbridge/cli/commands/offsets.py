@@ -14,7 +14,7 @@ from mqbridge.cli.options.cluster_options import (
     UrlOption,
     choose,
     operations_of,
-    topic_not_found,
+    readable_topic,
 )
 from mqbridge.cli.options.start_position import START_POSITION_HELP, parse_start_position, select_partitions
 from mqbridge.cli.output.console import command, print_json, print_note, print_table
@@ -77,9 +77,7 @@ async def _offsets(
 ) -> tuple[str, list[PartitionLag]]:
     """Return the unit of the lag, and the bounds of each partition, with a group also its position and lag."""
     async with choice.connected() as cluster:
-        described = await cluster.describe(topic)
-        if described is None:
-            raise topic_not_found(topic, cluster)
+        described = await readable_topic(cluster, topic)
         names, bounds = select_partitions(described, partitions), await cluster.bounds(topic)
         if group is None:
             # Without a group no lag is shown, so its unit does not matter.

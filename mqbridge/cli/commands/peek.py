@@ -20,7 +20,7 @@ from mqbridge.cli.options.cluster_options import (
     UrlOption,
     choose,
     operations_of,
-    topic_not_found,
+    readable_topic,
 )
 from mqbridge.cli.options.start_position import (
     START_POSITION_HELP,
@@ -136,9 +136,7 @@ def _request(
 async def _peek(choice: "ClusterChoice", topic: str, request: PeekRequest) -> list[LocatedMessage]:
     """Read the partitions up to their present ends and return the messages to show."""
     async with choice.connected() as cluster:
-        described = await cluster.describe(topic)
-        if described is None:
-            raise topic_not_found(topic, cluster)
+        described = await readable_topic(cluster, topic)
         names, bounds = select_partitions(described, request.partitions), await cluster.bounds(topic)
         begin = await _begin_positions(cluster, topic, names, request, bounds)
         ranges = {name: Range(begin.get(name, bounds[name].first), bounds[name].next) for name in names if name in bounds}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.group_state.lag import count_between, position_text
-from mqbridge.cli.options.cluster_options import operations_of, topic_not_found
+from mqbridge.cli.options.cluster_options import operations_of, readable_topic
 from mqbridge.cli.options.start_position import StartPosition, resolve_positions, select_partitions
 from mqbridge.cli.output.console import print_json, print_note, print_table
 from mqbridge.errors import ConfigError
@@ -46,9 +46,7 @@ async def reset(choice: "ClusterChoice", request: ResetRequest) -> ResetPlan:
     """Make the plan, and carry it out if `execute` is set. Raises ClusterError or ConfigError."""
     topic, group = request.topic, request.group
     async with choice.connected() as cluster:
-        described = await cluster.describe(topic)
-        if described is None:
-            raise topic_not_found(topic, cluster)
+        described = await readable_topic(cluster, topic)
         operations = operations_of(cluster)
         committed = await cluster.committed(topic, group)
         if not committed and not request.create:

@@ -11,6 +11,7 @@ import typer
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.topics import Topic
 from mqbridge.cli.options import completion
 from mqbridge.errors import ClusterError, ConfigError, Failure
 
@@ -92,6 +93,16 @@ def operations_of(cluster: Cluster) -> Operations:
             Failure.FATAL,
         )
     return cluster.operations
+
+
+async def readable_topic(cluster: Cluster, name: str) -> Topic:
+    """Return the description of a topic to read. Raises ClusterError: FATAL if it does not exist, RETRY if nobody may read it."""
+    topic = await cluster.describe(name)
+    if topic is None:
+        raise topic_not_found(name, cluster)
+    if topic.unreadable is not None:
+        raise ClusterError(topic.unreadable, Failure.RETRY)
+    return topic
 
 
 def topic_not_found(topic: str, cluster: Cluster) -> ClusterError:

@@ -28,6 +28,7 @@ from mqbridge.rocketmq.adapter.preflight import check_admission, check_group_can
 from mqbridge.rocketmq.adapter.range_reader import read_range
 from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
+from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
 from mqbridge.rocketmq.client.admin.topic_growth import TopicGrowth
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
@@ -119,7 +120,8 @@ class RocketMQ:
         if route is None:
             return None
         names = sorted(map(partition_name, route.read_queues()), key=list_order)
-        return Topic(topic, tuple(names), indexes=self.known_brokers.indexes(topic, names))
+        unreadable = None if names else await why_unreadable(self._client.admin, topic)
+        return Topic(topic, tuple(names), indexes=self.known_brokers.indexes(topic, names), unreadable=unreadable)
 
     async def why_incomplete(self, topic: str) -> str | None:
         """Return why Brokers may have queues of the topic that its route lacks: they are known, and no master is registered.
@@ -213,8 +215,11 @@ class RocketMQ:
         return {partition_name(queue): (offset,) for queue, offset in zip(queues, offsets, strict=True) if offset is not None}
 
     async def queues(self, topic: str) -> Sequence[Queue]:
-        """Return the readable queues of a topic. Raises ClusterError (FATAL) if it does not exist."""
-        return (await self._route(topic)).read_queues()
+        """Return the readable queues of a topic. Raises ClusterError: FATAL if it does not exist, RETRY if none is readable."""
+        queues = (await self._route(topic)).read_queues()
+        if not queues:
+            raise ClusterError(await why_unreadable(self._client.admin, topic), Failure.RETRY)
+        return queues
 
     async def _route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
         """Return the route of a topic. Raises ClusterError: FATAL if it does not exist, RETRY while known Brokers are down."""

@@ -10,6 +10,7 @@ from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, targ
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
+from mqbridge.rocketmq.client.admin.read_permission import advice, is_readable, permit_reading
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.wire.bodies.configs import GroupConfig, TopicConfig
@@ -116,6 +117,10 @@ class RocketMQOperations:
         """Return the position `count` messages before the end of each queue, or of its first message, by partition name."""
         return newest_from_offsets(await self._topics.bounds(topic), count)
 
+    async def permit_reading(self, topic: str) -> list[str]:
+        """Permit reading of a topic at each Broker that forbids it; return their names."""
+        return await permit_reading(self._admin, topic)
+
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return the topic's settings by name; if Brokers have different values, the text lists the value of each Broker."""
         by_name: dict[str, dict[str, str]] = {}
@@ -141,6 +146,9 @@ class RocketMQOperations:
         setting = f"fileReservedTime={hours}"
         if group is None:
             return others + target_warnings(topic, setting, hours * 3600.0)
+        route = await self._admin.route(topic)
+        if route is not None and not route.read_queues():  # reading positions needs readable queues
+            return others
         # A group is late if it has not read messages that are older than LATE_FRACTION of the retention, so deleted soon.
         late_ms = round((now_s() - hours * 3600 * LATE_FRACTION) * 1000)
         committed, bounds, late_offsets = await asyncio.gather(
@@ -155,17 +163,14 @@ class RocketMQOperations:
         except AccessRefused:  # these credentials may not query it; a refused pull is logged
             return []
         paused = [broker for broker, config in groups.get(group, {}).items() if not config.consume_enable]
-        closed = [broker for broker, config in topics.items() if not config.perm & Perm.READ]
+        closed = [broker for broker, config in topics.items() if not is_readable(config)]
         warnings = []
         if paused:
             warnings.append(
                 f"group {group!r} is paused (consumeEnable=false at {', '.join(sorted(paused))}): {topic} is not read"
             )
         if closed:
-            warnings.append(
-                f"topic {topic} may not be read (permission without read at {', '.join(sorted(closed))}), as Brokers make "
-                f"dead-letter topics: `mqadmin updateTopicPerm -t '{topic}' -p 6` permits it"
-            )
+            warnings.append(f"nobody may read topic {topic} at {', '.join(sorted(closed))}: {advice(topic)}")
         return warnings
 
     async def _unreadable_queues(self, topic: str) -> list[str]:

@@ -25,6 +25,7 @@ from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.admin.admin import Admin
 from mqbridge.rocketmq.client.admin.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.admin.positions import Positions
+from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection.base_client import Timing
 from mqbridge.rocketmq.client.connection.connection import REQUEST_TIMEOUT_S
@@ -264,6 +265,8 @@ class RocketMQClient:
             if route is None:
                 raise ClusterError(f"no name server knows topic {topic!r}; create it, or correct the name", Failure.FATAL)
             queues = tuple(route.read_queues())
+            if not queues:
+                raise ClusterError(f"cannot open a reader: {await why_unreadable(client.admin, topic)}", Failure.RETRY)
             if partitions:
                 queues = tuple(find_queue(topic, queues, partition) for partition in partitions)
             start_offset, start_ms = parse_start(start)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.rocketmq.client.admin.admin import Admin
+from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.connection.brokers import Brokers
 from mqbridge.rocketmq.client.connection.route import TopicRoute
@@ -99,7 +101,10 @@ class Popper:
             raise ClusterError(
                 f"no name server knows topic {self._subscription.topic}; create it, or correct the name", Failure.FATAL
             )
-        return _brokers_of(route)
+        if not (brokers := _brokers_of(route)):
+            reason = await why_unreadable(Admin(self._client), self._subscription.topic)
+            log.warning("group %s waits: %s", self._group, reason)
+        return brokers
 
     def watch_brokers(self, on_change: Callable[[list[str]], None]) -> Callable[[], None]:
         """Call `on_change` with the brokers of every changed route of the topic, until the returned function is called.
@@ -248,8 +253,10 @@ class Popper:
 
         `strategy` is the name of an allocation strategy of the broker. Raises ClusterError.
         """
-        broker = (await self.brokers())[0]  # any broker of the topic can answer
-        address = await self._brokers.master(self._subscription.topic, broker)
+        brokers = await self.brokers()
+        if not brokers:
+            raise ClusterError(await why_unreadable(Admin(self._client), self._subscription.topic), Failure.RETRY)
+        address = await self._brokers.master(self._subscription.topic, brokers[0])  # any broker of the topic can answer
         query = AssignmentQuery(self._subscription.topic, self._group, self._client.client_id, strategy)
         body = query.encode()
         response = await self._brokers.request_at(address, self._subscription.topic, Code.QUERY_ASSIGNMENT, {}, body)

@@ -40,10 +40,12 @@ async def find_bounds(cluster: Cluster, topic: str) -> Mapping[str, Bounds] | No
 
 
 async def describe_topic(cluster: Cluster, topic: str) -> Topic:
-    """Return the metadata of a topic. Raises ClusterError, FATAL if the topic does not exist."""
+    """Return the metadata of a topic. Raises ClusterError, FATAL if the topic does not exist, or nobody may read it."""
     metadata = await cluster.describe(topic)
     if metadata is None:
         raise ClusterError(f"there is no topic {topic!r} in cluster {cluster.name!r}", Failure.FATAL)
+    if metadata.unreadable is not None:
+        raise ClusterError(f"cannot read from cluster {cluster.name!r}: {metadata.unreadable}", Failure.FATAL)
     return metadata
 
 

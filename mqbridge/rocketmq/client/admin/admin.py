@@ -156,6 +156,15 @@ class Admin:
         # A TopicRoute contains only the queues that the permissions let clients use.
         readable, writable = header.read_queue_nums if perm & Perm.READ else 0, queues if perm & Perm.WRITE else 0
         expected = dict.fromkeys(responses, (readable, writable))
+        await self.wait_for_queues(topic, expected, timeout)
+
+    async def wait_for_queues(
+        self, topic: str, expected: Mapping[str, tuple[int, int]], timeout: float = ROUTE_TIMEOUT_S
+    ) -> None:
+        """Wait until the topic's route has these numbers of readable and writable queues, by broker name.
+
+        Raises RequestTimeout after `timeout` seconds.
+        """
         await self._wait_for(topic, lambda: self._has_queues(topic, expected), timeout)
 
     async def delete_topic(self, topic: str, *, timeout: float = ROUTE_TIMEOUT_S) -> None:

@@ -12,6 +12,7 @@ import time
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.rocketmq.client.admin.admin import Admin
 from mqbridge.rocketmq.client.admin.positions import Positions
+from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.consumer.allocation_strategies import divide
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
@@ -55,6 +56,8 @@ class QueueAssignment:
             if route is None:
                 raise ClusterError(f"{consumer_name} cannot read topic {topic}: no name server knows it", Failure.FATAL)
             self._initial_queues[topic] = frozenset(route.read_queues())
+            if not self._initial_queues[topic]:
+                log.warning("%s waits: %s", consumer_name, await why_unreadable(Admin(self._client), topic))
 
     def mark_joined(self) -> None:
         """Record that we have joined the group now."""
