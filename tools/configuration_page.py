@@ -35,6 +35,10 @@ each with its line. `mqbridge schema` prints the JSON Schema, which editors use 
 - **Sizes** are whole bytes or have a unit: `64KiB`, `32MiB`, `1GiB`, or decimal `64KB`, `1MB`, `1GB`.
 - **Topics.** A topic is an exact name. `~PATTERN` is a Python regular expression that must match a whole topic name; put it in
   quotes. The target's topic is a template: `{topic}` is the source topic, `{name}` the pattern's named group `(?P<name>...)`.
+- **Patterns.** Names and texts come from others, and Python tries one way to match after the other. So a pattern that has
+  exponentially many is refused, such as `(a+)+`; write `a+`. One with several open repeats, such as `.*a.*b.*`, is tried on
+  texts of limited length only (7745 characters with two repeats, 564 with three, 163 with four). A topic or a property with a
+  longer name does not match; a message with a longer text passes the filter. Both are logged.
 - **Reloading.** The running gateway reads the file again on SIGHUP, on `POST /reload` and, with `reload.watch`, when the file has
   changed. If the file is invalid, its problems are logged and shown by `/health/ready`, and nothing changes. Otherwise routes
   that are new, changed, or stopped by an error are started. Removed routes are drained and stopped. All other routes continue

@@ -4,7 +4,6 @@ The checks read the plain data, so they also work on a file that the models reje
 because the models report them.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -198,5 +197,4 @@ def _source_topics(source: Mapping[str, Any]) -> list[str]:
 
 def _named_groups(topic: str) -> dict[str, int]:
     """Return the named groups of a pattern with their numbers; empty for an exact name. Raises ConfigError if it is invalid."""
-    pattern: re.Pattern[str] | None = compile_name_pattern(topic) if is_pattern(topic) else None
-    return dict(pattern.groupindex) if pattern else {}
+    return dict(compile_name_pattern(topic).compiled.groupindex) if is_pattern(topic) else {}

@@ -4,13 +4,31 @@ In an option for names (topics, properties), `~PATTERN` is a regular expression,
 option for a pattern, the expression has no `~`.
 """
 
+import functools
 import re
 from typing import Annotated
 
 from mqbridge.config.base import Name, checked_by
 from mqbridge.errors import ConfigError
+from mqbridge.wire.bounded_pattern import Ambiguous, BoundedPattern
+
+__all__ = [
+    "BoundedPattern",
+    "NameOrPattern",
+    "TextPattern",
+    "compile_name_pattern",
+    "compile_text_pattern",
+    "is_pattern",
+    "topic_words",
+]
 
 REGEX_PREFIX = "~"
+MAX_COMPILED = 256
+"""Number of expressions that are kept compiled."""
+
+
+_compiled = functools.lru_cache(maxsize=MAX_COMPILED)(BoundedPattern)
+"""Compiles an expression; a route uses few, many times."""
 
 
 def is_pattern(name: str) -> bool:
@@ -18,12 +36,12 @@ def is_pattern(name: str) -> bool:
     return name.startswith(REGEX_PREFIX)
 
 
-def compile_name_pattern(name: str) -> re.Pattern[str]:
+def compile_name_pattern(name: str) -> BoundedPattern:
     """Compile the expression after the `~`. Raises ConfigError that says where the syntax error is."""
     return _compile(name, name.removeprefix(REGEX_PREFIX), "names, for example ~orders_(?P<region>.+)")
 
 
-def compile_text_pattern(pattern: str) -> re.Pattern[str]:
+def compile_text_pattern(pattern: str) -> BoundedPattern:
     """Compile an expression that has no `~`. Raises ConfigError that says where the syntax error is."""
     return _compile(pattern, pattern, "texts, for example eu-.*")
 
@@ -39,10 +57,15 @@ def topic_words(name_or_pattern: str, topic: str) -> dict[str, str] | None:
     return None if match is None else {**{key: value or "" for key, value in match.groupdict().items()}, "topic": topic}
 
 
-def _compile(text: str, expression: str, matches: str) -> re.Pattern[str]:
+def _compile(text: str, expression: str, matches: str) -> BoundedPattern:
     """Compile `expression`. An error shows `text`, the option as written; `matches` completes its hint."""
     try:
-        return re.compile(expression)
+        return _compiled(expression)
+    except Ambiguous as error:
+        raise ConfigError(
+            f"the pattern {text!r} could take longer than anybody waits: {error}",
+            hint="Write it so that each text can be read in one way: a+ for (a+)+, or (?:a++)+, which gives nothing back",
+        ) from None
     except re.error as error:
         # Counted from 1 in `text`, which may begin with a `~` that the expression lacks.
         position = f" at character {len(text) - len(expression) + error.pos + 1}" if error.pos is not None else ""

@@ -22,7 +22,7 @@ from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.document import Document
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
-from mqbridge.config.patterns import is_pattern, topic_words
+from mqbridge.config.patterns import BoundedPattern, is_pattern, topic_words
 from mqbridge.config.templates import fill_topic_template, topic_template_words
 from mqbridge.errors import ConfigError
 
@@ -381,7 +381,7 @@ def _refusal_of_loop(topic: str, chain: Chain) -> Refusal | None:
     return Refusal(f"{routes} form a loop: they would copy each message of the topic {topic!r} again {times}", hint)
 
 
-def _pattern_of_copies(template: str) -> re.Pattern[str]:
+def _pattern_of_copies(template: str) -> BoundedPattern:
     """Return a pattern for the names that a template with the word `topic` gives; its group `topic` is the source topic."""
     text, has_topic = "", False
     for literal, word, _, _ in string.Formatter().parse(template):
@@ -390,7 +390,7 @@ def _pattern_of_copies(template: str) -> re.Pattern[str]:
             text, has_topic = text + "(?P<topic>.+)", True
         elif word is not None:
             text += "(?P=topic)" if word == "topic" else ".+?"
-    return re.compile(text)
+    return BoundedPattern(text)
 
 
 def _is_grown(name: str, template: str, topics: Iterable[str]) -> bool:

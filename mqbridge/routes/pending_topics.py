@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterable, Iterator
 
 from mqbridge.config.options.route import Route as RouteConfig
-from mqbridge.config.patterns import compile_name_pattern, is_pattern
+from mqbridge.config.patterns import BoundedPattern, compile_name_pattern, is_pattern
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.routing.topics import SelectedTopic, render_target_topic
 
@@ -30,14 +30,14 @@ def not_created_yet_error(route: RouteConfig, cluster: str, topic: str, creator:
     return ClusterError(f"route {route.name!r}: {missing}: route {creator!r}, which {creation}, is not open yet")
 
 
-def _matches(wanted: str, created: str | re.Pattern[str]) -> bool:
+def _matches(wanted: str, created: str | BoundedPattern) -> bool:
     """Return True if the created topic may be the wanted one. Two patterns are not compared: any two may match the same name."""
     if isinstance(created, str):
         return (compile_name_pattern(wanted).fullmatch(created) is not None) if is_pattern(wanted) else wanted == created
     return is_pattern(wanted) or created.fullmatch(wanted) is not None
 
 
-def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | re.Pattern[str]]:
+def _topics_created_by(route: RouteConfig, cluster: str) -> Iterator[str | BoundedPattern]:
     """Yield the topics that a route creates in a cluster: names, or patterns of names that depend on unknown source topics."""
     for target in route.targets:
         if target.create and target.cluster == cluster:
@@ -56,7 +56,7 @@ def _rendered_name(template: str, topic: str) -> str:
         return ""
 
 
-def _pattern_of_names(template: str) -> re.Pattern[str]:
+def _pattern_of_names(template: str) -> BoundedPattern:
     """Return a pattern that matches all names that the template may give."""
     parts = ((re.escape(literal), word) for literal, word, _, _ in string.Formatter().parse(template))
-    return re.compile("".join(text if word is None else text + ".+" for text, word in parts))
+    return BoundedPattern("".join(text if word is None else text + ".+" for text, word in parts))

@@ -6,12 +6,11 @@ present as properties. So if the type changes, a property `$msgType$` with the o
 cleared, the property `$msgTime$` is removed.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mqbridge.config.options.edit import ClearableField, EditRules
-from mqbridge.config.patterns import compile_name_pattern, is_pattern
+from mqbridge.config.patterns import BoundedPattern, compile_name_pattern, is_pattern
 from mqbridge.message import MSG_TIME, MSG_TYPE, Message, Pair, Partition, Share
 from mqbridge.native import is_native
 from mqbridge.routing.templates import Template
@@ -116,7 +115,7 @@ class Edit:
         )
 
 
-def _matches(patterns: list[re.Pattern[str]], name: str) -> bool:
+def _matches(patterns: list[BoundedPattern], name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
 
 

@@ -2,24 +2,38 @@
 
 A message meets a rule if it meets all conditions of the rule. A message passes if it meets an `include` rule (or there is none),
 and no `exclude` rule. Each condition tests texts of the message: its type, its keys, or the values of a property. A message that
-could not be decoded has none of these and always passes, because it must be written to the dead-letter topic.
+could not be decoded has none of these and always passes, because it must be written to the dead-letter topic. A message also
+passes if a condition's pattern cannot be tried on its text, which is too long (see `BoundedPattern`); this is logged.
 
 If all `include` rules have conditions on the type only, they are tested first; the same applies to the `exclude` rules. In a
 batch that the compiled module decoded, this tests each distinct type once, and no message becomes a Python object. All other
 rules are tested on the remaining messages.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mqbridge.config.options.filter import Condition, FilterRule, FilterRules
-from mqbridge.config.patterns import compile_text_pattern
+from mqbridge.config.patterns import BoundedPattern, compile_text_pattern
 from mqbridge.message import Batch, Message, Share
 from mqbridge.native import is_native
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Test = Callable[[T], bool]
 """Function that tests a message, or a message type."""
+
+
+class TextTooLong(Exception):
+    """A pattern is not tried on a text of a message, because that could take too long."""
+
+    def __init__(self, pattern: BoundedPattern, text: str) -> None:
+        super().__init__(
+            f"the filter's pattern {pattern.compiled.pattern} is not tried on a text of {len(text)} characters, because that "
+            f"could take too long (at most {pattern.max_chars}): the message passes"
+        )
 
 
 class Filter:
@@ -39,8 +53,8 @@ class Filter:
                 )
             elif kind_rules:
                 message_tests.append(_any_of([_rule_test(rule) for rule in kind_rules], negate=not include))
-        self._type_passes = _all_of(type_tests) if type_tests else None
-        self._message_passes = _all_of(message_tests) if message_tests else None
+        self._type_passes = _unless_too_long(_all_of(type_tests)) if type_tests else None
+        self._message_passes = _unless_too_long(_all_of(message_tests)) if message_tests else None
         self._on_filtered = on_filtered
 
     def keep(self, batch: Batch) -> Share:
@@ -107,10 +121,38 @@ def _condition_test(condition: Condition, has: Test[T], texts: Callable[[T], Seq
     if condition.present is not None:
         return has if condition.present else lambda subject: not has(subject)
     if condition.pattern is not None:
-        match = compile_text_pattern(condition.pattern).fullmatch
-        return lambda subject: any(match(text) for text in texts(subject))
+        return _pattern_test(compile_text_pattern(condition.pattern), texts)
     allowed_texts = condition.one_of if condition.equals is None else {condition.equals}
     return lambda subject: not allowed_texts.isdisjoint(texts(subject))
+
+
+def _pattern_test(pattern: BoundedPattern, texts: Callable[[T], Sequence[str]]) -> Test[T]:
+    """Make the test whether a pattern matches one of the texts. Raises TextTooLong for one that cannot be tried."""
+    match = pattern.compiled.fullmatch
+    if pattern.max_chars is None:
+        return lambda subject: any(match(text) for text in texts(subject))
+
+    def test(subject: T) -> bool:
+        subjects = texts(subject)
+        for text in subjects:
+            if pattern.is_too_long(text):
+                raise TextTooLong(pattern, text)
+        return any(match(text) for text in subjects)
+
+    return test
+
+
+def _unless_too_long(test: Test[T]) -> Test[T]:
+    """Make a test that is true if the test cannot be made because a text is too long: what is not known is not left out."""
+
+    def passes(subject: T) -> bool:
+        try:
+            return test(subject)
+        except TextTooLong as error:
+            log.warning("%s", error)
+            return True
+
+    return passes
 
 
 def _keys(message: Message) -> Sequence[str]:

@@ -11,6 +11,7 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.config.problems import nearest
 from mqbridge.config.units import parse_duration, parse_size
 from mqbridge.message import Position, parse_position
+from mqbridge.wire.bounded_pattern import Ambiguous, BoundedPattern
 
 OFFSETS_VERSION = 1
 """Version of the JSON format in which a stream writes offsets to its checkpoint."""
@@ -52,10 +53,12 @@ def parse_names(value: str) -> tuple[str, ...]:
     return unique_names
 
 
-def parse_pattern(value: str) -> re.Pattern[str]:
+def parse_pattern(value: str) -> BoundedPattern:
     """Parse a regular expression."""
     try:
-        return re.compile(parse_text(value))
+        return BoundedPattern(parse_text(value))
+    except Ambiguous as error:
+        raise ValueError(f"{value!r} could take longer than anybody waits: {error}; write a+ for (a+)+") from error
     except re.error as error:
         raise ValueError(f"{value!r} is not a Python regular expression: {error}") from error
 

@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "library": MODEL | {"net"},
     "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"adapter.tools", "net", "routing"},
-    "config": CONTRACT | {"net"},
+    "config": CONTRACT | {"net", "wire"},
     "routes": CONTRACT | {"adapter.tools", "config", "delivery", "net", "routing"},
     "gateway": CORE | {"config"},
     "spark": CORE | {"config", "mapping", "wire"},

@@ -94,3 +94,21 @@ async def test_in_a_route(world: World) -> None:
 
 def test_a_filter_does_not_copy_messages() -> None:
     assert Filter(frozenset({"paid"}), FilterRules(), [].append).keep(Batch.of(ALL)).messages[0] is PAID
+
+
+@pytest.mark.parametrize("kind", ["include", "exclude"])
+@pytest.mark.parametrize("condition", ["msg_type", "key", "properties"])
+def test_a_message_passes_if_a_pattern_cannot_be_tried_on_its_text(
+    kind: str, condition: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a pattern could stop the gateway for hours."""
+    pattern = {"pattern": ".*a.*a.*a.*b"}
+    rule = {condition: {"name": pattern} if condition == "properties" else pattern}
+    made = make_filter(frozenset(), FilterRules.model_validate({kind: rule}), [].append)
+    assert made is not None
+    long, short = (
+        Message(b"", (("name", text),), key=text, msg_type=text)
+        for text in ("a" * 1_000_000, "aab" if kind == "include" else "aaab")
+    )
+    assert list(made.keep(Batch.of([long, short])).messages) == [long]
+    assert "is not tried on a text of 1000000 characters" in caplog.text

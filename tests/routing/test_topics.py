@@ -47,3 +47,10 @@ def test_a_full_name_after_a_prefix_gives_its_last_part(template: str, target: s
     full = "persistent://acme/eu/orders"
     [chosen] = select_topics(["~persistent://acme/(?P<region>.+)/orders"], [full])
     assert render_target_topic(template, chosen) == target
+
+
+def test_a_pattern_that_could_stop_the_gateway_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'~\(a\+\)\+' could take longer than anybody waits: it repeats what is a repeat itself"
+    ):
+        select_topics(["~(a+)+"], [])

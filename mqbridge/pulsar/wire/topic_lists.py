@@ -7,7 +7,6 @@ the client applies it again.
 """
 
 import logging
-import re
 from collections.abc import Iterable, Iterator
 
 from crc32c import crc32c
@@ -16,6 +15,7 @@ from mqbridge.pulsar.wire.frame import encode_command
 from mqbridge.pulsar.wire.names import TopicName, parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.wire.bounded_pattern import BoundedPattern
 from mqbridge.wire.limits import shorten
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def parent_topics(names: Iterable[str], pattern: str | None = None) -> set[str]:
 
     The names of partitions are replaced by that of their topic.
     """
-    regex = None if pattern is None else re.compile(pattern)
+    regex = None if pattern is None else BoundedPattern(pattern)
     topics = {name.parent for name in parse_names(names)}
     return {str(topic) for topic in topics if regex is None or regex.fullmatch(topic.path)}
 

@@ -41,7 +41,8 @@ class MessageReader(DataSourceReader):
         topics = await queries.topics()
         if not topics:
             pattern, cluster = self._settings.topics.pattern, self._settings.cluster.name
-            selection = "the topic patterns of the route" if pattern is None else f"option subscribePattern ({pattern.pattern})"
+            option = "" if pattern is None else f"option subscribePattern ({pattern.compiled.pattern})"
+            selection = option or "the topic patterns of the route"
             raise ConfigError(
                 f"no topic matches {selection} in cluster {cluster!r}", hint="A pattern matches whole names, as in orders_.*"
             )

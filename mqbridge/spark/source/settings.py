@@ -1,6 +1,5 @@
 """The settings of a source, made from its options. Spark sends them to executors."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from mqbridge.spark.config_lookup import ResolvedRoute
 from mqbridge.spark.option_values import AtTimestamp, OffsetSpec
 from mqbridge.spark.options import OptionValues, Usage
 from mqbridge.spark.ranges.rows import RANGES_MODE
+from mqbridge.wire.bounded_pattern import BoundedPattern
 
 TOPIC_OPTION_NAMES = ("subscribe", "subscribePattern", "assign", "route")
 """The options that select topics, of which a read needs exactly one."""
@@ -28,7 +28,7 @@ class TopicSelection:
     """
 
     names: tuple[str, ...] = ()
-    pattern: re.Pattern[str] | None = None
+    pattern: BoundedPattern | None = None
     assigned: Mapping[str, tuple[str, ...]] | None = None
     route_topics: tuple[str, ...] = ()
     route: ResolvedRoute | None = field(default=None, compare=False)
