@@ -138,6 +138,16 @@ class TopicChanged(ClusterError):
         super().__init__(problem, failure)
 
 
+class WrongEventLoop(ClusterError):
+    """A client, or a producer or consumer of it, was used outside of the event loop that it belongs to.
+
+    Nothing was sent. Each event loop needs a client of its own; each `asyncio.run` makes a new event loop.
+    """
+
+    def __init__(self, problem: str, failure: Failure = Failure.FATAL) -> None:
+        super().__init__(problem, failure)
+
+
 class LaneRevoked(MqbridgeError):
     """The partition of a lane was revoked; acknowledgements of its messages are ignored from then on."""
 

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.home_loop import HomeLoop
 
 
 class Closable(Protocol):
@@ -48,20 +49,33 @@ class Opening(Generic[T_co]):
 class OpenedByClient:
     """The open producers and consumers of one client, and whether the client is closed.
 
-    `closed_text` is the text of the error that a closed client raises. `late_timeout_s` limits the closing of a producer or
+    `servers` are the servers of the client, for errors. `late_timeout_s` limits the closing of a producer or
     consumer whose opening ends only after the client was closed.
     """
 
-    def __init__(self, closed_text: str, late_timeout_s: float = 0.0) -> None:
-        self._closed_text, self._late_timeout_s = closed_text, late_timeout_s
+    def __init__(self, servers: str, late_timeout_s: float = 0.0) -> None:
+        self._servers, self._late_timeout_s = servers, late_timeout_s
+        self._home = HomeLoop(f"the client ({servers})")
         self._opened: list[Closable] = []
         self.is_closed = False
-        """True once the client closes: it sets this first."""
+        """True once the client closes: `begin_close` sets this."""
 
     def check_open(self) -> None:
-        """Raise ClusterError if the client is closed."""
+        """Raise ClusterError if the client is closed, and WrongEventLoop if it belongs to another event loop."""
         if self.is_closed:
-            raise ClusterError(self._closed_text, Failure.FATAL)
+            raise ClusterError(f"the client is closed ({self._servers})", Failure.FATAL)
+        self._home.check_running()
+
+    def begin_close(self) -> bool:
+        """Mark the client as closed; return False if nothing is left to close: it, or its event loop, was closed before.
+
+        Raises WrongEventLoop if the client belongs to another event loop.
+        """
+        if self.is_closed:
+            return False
+        is_over = self._home.is_over()
+        self.is_closed = True
+        return not is_over
 
     async def register(self, opened: T) -> T:
         """Have `close` close a producer or consumer, and return it. If the client is closed already, close it now, and raise."""

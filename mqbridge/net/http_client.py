@@ -18,6 +18,7 @@ import httpx
 import orjson
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tls.explain import explain_tls
 from mqbridge.net.tls.tls import Tls
 
@@ -92,6 +93,7 @@ class HttpConnections:
         *,
         proxy: str | None = None,
     ) -> None:
+        self._home = HomeLoop("the client of the administration interface")
         self._settings: dict[str, Any] = {
             "timeout": timeout,
             "transport": transport,
@@ -113,6 +115,7 @@ class HttpConnections:
         Raises httpx's errors, and ClusterError if the TLS files are unusable. A response that is compressed or larger than
         MAX_BODY_BYTES is a DecodingError. A proxy that demands credentials is a ProxyError, by HTTP and by HTTPS.
         """
+        self._home.check()
         extensions = {}
         if self._tls.settings.server_name:
             extensions["sni_hostname"] = self._tls.settings.server_name

@@ -48,6 +48,7 @@ from mqbridge.pulsar.wire.entry import MAX_BATCH_MESSAGES
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
 from mqbridge.pulsar.wire.schemas import Schema
+from mqbridge.wire.bounded_pattern import Ambiguous, BoundedPattern
 
 T = TypeVar("T", bound=Closable)
 
@@ -91,28 +92,33 @@ class PulsarClient:
         self._admin_proxy = parse_proxy(admin_proxy)
         self._admin: Admin | None = None
         brokers = ", ".join(f"{host}:{port}" for host, port in cluster_url.addresses)
-        self._opened = OpenedByClient(f"the client is closed (brokers: {brokers})")
+        self._opened = OpenedByClient(f"brokers: {brokers}")
 
     # --- topics and schemas -----------------------------------------------------------------------------------------
 
     async def connect(self) -> str:
         """Connect now; return the server's version. Raises ClusterError."""
+        self._opened.check_open()
         return await self._client.connect()
 
     async def partitions(self, topic: str) -> int | None:
         """Return the number of partitions: 0 for an unpartitioned topic, None if it does not exist. Raises ClusterError."""
+        self._opened.check_open()
         return await self._client.partitions(full_name(topic))
 
     async def topics(self, namespace: str = DEFAULT_NAMESPACE) -> list[str]:
         """Return the full names of the persistent topics of a namespace, each partition by itself. Raises ClusterError."""
+        self._opened.check_open()
         return await self._client.topics(namespace)
 
     async def schema(self, topic: str, version: bytes | None = None) -> RegisteredSchema | None:
         """Return this version of the topic's schema, or the latest without a version; None if missing. Raises ClusterError."""
+        self._opened.check_open()
         return await self._client.schema(full_name(topic), version)
 
     async def register_schema(self, topic: str, schema: Schema) -> bytes:
         """Add a schema to an existing topic; return the schema's version. Raises ClusterError, FATAL if it is incompatible."""
+        self._opened.check_open()
         return await self._client.register_schema(full_name(topic), schema)
 
     @property
@@ -416,6 +422,10 @@ class PulsarClient:
         """Open a consumer of entries. `names` is empty if `topics` is a pattern; only then `namespace` is used."""
         if isinstance(topics, re.Pattern):
             pattern = topics.pattern if "/" in topics.pattern else f"{namespace}/{topics.pattern}"
+            try:
+                BoundedPattern(pattern)
+            except Ambiguous as error:
+                raise ConfigError(f"the pattern {topics.pattern!r} could take longer than anybody waits: {error}") from None
             return await open_pattern_consumer(self._client, namespace, pattern, subscription, refresh_s=refresh_s)
         return await open_topic_consumer(self._client, names.full_names, subscription, refresh_s=refresh_s)
 
@@ -430,7 +440,8 @@ class PulsarClient:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close all producers, consumers and readers within `timeout` seconds, the newest first; then close the connections."""
-        self._opened.is_closed = True
+        if not self._opened.begin_close():
+            return
         try:
             await self._opened.close(timeout)
         finally:

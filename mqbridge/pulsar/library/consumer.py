@@ -16,6 +16,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Position
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.pulsar.client.connection.lookup import retry
 from mqbridge.pulsar.client.consumer.consumer_requests import ConsumerStats
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
@@ -37,6 +38,7 @@ class Consumer:
     """
 
     def __init__(self, topic_consumer: TopicConsumer, names: TopicNames, request_timeout_s: float) -> None:
+        self._home = HomeLoop(f"the consumer of subscription {topic_consumer.subscription.name!r}")
         self._topic_consumer, self._names, self._request_timeout_s = topic_consumer, names, request_timeout_s
         self._decoded_messages: deque[ReceivedMessage] = deque()
         """The messages of the entry taken last that the application has not received yet."""
@@ -66,6 +68,7 @@ class Consumer:
         Cancelling the call loses no message. Raises TimeoutError. Raises ClusterError if the consumer is closed or has failed as
         a whole, once for each failed partition, and on every call once all partitions have failed.
         """
+        self._home.check()
         message = self._take()
         if message is None:
             async with asyncio.timeout(timeout):
@@ -139,6 +142,7 @@ class Consumer:
         Returns False and does nothing if the message will be redelivered (another consumer became active, the connection was
         lost, or a `seek` or a negative acknowledgement has reset the partition), if its topic was deleted, and after `close`.
         """
+        self._home.check()
         entry: ReceivedEntry = message.handle
         if not self._is_current(entry):
             return False
@@ -151,6 +155,7 @@ class Consumer:
 
         Raises ClusterError (FATAL) on shared and key_shared subscriptions.
         """
+        self._home.check()
         entry: ReceivedEntry = message.handle
         if not entry.consumer.subscription.ordered:
             raise ClusterError(
@@ -168,6 +173,7 @@ class Consumer:
         All unacknowledged messages of its batch are redelivered too; on exclusive and failover subscriptions those of its whole
         partition.
         """
+        self._home.check()
         entry: ReceivedEntry = message.handle
         if not self._is_current(entry):
             return False
@@ -189,6 +195,7 @@ class Consumer:
 
         Raises ClusterError; the next `flush` then waits for the unconfirmed acknowledgements again.
         """
+        self._home.check()
         consumers, self._unconfirmed = self._unconfirmed, set()
         try:
             await asyncio.gather(*(self._confirm(consumer) for consumer in consumers))
@@ -217,6 +224,7 @@ class Consumer:
         consumer is the active one, with a message only the message's partition. The next message received is the one at the new
         position. Messages received before the seek can no longer be acknowledged. Raises ClusterError.
         """
+        self._home.check()
         if isinstance(to, ReceivedMessage):
             consumer = self._topic_consumer.consumers.get(partition_topic_name(full_name(to.topic), to.partition))
             if consumer is None:
@@ -269,12 +277,14 @@ class Consumer:
 
     async def has_more(self) -> bool:
         """Return True if a topic has messages that were neither received nor acknowledged. Raises ClusterError."""
+        self._home.check()
         if any(self._is_current(message.handle) for message in self._decoded_messages):
             return True
         return any(await asyncio.gather(*(each.has_more() for each in self._topic_consumer.consumers.values())))
 
     async def last_positions(self) -> dict[str, Position]:
         """Return the position of the newest message by full partition name; () for an empty one. Raises ClusterError."""
+        self._home.check()
         consumers = list(self._topic_consumer.consumers.values())
         last = await asyncio.gather(*(consumer.last_message() for consumer in consumers))
         return {
@@ -284,6 +294,7 @@ class Consumer:
 
     async def stats(self) -> dict[str, ConsumerStats]:
         """Return the broker's statistics of this consumer by full partition name. Raises ClusterError."""
+        self._home.check()
         consumers = list(self._topic_consumer.consumers.values())
         all_stats = await asyncio.gather(*(consumer.stats() for consumer in consumers))
         return {consumer.topic: stats for consumer, stats in zip(consumers, all_stats, strict=True)}
@@ -296,6 +307,7 @@ class Consumer:
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close the consumer. Raises ClusterError if the subscription has other consumers."""
+        self._home.check()
         await asyncio.gather(*(consumer.unsubscribe() for consumer in self._topic_consumer.consumers.values()))
         await self.close()
 
@@ -306,7 +318,7 @@ class Consumer:
 
         Unacknowledged messages will be redelivered to a consumer of the subscription.
         """
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         self._decoded_messages.clear()

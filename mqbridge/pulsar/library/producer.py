@@ -9,6 +9,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import SendWindow
 from mqbridge.message import Message, Pair
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.pulsar.library.batching import MessageId, OutgoingMessage
 from mqbridge.pulsar.library.topic_producer import TopicProducer
 from mqbridge.pulsar.mapping.properties import write_properties
@@ -26,6 +27,7 @@ class Producer:
     """
 
     def __init__(self, topic: str, producer: TopicProducer, max_pending_bytes: int) -> None:
+        self._home = HomeLoop(f"the producer of topic {topic!r}")
         self._topic, self._producer = topic, producer
         self._window = SendWindow(max_pending_bytes)
         self._closed = False
@@ -52,6 +54,7 @@ class Producer:
 
     async def last_sequence_id(self) -> int:
         """Return the highest sequence id that is stored under this producer's name, -1 if none. Raises ClusterError."""
+        self._home.check()
         return await self._producer.last_sequence_id()
 
     async def send(
@@ -80,6 +83,7 @@ class Producer:
         ended, ConnectionLost if it is closed while the message waits. Raises MappingError if Pulsar's metadata cannot represent
         the message.
         """
+        self._home.check()
         if self._closed:
             raise self._closed_error()
         if not isinstance(payload, bytes | None):
@@ -139,12 +143,13 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every message sent so far is stored or has failed."""
+        self._home.check()
         self._producer.send_batches()
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait at most `timeout` seconds for receipts, then close; messages without a receipt fail with ConnectionLost."""
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         deadline = asyncio.get_running_loop().time() + timeout

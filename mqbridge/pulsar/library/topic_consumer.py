@@ -14,6 +14,7 @@ from dataclasses import replace
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.pulsar.client.cluster_client import REFRESH_S, ClusterClient
 from mqbridge.pulsar.client.connection.topic_watch import TopicWatch
@@ -42,6 +43,7 @@ class TopicConsumer:
         subscription: Subscription,
         refresh_s: float,
     ) -> None:
+        self._home = HomeLoop(f"the consumer of subscription {subscription.name!r}")
         self.consumers: dict[str, EntryConsumer] = {}
         """Full name of a partition or of an unpartitioned topic -> its consumer."""
         self._client, self._watch = client, watch
@@ -81,6 +83,7 @@ class TopicConsumer:
 
         Raises ClusterError if the consumer of a partition has failed, or this consumer has ended (`end_error`).
         """
+        self._home.check()
         while True:
             if (received := self.take()) is not None:
                 return received
@@ -117,6 +120,7 @@ class TopicConsumer:
 
     async def wait(self) -> None:
         """Wait until the state of a consumer changes: afterwards an entry may be queued, or a consumer may have failed."""
+        self._home.check()
         self._changed.clear()
         await self._changed.wait()
 
@@ -211,6 +215,8 @@ class TopicConsumer:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send the pending acknowledgements and close all consumers, within `timeout` seconds."""
+        if self._home.is_over():
+            return
         self.closed = True
         deadline = asyncio.get_running_loop().time() + timeout
         await cancel(*self._tasks)

@@ -94,7 +94,7 @@ class RocketMQClient:
         self._shared: LazyClusterClient | None = None
         """The cluster client of everything but group members and readers; None before its first use."""
         name_servers = ", ".join(self._name_servers)
-        self._opened = OpenedByClient(f"the client is closed (name servers: {name_servers})", LATE_CLOSE_TIMEOUT_S)
+        self._opened = OpenedByClient(f"name servers: {name_servers}", LATE_CLOSE_TIMEOUT_S)
 
     @property
     def closed(self) -> bool:
@@ -377,9 +377,8 @@ class RocketMQClient:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close every producer and consumer, the last opened one first, within `timeout` seconds, then the connections."""
-        if self._opened.is_closed:
+        if not self._opened.begin_close():
             return
-        self._opened.is_closed = True
         try:
             await self._opened.close(timeout)
         finally:

@@ -15,6 +15,7 @@ from typing import Self
 from mqbridge.errors import ClusterError, Failure, MqbridgeError, ProtocolError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.received import ReceivedMessage
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel
 from mqbridge.rocketmq.client.consumer.subscription import RETRY_PREFIX
@@ -35,6 +36,7 @@ class Consumer:
     """Member of a group, or a reader without a group; opened by `RocketMQClient.consumer` or `RocketMQClient.reader`."""
 
     def __init__(self, member: GroupMember) -> None:
+        self._home = HomeLoop(f"the consumer {member.name}")
         self._member, self._settings = member, member.settings
         self._readers: dict[Queue, QueueReader] = {}
         self._ready_pulls: deque[DeliveredPull] = deque()
@@ -74,6 +76,7 @@ class Consumer:
         RemoteProtocolError for damaged bytes, and ClusterError if the consumer is closed or cannot continue. An error of one
         queue stops the reading of this queue only; `seek` starts it again.
         """
+        self._home.check()
         async with asyncio.timeout(timeout):
             while (message := self._next_message()) is None:
                 self._arrived.clear()
@@ -122,6 +125,7 @@ class Consumer:
         Returns False, and does nothing, if the message no longer belongs to this consumer: its queue moved to another member, a
         seek changed the queue's offset, the message is acknowledged or sent back already, or the consumer is closed.
         """
+        self._home.check()
         pull: DeliveredPull = message.handle
         return not self.closed and pull.acknowledger.acknowledge(pull, message.position[0])
 
@@ -138,6 +142,7 @@ class Consumer:
         A consumer that is orderly, broadcasting or a reader, or that does not read the retry topic, delivers the message again
         itself, as does every consumer if sending back fails; messages that follow it in the queue may be delivered before it.
         """
+        self._home.check()
         pull: DeliveredPull = message.handle
         offset = message.position[0]
         if self.closed:
@@ -159,6 +164,7 @@ class Consumer:
 
         Raises ClusterError if the broker does not store it; the message can then be acknowledged as before.
         """
+        self._home.check()
         pull: DeliveredPull = message.handle
         offset = message.position[0]
         record = pull.find_record(offset)
@@ -224,6 +230,7 @@ class Consumer:
         A message applies to its own queue. The next message received from a queue is the one at the new offset. Raises
         ClusterError.
         """
+        self._home.check()
         if isinstance(to, ReceivedMessage):
             pull: DeliveredPull = to.handle
             reader = self._readers.get(pull.acknowledger.assigned.queue)
@@ -259,12 +266,15 @@ class Consumer:
 
     async def flush(self) -> None:
         """Wait until the brokers have stored the messages sent back, and confirmed all acknowledgements. Raises ClusterError."""
+        self._home.check()
         if self._send_back_tasks:
             await asyncio.wait(self._send_back_tasks)
         await asyncio.gather(*(reader.assigned.flush() for reader in self._readers.values() if not reader.assigned.revoked))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send the acknowledgements and leave the group, within `timeout` seconds; iteration ends at once."""
+        if self._home.is_over():
+            return
         if self._close_task is None:
             self._close_task = spawn(self._close(timeout), f"rocketmq closing the consumer of {self._member.name}")
             self._arrived.set()

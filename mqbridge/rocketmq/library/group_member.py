@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal, Self
 
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
@@ -29,6 +30,7 @@ class GroupMember:
     """
 
     def __init__(self, client: ClusterClient, consumer: PullConsumer, max_redeliveries: int) -> None:
+        self._home = HomeLoop(f"the member {consumer.name}")
         self.settings, self.name = consumer.settings, consumer.name  # `name` is for logs and errors
         self.send_back = SendBack(client, consumer.settings.group, max_redeliveries=max_redeliveries)
         """Sends records back to the group's retry topic, or to its dead letter topic."""
@@ -55,6 +57,7 @@ class GroupMember:
 
         Raises ClusterError if another member has other subscriptions, or if a permission is missing: then close the member.
         """
+        self._home.check()
         return self._consumer.assigned_queues()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -62,6 +65,8 @@ class GroupMember:
 
         A second call waits for the first, whose `timeout` applies.
         """
+        if self._home.is_over():
+            return
         if self._close_task is None:
             deadline = asyncio.get_running_loop().time() + timeout
             self._close_task = spawn(self._close(deadline), f"rocketmq closing {self.name}")

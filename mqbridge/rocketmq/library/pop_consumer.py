@@ -15,6 +15,7 @@ from mqbridge.errors import ClusterError, Failure, MqbridgeError, ProtocolError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.mapping.stored import decode_record
@@ -35,6 +36,7 @@ class PopConsumer:
     """
 
     def __init__(self, popper: Popper, topic: str, brokers: list[str]) -> None:
+        self._home = HomeLoop(f"the POP consumer of topic {topic!r}")
         self._popper, self._topic = popper, topic
         self._buffered: deque[ReceivedMessage] = deque()
         self._arrived = asyncio.Event()
@@ -62,6 +64,7 @@ class PopConsumer:
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage:
         """Return the next message; wait for it, at most `timeout` seconds (None: for ever). Raises TimeoutError, ClusterError."""
+        self._home.check()
         async with asyncio.timeout(timeout):
             while True:
                 if self._closed:
@@ -92,6 +95,7 @@ class PopConsumer:
 
         Returns False, and does nothing, if the message is acknowledged already, or the consumer is closed.
         """
+        self._home.check()
         receipt: ReceiptHandle | None = message.handle  # None: acknowledged already
         if receipt is None or self._closed:
             return False
@@ -106,6 +110,7 @@ class PopConsumer:
 
         Raises ClusterError; it is REFUSED if the message is acknowledged already.
         """
+        self._home.check()
         receipt: ReceiptHandle | None = message.handle
         if receipt is None:
             raise ClusterError(f"cannot extend a message of topic {self._topic}: it is acknowledged already", Failure.REFUSED)
@@ -116,6 +121,7 @@ class PopConsumer:
 
         Raises the last error of the failed ones (ClusterError, ProtocolError); their messages are redelivered.
         """
+        self._home.check()
         if self._ack_task is not None:
             await asyncio.wait([self._ack_task])
         error, self._ack_error = self._ack_error, None
@@ -124,7 +130,7 @@ class PopConsumer:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Stop receiving, and send pending acknowledgements within `timeout` seconds; all other messages are redelivered."""
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         self._arrived.set()

@@ -8,6 +8,7 @@ from typing import Self
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MappingError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
@@ -38,6 +39,7 @@ class Producer:
         max_pending_bytes: int = MAX_PENDING_BYTES,
         requires_keys: bool = False,
     ) -> None:
+        self._home = HomeLoop(f"the producer of topic {queue_producer.topic!r}")
         client = queue_producer.client
         self._queue_producer = queue_producer
         self._queue_wait = QueueWait(queue_producer)
@@ -61,6 +63,7 @@ class Producer:
 
     async def partitions(self) -> list[str]:
         """Return the names of the writable queues, `broker:queue`. Raises ClusterError."""
+        self._home.check()
         return [partition_name(queue) for queue in await self._queue_producer.queues()]
 
     async def send(
@@ -83,6 +86,7 @@ class Producer:
         without a key are sent to the queues in turn. The receipt of a delayed message has no position. Raises ClusterError, and
         MappingError for a message that RocketMQ cannot store.
         """
+        self._home.check()
         self._check_open()
         message = OutgoingMessage(payload, key, keys, msg_type, properties, event_time, deliver_at, delay_level, flag)
         if deliver_at is not None:
@@ -105,6 +109,7 @@ class Producer:
         turn. Raises the errors of `send`, and MappingError for messages that do not fit one batch: more than 1000 messages or
         1 MiB (or the brokers' `maxMessageSize`, if smaller), or one that is delayed or compressed.
         """
+        self._home.check()
         self._check_open()
         if not messages:
             return []
@@ -132,6 +137,7 @@ class Producer:
         `request_timeout_s`: await each call, or few of them together. Raises ClusterError (RequestTimeout if the broker does not
         read), MappingError.
         """
+        self._home.check()
         self._check_open()
         await self._queue_producer.queues()  # raises if there is none: such a message is not waited for
         size = message.size
@@ -147,11 +153,12 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until all messages sent so far are stored or have failed; those of `send_oneway`: until they are written."""
+        self._home.check()
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait for receipts, at most `timeout` seconds, then close; messages without a receipt fail with ConnectionLost."""
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         try:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from mqbridge.errors import ClusterError, LocalProtocolError, RemoteProtocolError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S
 from mqbridge.message import Message
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
@@ -112,6 +113,7 @@ class TransactionProducer:
         max_elapsed_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
+        self._home = HomeLoop(f"the transaction producer of topic {topic!r}")
         handlers = _check_handlers.setdefault(client, {})
         if (group, topic) in handlers:
             raise LocalProtocolError(
@@ -155,6 +157,7 @@ class TransactionProducer:
         `delay_level` and `deliver_at` are ignored, because transactional messages cannot be delayed. Raises ClusterError if the
         half message cannot be stored, or is stored under an invalid id; MappingError if RocketMQ cannot store such a message.
         """
+        self._home.check()
         await self._register_group()
         transaction_id = self._client.unique_id()
         half = await self._send_half(replace(message, delay_level=0, deliver_at=None), transaction_id, partition)
@@ -174,6 +177,8 @@ class TransactionProducer:
 
         Brokers then ask other producers of the group for outcomes that are still open.
         """
+        if self._home.is_over():
+            return
         if not self._closed:  # after the first `close`, the handler may be that of a newer producer
             self._closed = True
             del _check_handlers[self._client][self._group, self._topic]

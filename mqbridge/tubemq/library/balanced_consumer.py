@@ -64,6 +64,7 @@ class BalancedConsumer(GroupConsumer):
 
         Requests the list from the Master, unless the last list is younger than REFRESH_S seconds.
         """
+        self._home.check()
         self._raise_permanent_error()
         async with self._refresh_lock:
             if self._loop.time() - self._refreshed_at >= REFRESH_S:
@@ -82,6 +83,7 @@ class BalancedConsumer(GroupConsumer):
         If this member already holds the partition, returns the same object again, and `offset` has no effect.
         Raises ServerRefused: 410 if another member holds the partition, 403 if it does not exist, 422 if it is closed.
         """
+        self._home.check()
         self._raise_permanent_error()
         if (held := self.held_partitions.held.get(key)) is not None:
             return held
@@ -96,6 +98,7 @@ class BalancedConsumer(GroupConsumer):
 
     async def give_back(self, key: PartitionKey) -> None:
         """Release a partition, and commit its last pack if it was confirmed; does nothing if the partition is not held."""
+        self._home.check()
         if (held := self.held_partitions.held.get(key)) is not None:
             await held.release()
             self._report_soon()

@@ -99,7 +99,7 @@ class TubeMQClient:
         self._heartbeat_s, self._request_timeout_s = heartbeat_s, request_timeout_s
         self._idle_s, self._shared_connections = idle_s, shared_connections
         masters = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-        self._opened = OpenedByClient(f"the TubeMQ client is closed (Masters: {masters})")
+        self._opened = OpenedByClient(f"Masters: {masters}")
         self._masters: Masters | None = None
         self._routes: Routes | None = None
         """Registered as a producer at the Master; None before the first producer or sender is opened."""
@@ -114,9 +114,8 @@ class TubeMQClient:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close everything that this client opened, the last first, then the connections, within about `timeout` seconds."""
-        if self._opened.is_closed:
+        if not self._opened.begin_close():
             return
-        self._opened.is_closed = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with contextlib.AsyncExitStack() as stack:  # runs all callbacks, in reverse order, even if one raises

@@ -11,6 +11,7 @@ from typing import Self
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.received import ReceivedMessage
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
@@ -31,6 +32,7 @@ class Consumer:
     """
 
     def __init__(self, member: PackConsumer, *, zone: tzinfo, types: Mapping[str, Collection[str]]) -> None:
+        self._home = HomeLoop(f"the consumer of group {member.membership.group!r}")
         self._member, self._zone, self._types = member, zone, types
         self._queue = DeliveryQueue()
         self._feeds: dict[tuple[str, str], PartitionFeed] = {}
@@ -56,9 +58,11 @@ class Consumer:
             GapError       if a Broker deleted messages before they were read: once; reading then resumes after the gap
             ClusterError   if this consumer is closed, or the group cannot continue
         """
+        self._home.check()
         return await self._queue.get(timeout)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        self._home.check()
         while not self._closed:
             try:
                 message = await self._queue.get(timeout=None)
@@ -74,6 +78,7 @@ class Consumer:
         Returns False and does nothing if the delivery is no longer valid: the partition moved to another member, the pack was
         negatively acknowledged, or `seek` moved the partition. The message is then delivered again, unless the seek skipped it.
         """
+        self._home.check()
         index = message.position[1]  # in the pack
         return self._pack_of(message).acknowledge(index)
 
@@ -84,6 +89,7 @@ class Consumer:
         deliveries can no longer be acknowledged. A message's `delivery_count` counts how often its pack was negatively
         acknowledged. Returns False in the same cases as `acknowledge`.
         """
+        self._home.check()
         return self._pack_of(message).reject(delay_s)
 
     async def seek(self, to: Start | datetime | ReceivedMessage) -> None:
@@ -92,6 +98,7 @@ class Consumer:
         The next message received from a partition is the one at the new position. Raises ClusterError: FATAL for a datetime,
         since TubeMQ cannot look up positions by time; RETRY if a partition is not held, or its Broker did not respond.
         """
+        self._home.check()
         if isinstance(to, datetime):
             raise ClusterError("TubeMQ cannot seek to a time: it has no lookup of offsets by time", Failure.FATAL)
         if isinstance(to, ReceivedMessage):
@@ -110,6 +117,7 @@ class Consumer:
 
         A pack that is only partly acknowledged is not confirmed yet.
         """
+        self._home.check()
         held = list(self._member.held_partitions.held.values())
         await asyncio.gather(*(partition.commit_confirmed() for partition in held))
 
@@ -119,7 +127,7 @@ class Consumer:
         Iteration then ends, and `receive` raises ClusterError. A partition that is not released in time stays blocked for other
         members until its lease at the Broker expires.
         """
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         self._queue.end(ClusterError(f"the consumer of group {self._member.membership.group!r} is closed", Failure.FATAL))

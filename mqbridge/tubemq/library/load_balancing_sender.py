@@ -11,6 +11,7 @@ import random
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError
 from mqbridge.net.backoff import Backoff
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.producer.broker_reconnector import FIRST_RETRY_S, MAX_RETRY_S
 from mqbridge.tubemq.client.producer.partition_sender import (
@@ -74,6 +75,7 @@ class LoadBalancingSender:
     """
 
     def __init__(self, sender: PartitionSender, *, max_elapsed_s: float | None = None, bounded: bool = True) -> None:
+        self._home = HomeLoop(f"the sender of topic {sender.topic!r}")
         self.sender = sender
         self.bounded = bounded
         self.blocklist = BrokerBlocklist()
@@ -93,6 +95,7 @@ class LoadBalancingSender:
         `data` is the encoded message; bit 0 of `flag` is set if it begins with an attribute block. `msg_time` is a minute in the
         cluster's time zone, YYYYMMDDHHMM. The returned object has the partition of the last attempt as `ref`.
         """
+        self._home.check()
         if self.bounded and (self.pending >= MAX_PENDING or self.pending_bytes >= MAX_PENDING_BYTES):
             raise ClusterError(
                 f"cannot send to topic {self.sender.topic}: {self.pending} messages with {self.pending_bytes} bytes are pending; "
@@ -118,10 +121,13 @@ class LoadBalancingSender:
 
     async def flush(self) -> None:
         """Wait until no message is pending."""
+        self._home.check()
         await self._is_empty.wait()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait for pending messages at most `timeout` seconds; those still pending fail. `submit` accepts messages meanwhile."""
+        if self._home.is_over():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import Pack
@@ -65,6 +66,7 @@ class PackPuller:
         settle_s: float = SETTLE_S,
         close_consumer: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
+        self._home = HomeLoop("the pack puller")
         self._consumer, self._settle_s, self._close_consumer = consumer, settle_s, close_consumer
         self.closed = False
         """True after `close` was called."""
@@ -80,6 +82,7 @@ class PackPuller:
         Raises GapError once for a partition that lost data; this puller never reads it again, even after a seek.
         Raises ClusterError if the Master has excluded this member, or the consumer or this puller was closed.
         """
+        self._home.check()
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -95,6 +98,8 @@ class PackPuller:
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Close the consumer with `close_consumer`, if given, and stop reading; unconfirmed packs will be delivered again."""
+        if self._home.is_over():
+            return
         self.closed = True
         if self._close_consumer is not None:
             await self._close_consumer(timeout)

@@ -15,6 +15,7 @@ from mqbridge.errors import ClusterError, Failure, MappingError, MqbridgeError
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Properties, SendReceipt
 from mqbridge.library.send_window import MAX_PENDING_BYTES, SendWindow
 from mqbridge.message import Message
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, settle_future
 from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult, failure_of
@@ -42,6 +43,7 @@ class Producer:
         zone: tzinfo,
         max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
+        self._home = HomeLoop(f"the producer of topic {ordered.topic!r}")
         self._ordered, self._any_partition, self._zone = ordered, any_partition, zone
         self._window = SendWindow(max_pending_bytes)
         self._key_partitions = list(ordered.route.partitions)
@@ -92,6 +94,7 @@ class Producer:
         A message whose response was lost is sent again, so it may be stored twice. Raises ClusterError, whose `failure` tells
         whether a retry may help, and MappingError for a message that TubeMQ cannot carry.
         """
+        self._home.check()
         message = self._message(payload, keys, msg_type, properties, attributes)
         message.key, message.event_time, message.deliver_at = key, event_time, deliver_at
         if attributes is not None and event_time is None:
@@ -125,11 +128,12 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until all messages passed to `send` so far are stored or have failed."""
+        self._home.check()
         await self._window.drain()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Wait for pending messages at most `timeout` seconds, then close; those still pending fail with SenderClosed."""
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         try:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.connectivity import Connectivity, Link
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
@@ -40,6 +41,7 @@ class ConnectionPool:
     ) -> None:
         self._service = list(service)
         self.connectivity = connectivity or Connectivity(",".join(map(str, service)), service)
+        self._home = HomeLoop(f"the client of Pulsar cluster {self.connectivity.name}")
         self._tls, self.auth = tls, auth
         self._credentials_refused = False
         """True if the last credentials were refused, so that the next attempt reads fresh ones."""
@@ -98,6 +100,7 @@ class ConnectionPool:
         If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. Concurrent calls share one attempt and
         its error. For REFUSED_PAUSE_S after a refusal of the credentials, the same error is raised without an attempt.
         """
+        self._home.check()
         if self._closed:
             raise ClusterError(f"the client of Pulsar cluster {self.connectivity.name} is closed", Failure.FATAL)
         key = (proxy_to or str(address), address)

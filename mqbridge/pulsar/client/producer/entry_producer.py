@@ -19,6 +19,7 @@ from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeou
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.failing_sends import FailingSends
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.net.waiting_sends import State as SendState
 from mqbridge.pulsar.client.connection.authorization import PRODUCE, explain_topic_denial
@@ -58,6 +59,7 @@ class EntryProducer:
         open_timeout_s: float = OPEN_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
+        self._home = HomeLoop(f"the producer of topic {topic!r}")
         self.topic = topic
         self.settings = settings
         self._id = producer_id
@@ -180,6 +182,7 @@ class EntryProducer:
         The future fails with a ClusterError: REFUSED if the broker does not accept the entry, RETRY after `max_elapsed_s`, after
         `withdraw`, or if a divisible entry of several messages is too large, FATAL if the producer ends.
         """
+        self._home.check()
         future: asyncio.Future[SendResult] = self._loop.create_future()
         if sequence_id is not None:
             # The ids of the entry's other messages follow `sequence_id`; an explicit highest one must not be smaller than it.

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
 from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.connection.connection import CONNECT_TIMEOUT_S, Connection, OnLost, OnRequest, open_connection
@@ -37,6 +38,7 @@ class ConnectionPool:
         connectivity: Connectivity | None = None,
     ) -> None:
         self.connectivity = connectivity or Connectivity("rocketmq")
+        self._home = HomeLoop(f"the client of RocketMQ cluster {self.connectivity.name}")
         self._on_request, self._on_lost, self._greet = on_request, on_lost, greet
         self._tls, self._credentials, self._connect_timeout_s = tls, credentials, connect_timeout_s
         self._connections: dict[str, Connection] = {}
@@ -70,6 +72,7 @@ class ConnectionPool:
 
         Raises ClusterError: FATAL if the client is closed, else the error of connecting or of the first heartbeat.
         """
+        self._home.check()
         connection = self.ready(address)
         if connection is not None:
             return connection

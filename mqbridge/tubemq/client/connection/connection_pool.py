@@ -3,6 +3,7 @@
 import asyncio
 
 from mqbridge.net.connectivity import Connectivity
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.tls import Tls
 from mqbridge.tubemq.client.connection.server_connection import REQUEST_TIMEOUT_S, ServerConnection
@@ -37,6 +38,7 @@ class ConnectionPool:
         connectivity: Connectivity | None = None,
     ) -> None:
         self.connectivity = connectivity or Connectivity("tubemq")
+        self._home = HomeLoop(f"the client of TubeMQ cluster {self.connectivity.name}")
         self._timeout_s, self._tls = timeout_s, tls
         self._shared, self._idle_s = shared, idle_s
         self._connections: dict[tuple[str, int, str], ServerConnection] = {}
@@ -50,6 +52,7 @@ class ConnectionPool:
 
         After `close`, the returned connection never connects, because the pool would not close it any more.
         """
+        self._home.check_running()
         key = host, port, "" if self._shared else partition
         connection = self._connections.get(key)
         if connection is None:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 
 from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
 from mqbridge.net.connectivity import retry_log_level
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.connection.master import call_with_retries
 from mqbridge.tubemq.client.consumer.group_member import GroupMember
@@ -34,6 +35,7 @@ class GroupConsumer(ABC):
         heartbeat_s: float,
         report_every: int,
     ) -> None:
+        self._home = HomeLoop(f"the consumer of group {membership.group!r}")
         self.held_partitions = partitions
         self._member, self._heartbeat_s, self._report_every = membership, heartbeat_s, report_every
         self._heartbeat_now = asyncio.Event()
@@ -59,7 +61,7 @@ class GroupConsumer(ABC):
 
     async def close(self, timeout: float | None = None) -> None:
         """Release all partitions, committing confirmed packs, and leave the group, within `timeout` seconds (None: no limit)."""
-        if self._closed:
+        if self._closed or self._home.is_over():
             return
         self._closed = True
         deadline = None if timeout is None else self._loop.time() + timeout

@@ -113,6 +113,7 @@ class PackConsumer(GroupConsumer):
 
     async def assignments(self) -> AsyncIterator[HeldPartition]:
         """Yield partitions as they are acquired, until `close`. Raises ClusterError after a permanent refusal by the Master."""
+        self._home.check()
         while (partition := await self._assigned_partitions.get()) is not None:
             if not partition.revoked.is_set():
                 yield partition

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 
 from mqbridge.errors import LocalProtocolError, MqbridgeError
 from mqbridge.net.failing_sends import FailingSends
+from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.counters import SendCounters
@@ -46,6 +47,7 @@ class PartitionSender:
         max_elapsed_s: float | None,
         ordered: bool = False,
     ) -> None:
+        self._home = HomeLoop(f"the sender of topic {route.topic!r}")
         self.topic = route.topic
         self.route = route
         self.routes = routes
@@ -118,6 +120,7 @@ class PartitionSender:
         self, partition: str, data: bytes, flag: int = 0, msg_type: str | None = None, msg_time: str | None = None
     ) -> "asyncio.Future[SendResult]":
         """Like `submit`, but return a future that gets the result or the exception."""
+        self._home.check()
         future: asyncio.Future[SendResult] = self.loop.create_future()
 
         def done(result: SendResult | MqbridgeError) -> None:
@@ -140,11 +143,13 @@ class PartitionSender:
 
     async def room(self, max_bytes: int) -> None:
         """Wait until at most `max_bytes` bytes are queued."""
+        self._home.check()
         if self.queued_bytes > max_bytes:
             await self._wait_until_queued(max_bytes)
 
     async def flush(self) -> None:
         """Wait until all messages are stored or have failed."""
+        self._home.check()
         if self.queued_messages:
             await self._wait_until_queued(-1)
 
@@ -153,6 +158,8 @@ class PartitionSender:
 
         Messages in flight get their results later: the response, or an error when the connection ends. They are not retried.
         """
+        if self._home.is_over():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
