@@ -10,6 +10,8 @@ MAX_PARTITIONS = 100_000
 """Limit of a topic's partitions (queues), at all its brokers together. Large clusters have a tenth of this."""
 MAX_LISTED_PARTITIONS = 1_000_000
 """Limit of the partitions of all topics in one response; each takes about 300 bytes of memory."""
+MAX_TOPICS = 200_000
+"""Limit of the topics (at Pulsar: of their partitions) in one list. Clusters with more need namespaces or patterns anyway."""
 MAX_DIGITS = 18
 """Limit of the digits of a number in a text: it then fits in 64 bits. Python itself raises ValueError above 4300 digits."""
 MAX_SHOWN_CHARS = 2000
@@ -21,6 +23,12 @@ def check_partitions(count: int, topic: str, limit: int = MAX_PARTITIONS) -> Non
     if not 0 <= count <= limit:
         announced = f"{shorten(str(count), 40)} partitions of {shorten(topic, 200)}"
         raise RemoteProtocolError(f"the server announces {announced}; at most {limit} are supported")
+
+
+def check_topics(count: int, listed: str) -> None:
+    """Raise RemoteProtocolError if a peer lists impossibly many topics; `listed` names the list."""
+    if count > MAX_TOPICS:
+        raise RemoteProtocolError(f"the server lists {count} {listed}; at most {MAX_TOPICS} are supported")
 
 
 def is_number(text: str) -> bool:

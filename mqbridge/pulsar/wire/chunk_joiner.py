@@ -21,6 +21,12 @@ MAX_CHUNKS = 10_000
 """Maximum number of chunks of one message; a message that announces more is damaged."""
 MAX_REPEATED_CHUNKS = 1000
 """Maximum number of repeated chunks of one message, beyond which it is abandoned; a reconnecting producer repeats fewer."""
+MAX_UUID_CHARS = 1024
+"""Maximum length of a message's uuid, which is the producer's name and a number; a longer one is damaged."""
+MAX_METADATA_BYTES = 64 << 20
+"""Maximum memory of the metadata of all chunks of the incomplete messages; each chunk has all properties of its message."""
+PROPERTY_BYTES = 270
+"""Memory of a property in metadata, which may have no bytes of its own in it (see `Entry.held_bytes`)."""
 MAX_COMPLETED = 256
 """Maximum number of joined messages that are remembered to recognise repetitions of their chunks."""
 
@@ -58,6 +64,7 @@ class _IncompleteMessage:
         "defect",
         "first_entry",
         "metadata",
+        "metadata_bytes",
         "next_chunk_id",
         "parts",
         "received_bytes",
@@ -73,7 +80,7 @@ class _IncompleteMessage:
         self.parts: list[bytes] = []
         self.chunks: list[tuple[MessageMetadata, int]] = []
         """Metadata and payload size of each part."""
-        self.received_bytes = self.next_chunk_id = 0
+        self.received_bytes = self.metadata_bytes = self.next_chunk_id = 0
         self.chunk_ids: list[EntryId] = []
         self.waiting_since = 0.0
         self.defect: str | None = None
@@ -94,9 +101,12 @@ class _IncompleteMessage:
         self.parts.append(entry.payload)
         self.chunks.append((entry.metadata, len(entry.payload)))
         self.received_bytes += len(entry.payload)
+        self.metadata_bytes += entry.metadata.ByteSize() + PROPERTY_BYTES * len(entry.metadata.properties)
         self.next_chunk_id = max(self.next_chunk_id, chunk_id + 1)
         if self.received_bytes > self.announced_bytes:
             self.set_defect(f"the chunks of {self.metadata.uuid} hold more than the announced {self.announced_bytes} bytes")
+        if self.metadata_bytes > MAX_METADATA_BYTES:
+            self.set_defect(f"the metadata of the chunks of {self.metadata.uuid} takes more than {MAX_METADATA_BYTES >> 20} MiB")
 
     def _has(self, chunk_id: int) -> bool:
         return any(metadata.chunk_id == chunk_id for metadata, _ in self.chunks)
@@ -107,8 +117,8 @@ class _IncompleteMessage:
 
     @property
     def is_overfull(self) -> bool:
-        """True if the chunks hold more bytes than announced, by which the joiner limits its memory."""
-        return self.received_bytes > self.announced_bytes
+        """True if the chunks hold more bytes than announced, by which the joiner limits its memory, or too much metadata."""
+        return self.received_bytes > self.announced_bytes or self.metadata_bytes > MAX_METADATA_BYTES
 
     def owns_chunk(self, metadata: MessageMetadata) -> bool:
         """Return True if the chunk with this metadata, which has our uuid, belongs to this message.
@@ -163,8 +173,8 @@ class ChunkJoiner:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the chunks in incomplete messages."""
-        return sum(message.received_bytes for message in self._incomplete.values())
+        """Bytes of the chunks in incomplete messages, with their metadata."""
+        return sum(message.received_bytes + message.metadata_bytes for message in self._incomplete.values())
 
     def first_chunk_ids(self) -> list[EntryId]:
         """Return the id of the first chunk of every incomplete message."""
@@ -207,13 +217,15 @@ class ChunkJoiner:
         elif len(message.chunk_ids) > min(message.chunk_count, MAX_CHUNKS) + MAX_REPEATED_CHUNKS:
             message.set_defect(f"received {len(message.chunk_ids)} chunks, but never the last one")
             finished.append(self._incomplete.pop(uuid).finish(lacks_last_chunk=True))
-        return finished
+        return finished + self._enforce_limits()
 
     def _unjoinable_reason(self, metadata: MessageMetadata) -> str | None:
         """Return why a chunk with this metadata can never be joined with others; None if it can.
 
         All chunks of a message announce the same sizes, so either all of them can be joined or none.
         """
+        if len(metadata.uuid) > MAX_UUID_CHARS:
+            return f"its uuid has {len(metadata.uuid)} characters, more than the limit of {MAX_UUID_CHARS}"
         if (defect := chunk_defect(metadata)) is not None:
             return defect
         if metadata.encryption_keys:
@@ -239,7 +251,8 @@ class ChunkJoiner:
         """Abandon the oldest messages beyond the limits, and return them; the newest message is never abandoned."""
         finished = []
         while len(self._incomplete) > self._limits.messages or (
-            len(self._incomplete) > 1 and self._total_announced_bytes > self._limits.max_bytes
+            len(self._incomplete) > 1
+            and (self._total_announced_bytes > self._limits.max_bytes or self._total_metadata_bytes > MAX_METADATA_BYTES)
         ):
             uuid = next(iter(self._incomplete))
             limits = f"{self._limits.messages} messages, {self._limits.max_bytes} bytes"
@@ -252,6 +265,10 @@ class ChunkJoiner:
     @property
     def _total_announced_bytes(self) -> int:
         return sum(message.announced_bytes for message in self._incomplete.values())
+
+    @property
+    def _total_metadata_bytes(self) -> int:
+        return sum(message.metadata_bytes for message in self._incomplete.values())
 
     def restart_timers(self, now: float) -> None:
         """Start the waiting time of all messages again; for a caller that could not receive chunks until now."""

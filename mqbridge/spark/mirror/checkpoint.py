@@ -26,6 +26,7 @@ from mqbridge.config.options.config import Config
 from mqbridge.config.options.route import Route
 from mqbridge.errors import ConfigError
 from mqbridge.spark.mirror.lease import Lease
+from mqbridge.spark.shared_files import MAX_RECORD_BYTES, read_bounded
 
 VERSION = 1
 """Version of the format of `mirror.json`. Another version is an error."""
@@ -133,8 +134,7 @@ class CheckpointFolder:
     def _read_routes(self) -> dict[str, Any]:
         """Return the recorded routes by name, each as `route_identity` described it; empty if no file exists yet."""
         try:
-            with self._file_system.open_input_stream(f"{self._root}/{ROUTES_FILE}") as file:
-                content = orjson.loads(file.read())
+            content = orjson.loads(read_bounded(self._file_system, f"{self._root}/{ROUTES_FILE}", MAX_RECORD_BYTES))
         except FileNotFoundError:
             return {}
         except OSError as error:

@@ -22,6 +22,8 @@ import orjson
 from pyarrow import fs
 
 from mqbridge.errors import ConfigError
+from mqbridge.spark.shared_files import MAX_LEASE_BYTES, read_bounded
+from mqbridge.wire.limits import shorten
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ EXPIRE_AFTER_S = 40.0
 
 Before that, several renewals in a row may fail.
 """
+MAX_HOLDER_CHARS = 200
+"""Errors and log lines show at most this much of the name of a holder."""
 SETTLE_S = 2.0
 """Time between writing a new lease and checking that no other mirror has overwritten it."""
 
@@ -129,11 +133,10 @@ class Lease:
     def _read(self) -> dict[str, object] | None:
         """Return the lease in the file, with an empty id while a mirror is writing it; None without a file or a lease in it."""
         try:
-            with self._file_system.open_input_stream(self._path) as file:
-                content = orjson.loads(file.read())
+            content = orjson.loads(read_bounded(self._file_system, self._path, MAX_LEASE_BYTES))
         except FileNotFoundError:
             return None
-        except ValueError:  # another mirror is writing the file
+        except ValueError:  # another mirror is writing the file, or something else has written it: then it does not change
             return {"id": "", "number": 0}
         return content if isinstance(content, dict) and "id" in content else None
 
@@ -146,4 +149,4 @@ class Lease:
 
 def _holder(content: dict[str, object]) -> str:
     """Return the process that holds a lease with this content, for logs and errors."""
-    return str(content.get("holder", "an unknown process"))
+    return shorten(str(content.get("holder", "an unknown process")), MAX_HOLDER_CHARS)

@@ -21,6 +21,7 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.wire.limits import is_number
 
 CHECK_INTERVAL_S = 5.0
 """Longest time for which an attempt sends without checking the claims."""
@@ -102,7 +103,7 @@ class AttemptFence:
         """
         now = self._time()
         names = [name.removeprefix(self._batch_prefix) for name in await self._files.names(self._batch_prefix)]
-        claims = [_parse_claim(name) for name in names if not name.startswith(_WAITED_MARKER)]
+        claims = [claim for claim in map(_parse_claim, names) if claim is not None]  # other files are the marker, or not ours
         if (self._task, self._attempt) not in claims:
             problem = (
                 f"batch {self._batch_id} is committed, so this attempt at task {self._task} stops"
@@ -125,13 +126,14 @@ def claim_prefix(batch_id: int) -> str:
     return f"{CLAIM_PREFIX}{batch_id}-"
 
 
-def batch_of_claim(name: str) -> int:
-    """Return the id of the batch that a claim belongs to, from the name of its file."""
-    return int(name.removeprefix(CLAIM_PREFIX).partition("-")[0])
+def batch_of_claim(name: str) -> int | None:
+    """Return the id of the batch that a claim belongs to, from the name of its file; None for a file that is no claim."""
+    batch = name.removeprefix(CLAIM_PREFIX).partition("-")[0]
+    return int(batch) if is_number(batch) else None
 
 
-def _parse_claim(text: str) -> tuple[int, Attempt]:
-    """Return the task and the attempt of a claim, whose name after the prefix is `TASK.RUN-ID`."""
+def _parse_claim(text: str) -> tuple[int, Attempt] | None:
+    """Return the task and the attempt of a claim, whose name after the prefix is `TASK.RUN-ID`; None for another name."""
     task, _, attempt = text.partition(".")
     run, _, attempt_id = attempt.partition("-")
-    return int(task), Attempt(int(run), int(attempt_id))
+    return (int(task), Attempt(int(run), int(attempt_id))) if all(map(is_number, (task, run, attempt_id))) else None

@@ -14,6 +14,9 @@ from uuid import uuid4
 
 from pyarrow import ArrowException, fs
 
+from mqbridge.spark.shared_files import MAX_RECORD_BYTES, read_bounded
+from mqbridge.wire.limits import is_number
+
 log = logging.getLogger(__name__)
 
 FOLDER = "mqbridge"
@@ -23,7 +26,7 @@ _PYARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 class CheckpointFiles:
-    """The sink's folder, created by the first write. Every method may raise OSError.
+    """The sink's folder, created by the first write. Every method may raise OSError, and `read` and `read_spark_file` ValueError.
 
     The file NAME is stored as `NAME.1`, `NAME.2` and so on. Names must not contain slashes. `path` is the folder's path in the
     file system.
@@ -37,14 +40,12 @@ class CheckpointFiles:
         numbers = self._numbers(name)
         if not numbers:
             return None
-        with self._file_system.open_input_stream(self._numbered_path(name, numbers[-1])) as stream:
-            return bytes(stream.read())
+        return read_bounded(self._file_system, self._numbered_path(name, numbers[-1]), MAX_RECORD_BYTES)
 
     def read_spark_file(self, name: str) -> bytes | None:
         """Return the content of one of Spark's own files, by its path in the checkpoint folder; None if it does not exist."""
         try:
-            with self._file_system.open_input_stream(posixpath.join(posixpath.dirname(self.path), name)) as stream:
-                return bytes(stream.read())
+            return read_bounded(self._file_system, posixpath.join(posixpath.dirname(self.path), name), MAX_RECORD_BYTES)
         except FileNotFoundError:
             return None
 
@@ -74,7 +75,7 @@ class CheckpointFiles:
     def _numbers(self, name: str) -> list[int]:
         """Return the numbers under which the file is stored, the newest last."""
         file_names = (posixpath.basename(info.path).rpartition(".") for info in self._file_infos())
-        return sorted(int(number) for stem, _, number in file_names if stem == name and number.isdigit())
+        return sorted(int(number) for stem, _, number in file_names if stem == name and is_number(number))
 
     def _file_infos(self) -> list[fs.FileInfo]:
         infos: list[fs.FileInfo] = self._file_system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))

@@ -24,14 +24,16 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from mqbridge.message import format_position, parse_position
 from mqbridge.spark.sink.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from mqbridge.spark.transfer.spec import TopicEnds
+from mqbridge.wire.limits import shorten
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 VERSION = 1
@@ -152,17 +154,24 @@ class Progress:
                 for topic in content["ends"]
             }
             return cls(
-                content["committed"],
-                content["begun"],
-                content["runs"],
+                _typed(content["committed"], int),
+                _typed(content["begun"], int),
+                _typed(content["runs"], int),
                 ends,
-                content["totals"],
-                content.get("query", ""),
-                content.get("selection", ""),
-                content.get("names_writers", False),
+                {name: _typed(total, int) for name, total in content["totals"].items()},
+                _typed(content.get("query", ""), str),
+                _typed(content.get("selection", ""), str),
+                _typed(content.get("names_writers", False), bool),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is not a progress file of the sink: {error!r}") from error
+
+
+def _typed(value: Any, of: type[T]) -> T:
+    """Return a value that must have this type. Raises TypeError."""
+    if type(value) is not of:
+        raise TypeError(f"{shorten(repr(value), 100)} is not of type {of.__name__}")
+    return value
 
 
 def load_progress(files: CheckpointFiles) -> Progress:

@@ -118,7 +118,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         selection = self._settings.spec.selection.as_json()
         progress, stage = _load(files).begin(lambda: _find_fixed_ends(self._settings), selection)
         save_progress(files, progress)
-        files.remove({name for name in files.names(CLAIM_PREFIX) if batch_of_claim(name) <= progress.committed})
+        batches = {name: batch_of_claim(name) for name in files.names(CLAIM_PREFIX)}
+        files.remove({name for name, batch in batches.items() if batch is not None and batch <= progress.committed})
         return progress, stage
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -143,7 +144,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         settings = self._settings
         if progress.selection not in ("", settings.spec.selection.as_json()):
             log.info("batch %d began with another filter: it stores the messages that pass this filter too", task.batch)
-            earlier = Selection.from_json(progress.selection)
+            try:
+                earlier = Selection.from_json(progress.selection)
+            except ValueError as error:
+                raise ConfigError(
+                    f"the sink's record of the filter with which batch {task.batch} began is damaged: {error}"
+                ) from error
             settings = replace(settings, spec=replace(settings.spec, earlier_selection=earlier))
         return TaskMessage(write_rows(settings, job, iterator, replay, fence))
 

@@ -41,7 +41,7 @@ def load_offsets(document: Any) -> dict[PartitionKey, Position]:
     try:
         topics: Any = document["topics"] if version == OFFSETS_VERSION else None
         return {(topic, name): parse_position(text) for topic, positions in topics.items() for name, text in positions.items()}
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"the checkpoint has offsets that this source did not write: {str(document)[:200]}",
             hint="The query's sources were changed, or the folder is another query's: begin with a new checkpointLocation",

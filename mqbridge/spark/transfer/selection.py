@@ -31,7 +31,10 @@ class Selection:
     def from_json(cls, text: str) -> "Selection":
         """Return the selection from its text. Raises ValueError."""
         content = orjson.loads(text)
-        return cls(frozenset(content["msg_types"]), FilterRules.model_validate(content["filter"]))
+        try:
+            return cls(frozenset(content["msg_types"]), FilterRules.model_validate(content["filter"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it is not the text of a selection: {error!r}") from error
 
     def make_filter(self, on_filtered: Callable[[int], None], earlier: "Selection | None") -> Filter | None:
         """Return the filter, which also applies the `earlier` selection; None if both select all messages."""

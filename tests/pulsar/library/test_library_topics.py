@@ -1,10 +1,11 @@
 """`TopicProducer` and `TopicConsumer`: batches, choice of partitions, new partitions, and changing topics of a pattern."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
 from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.library.batching import Batching
 from mqbridge.pulsar.library.topic_consumer import open_pattern_consumer, open_topic_consumer
@@ -17,6 +18,7 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from mqbridge.pulsar.wire.schemas import STRING, Schema
 from mqbridge.pulsar.wire.topic_lists import topics_hash
+from mqbridge.wire import limits
 from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import Broker, in_turn, until
 from tests.pulsar.library.catalog import catalog
@@ -285,6 +287,37 @@ async def test_partitions_of_a_new_topic_are_consumed_as_they_are_created(catalo
     catalog.report(watch.watcher_id, [parts[1]], [])
     await until(lambda: sorted(consumer.consumers) == parts)
     await consumer.close()
+
+
+async def test_a_list_of_impossibly_many_topics_is_refused(catalog, broker, client, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_TOPICS", 2)
+    catalog.counts = {f"persistent://{NAMESPACE}/{name}": 0 for name in ("a", "b", "c")}
+    text = "the server lists 3 topics and partitions in public/default; at most 2 are supported"
+    with pytest.raises(ClusterError, match=text) as caught:
+        await client.topics(NAMESPACE)
+    assert caught.value.failure is Failure.FATAL
+    watch = client.watch_topics(NAMESPACE, ".*")
+    with pytest.raises(ClusterError, match=text):
+        await watch.next_change()
+    await watch.close()
+
+
+async def test_pushed_topics_cannot_grow_without_limit(catalog, broker, client, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_TOPICS", 2)
+    watch = client.watch_topics(NAMESPACE, ".*")
+    assert await watch.next_change() == (set(), set())
+    following = asyncio.ensure_future(watch.next_change())
+    await until(lambda: watch.receives_pushes)
+    with pytest.raises(RemoteProtocolError, match="the server lists 3 topics"):
+        watch.on_push(pushed([f"persistent://{NAMESPACE}/{name}" for name in ("a", "b", "c")]))
+    assert not watch._names
+    following.cancel()
+    await watch.close()
+
+
+def pushed(names):
+    update = pb.CommandWatchTopicUpdate(new_topics=names, topics_hash="x", watcher_id=0)
+    return SimpleNamespace(command=BaseCommand(type=BaseCommand.WATCH_TOPIC_UPDATE, watchTopicUpdate=update))
 
 
 async def test_a_lost_watch_is_renewed_and_reports_missed_changes(catalog, broker, client):

@@ -5,7 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqbridge.pulsar.mapping.stored import decode_plain
-from mqbridge.pulsar.wire.chunk_joiner import MAX_REPEATED_CHUNKS, ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire import chunk_joiner
+from mqbridge.pulsar.wire.chunk_joiner import MAX_REPEATED_CHUNKS, MAX_UUID_CHARS, ChunkJoiner, ChunkLimits
 from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, compress
 from mqbridge.pulsar.wire.entry import ENCRYPTED, Entry, decode_entry
@@ -164,7 +165,8 @@ def test_bytes_are_bounded_by_the_announced_sizes():
     joiner = ChunkJoiner(ChunkLimits(max_bytes=150))
     ((_, defect, _),) = add_all(joiner, chunks_of(0)[0], chunks_of(1)[0])
     assert "too many" in str(defect)
-    assert joiner.held_bytes == 30  # of the other message, which still waits for its chunks
+    waiting = 30 + chunks_of(1)[0].metadata.ByteSize()
+    assert joiner.held_bytes == waiting  # of the other message, which still waits for its chunks
 
 
 def test_each_chunk_of_a_message_that_exceeds_the_limit_is_an_entry_of_its_own():
@@ -178,7 +180,7 @@ def test_each_chunk_of_a_message_that_exceeds_the_limit_is_an_entry_of_its_own()
         assert ("exceed the limit of 150" in str(entry.defect), chunk_ids) == (True, (chunk.id,))
         entry.unpack()
         assert raw_chunks(entry) == [(chunk.metadata, b"h" * 100)]
-    assert (len(joiner), joiner.held_bytes) == (1, 30)
+    assert (len(joiner), joiner.held_bytes) == (1, 30 + small[0].metadata.ByteSize())
     assert [(payload, defect) for payload, defect, _ in add_all(joiner, small[1])] == [(b"s" * 60, None)]
 
 
@@ -247,7 +249,7 @@ def test_damaged_chunks_never_raise_and_never_accumulate(chunks):
             seen |= set(chunk_ids)
             assert entry is None or entry.defect or len(entry.payload) == total
         assert len(joiner) <= limits.messages
-        assert joiner.held_bytes <= limits.max_bytes
+        assert joiner.held_bytes - joiner._total_metadata_bytes <= limits.max_bytes
     seen |= {chunk_id for joined in joiner.expire(1e9) for chunk_id in joined.chunk_ids}
     assert seen == {(1, number) for number in range(len(chunks))}, "every chunk is returned"
 
@@ -296,3 +298,43 @@ def test_a_message_with_endlessly_repeated_chunks_is_abandoned(number):
     assert most <= MAX_REPEATED_CHUNKS + 4
     assert [joined.lacks_last_chunk for joined in given_up] == [True] * 2
     assert ("never" if number == 0 else "missing") in str(given_up[0].entry.defect)
+
+
+# --- limits of metadata -------------------------------------------------------------------------------------------------
+
+
+def test_a_long_uuid_is_not_kept():
+    joiner = ChunkJoiner(ChunkLimits())
+    for chunk in chunks_of(0):
+        chunk.metadata.uuid = "u" * (MAX_UUID_CHARS + 1)
+        ((_, defect, _),) = add_all(joiner, chunk)
+        assert defect == f"its uuid has {MAX_UUID_CHARS + 1} characters, more than the limit of {MAX_UUID_CHARS}"
+    assert not len(joiner)
+
+
+def with_properties(chunks: list[Entry], count: int) -> list[Entry]:
+    for chunk in chunks:
+        for _ in range(count):
+            chunk.metadata.properties.add(key="", value="")
+    return chunks
+
+
+def test_the_metadata_of_a_message_is_limited(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(chunk_joiner, "MAX_METADATA_BYTES", 1 << 20)
+    joiner = ChunkJoiner(ChunkLimits())
+    *before, overfull, last = with_properties(chunks_of(0, size=10), 500)
+    found = add_all(joiner, *before, overfull)
+    assert joiner.held_bytes <= 1 << 20
+    assert found[0][1] is not None
+    assert "the metadata of the chunks of p-0 takes more than 1 MiB" in found[0][1]
+    assert last
+
+
+def test_the_metadata_of_all_incomplete_messages_is_limited(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(chunk_joiner, "MAX_METADATA_BYTES", 1 << 20)
+    joiner = ChunkJoiner(ChunkLimits())
+    firsts = [with_properties(chunks_of(number, at=number * 10), 1000)[0] for number in range(8)]
+    found = add_all(joiner, *firsts)
+    assert joiner.held_bytes <= 1 << 20
+    assert len(found) + len(joiner) == 8
+    assert all(defect is not None and "too many incomplete chunked messages" in defect for _, defect, _ in found)

@@ -11,7 +11,7 @@ from pyarrow import fs
 from mqbridge.config.load import from_dict
 from mqbridge.config.options.config import Config
 from mqbridge.errors import ConfigError
-from mqbridge.spark.mirror import lease
+from mqbridge.spark.mirror import checkpoint, lease
 from mqbridge.spark.mirror.checkpoint import CheckpointFolder
 
 ORDERS: dict[str, Any] = {
@@ -115,6 +115,14 @@ def test_a_lease_whose_holder_was_killed_while_writing_it_expires(tmp_path: Path
 
 
 @pytest.mark.usefixtures("_short_lease")
+def test_a_lease_that_another_program_has_written_expires(tmp_path: Path) -> None:
+    (tmp_path / "mirror.lease").write_text('{"id": "x", "holder": "' + "y" * (1 << 20) + '"}')
+    successor = make_lease(tmp_path)
+    successor.acquire()
+    successor.release()
+
+
+@pytest.mark.usefixtures("_short_lease")
 def test_an_expired_lease_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "mirror.lease").write_text('{"id": "x", "number": 3, "holder": "process 1 on there"}')
     successor = make_lease(tmp_path)
@@ -163,3 +171,10 @@ def test_the_error_for_a_damaged_file_names_the_remedy(tmp_path: Path, text: str
     (tmp_path / "mirror.json").unlink()
     (tmp_path / "mirror.json.lock").unlink()
     claim(str(tmp_path), ORDERS).release()
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_RECORD_BYTES", 1000)
+    (tmp_path / "mirror.json").write_text(" " * 1001)
+    with pytest.raises(ConfigError, match="cannot be read: the file has more than 1000 bytes, so mqbridge has not written it"):
+        claim(str(tmp_path), ORDERS)

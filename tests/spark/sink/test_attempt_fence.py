@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.spark.sink.attempt_fence import CHECK_INTERVAL_S, WAIT_INTERVALS, Attempt, AttemptFence
+from mqbridge.spark.sink.attempt_fence import CHECK_INTERVAL_S, WAIT_INTERVALS, Attempt, AttemptFence, batch_of_claim
 from mqbridge.spark.sink.task_attempt import run_while_latest
 from tests.spark.transfer.flaky import run_in_virtual_time
 
@@ -195,3 +195,18 @@ def test_after_a_later_attempt_has_sent_no_earlier_one_sends(begins: list[float]
         assert sent.count(len(begins) - 1) == len(pauses) * 3
 
     run_in_virtual_time(run)
+
+
+@pytest.mark.parametrize("name", ["claim-5-1", "claim-5-x.1-70", "claim-5-1.²-70", "claim-5-" + "9" * 5000 + ".1-1"])
+def test_other_files_are_no_claims(name: str) -> None:
+    async def run() -> None:
+        files = SlowFiles()
+        files.file_names.add(name)
+        assert await AttemptFence(files, 5, 1, Attempt(1, 70)).begin() is False
+
+    run_in_virtual_time(run)
+
+
+def test_the_batch_of_a_claim() -> None:
+    assert batch_of_claim("claim-5-1.1-70") == 5
+    assert [batch_of_claim(name) for name in ("claim-x-1", "claim-", "claim-²-1", "claim-" + "9" * 5000)] == [None] * 4

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mqbridge.spark.sink import checkpoint_files
 from mqbridge.spark.sink.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from mqbridge.spark.sink.progress import Progress, Stage, load_progress, read_totals, save_progress
+from mqbridge.spark.transfer.selection import Selection
 from mqbridge.spark.transfer.spec import TopicEnds
 
 TOPIC = ("here", "copy")
@@ -212,3 +214,49 @@ def test_checkpoints_are_relative_paths_absolute_paths_or_urls(tmp_path: Path, m
 def test_a_checkpoint_that_pyarrow_cannot_access_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert open_checkpoint_files("dbfs:/some/where") is None
     assert "the sink stores no progress in dbfs:/some/where" in caplog.text
+
+
+DAMAGED = [
+    b"",
+    b"[]",
+    b"null",
+    b"[" * 100_000,
+    b'{"version": 1}',
+    b'{"version": 1, "committed": "3", "begun": 3, "runs": 1, "ends": [], "totals": {}}',
+    b'{"version": 1, "committed": 1.5, "begun": 3, "runs": 1, "ends": [], "totals": {}}',
+    b'{"version": 1, "committed": 1, "begun": null, "runs": 1, "ends": [], "totals": {}}',
+    b'{"version": 1, "committed": 1, "begun": 1, "runs": 1, "ends": 5, "totals": {}}',
+    b'{"version": 1, "committed": 1, "begun": 1, "runs": 1, "ends": [{"cluster": []}], "totals": {}}',
+    b'{"version": 1, "committed": 1, "begun": 1, "runs": 1, "ends": [], "totals": {"stored": "many"}}',
+    b'{"version": 1, "committed": 1, "begun": 1, "runs": 1, "ends": [], "totals": [], "selection": {}}',
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: content[:70].decode())
+def test_a_damaged_file_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of the parser, or of the check
+        Progress.from_json(content)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_files, "MAX_RECORD_BYTES", 1000)
+    files = open_checkpoint_files(str(tmp_path))
+    assert files is not None
+    files.write("progress", b" " * 1001)
+    with pytest.raises(ValueError, match="more than 1000 bytes, so mqbridge has not written it"):
+        load_progress(files)
+
+
+def test_files_with_other_names_are_ignored(tmp_path: Path) -> None:
+    files = open_checkpoint_files(str(tmp_path))
+    assert files is not None
+    files.write("progress", b"content")
+    for suffix in ("²", "x", "9" * 200):
+        (tmp_path / "mqbridge" / f"progress.{suffix}").write_bytes(b"other")
+    assert files.read("progress") == b"content"
+
+
+@pytest.mark.parametrize("text", ["", "5", "{}", '{"msg_types": 5, "filter": {}}', '{"msg_types": [], "filter": []}', "[" * 5000])
+def test_a_damaged_selection_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of the parser, or of the check
+        Selection.from_json(text)

@@ -45,3 +45,26 @@ def test_the_form_of_existing_checkpoints_does_not_change() -> None:
 def test_offsets_of_another_source_or_a_later_version_are_an_error(written: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         load_offsets(written)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        5,
+        {"version": 1},
+        {"version": 1, "topics": 5},
+        {"version": 1, "topics": {"orders": 5}},
+        {"version": 1, "topics": {"orders": {"0": None}}},
+        {"version": 1, "topics": {"orders": {"0": 5}}},
+        {"version": 1, "topics": {"orders": {"0": "x"}}},
+        {"version": 1, "topics": {"orders": {"0": "9" * 10_000}}},
+        {"version": "9" * 10_000, "topics": {}},
+    ],
+    ids=lambda document: str(document)[:60],
+)
+def test_damaged_offsets_are_refused(document: object) -> None:
+    with pytest.raises(ConfigError, match="offsets that this source did not write") as caught:
+        load_offsets(document)
+    assert len(str(caught.value)) < 1000

@@ -18,7 +18,7 @@ from mqbridge.pulsar.wire import client_commands, codes, topic_lists
 from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from mqbridge.wire.limits import check_partitions
+from mqbridge.wire.limits import check_partitions, check_topics
 
 MAX_REDIRECTS = 20
 """Maximum redirects of one lookup: brokers that disagree about the owner would redirect for ever."""
@@ -198,6 +198,10 @@ class Lookup:
                 f"the topics of {namespace}",
                 self._timeout_s,
             )
+        try:
+            check_topics(len(response.topics), f"topics and partitions in {namespace}")
+        except RemoteProtocolError as error:
+            raise ClusterError(str(error), Failure.FATAL) from error
         return TopicList(list(response.topics) if response.changed else None, response.topics_hash)
 
     async def service(self) -> Connection:

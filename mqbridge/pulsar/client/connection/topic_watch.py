@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, ServerRefused
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.pulsar.client.connection.connection import Connection
@@ -18,6 +18,7 @@ from mqbridge.pulsar.wire import topic_lists
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
+from mqbridge.wire.limits import check_topics
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,10 @@ class TopicWatch:
             self._connection = connection
         # If the hash equals the one in the request, the response contains no names.
         if response.topics_hash != self._hash:
+            try:
+                check_topics(len(response.topic), f"topics and partitions in {self._namespace}")
+            except RemoteProtocolError as error:
+                raise ClusterError(str(error), Failure.FATAL) from error
             self._names, self._hash = set(response.topic), response.topics_hash
 
     async def _request_watch(self, connection: Connection) -> pb.CommandWatchTopicListSuccess:
@@ -162,7 +167,9 @@ class TopicWatch:
     def on_push(self, frame: Frame) -> None:
         """Process a change pushed by the broker."""
         update = frame.command.watchTopicUpdate
-        self._names = (self._names | set(update.new_topics)) - set(update.deleted_topics)
+        names = (self._names | set(update.new_topics)) - set(update.deleted_topics)
+        check_topics(len(names), f"topics and partitions in {self._namespace}")
+        self._names = names
         self._hash = update.topics_hash
         self._changed.set()
 

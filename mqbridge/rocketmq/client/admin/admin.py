@@ -20,6 +20,7 @@ from mqbridge.rocketmq.wire.broker_settings import decode_settings, encode_setti
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.admin import ClusterHeader, CreateTopicHeader, TopicHeader
+from mqbridge.wire.limits import check_topics
 
 ROUTE_TIMEOUT_S = 30.0
 """How long to wait until a change is in the route. A broker registers a new topic with the name servers at once, and all topics
@@ -111,6 +112,7 @@ class Admin:
         if cluster is not None:
             code, ext = Code.GET_TOPICS_BY_CLUSTER, ClusterHeader(cluster).encode()
         topics = await self._client.name_servers.request(code, ext, lambda response: list(TopicList.decode(response.body).topics))
+        check_topics(len(topics or ()), "topics")
         return sorted(topics or ())
 
     async def user_topics(self) -> list[str]:

@@ -25,6 +25,7 @@ from mqbridge.rocketmq.wire.headers.offsets import SearchOffsetHeader
 from mqbridge.rocketmq.wire.headers.query import QueryHeader
 from mqbridge.rocketmq.wire.ids import offset_id, parse_host
 from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.wire import limits
 from tests.rocketmq.client.broker import (
     NS,
     TOPIC,
@@ -64,6 +65,15 @@ async def test_masters_of_a_cluster_are_listed_and_an_unknown_cluster_is_an_erro
     with pytest.raises(ClusterError, match="no master") as caught:
         await client.admin.masters("empty")
     assert caught.value.failure is Failure.RETRY
+
+
+async def test_a_list_of_impossibly_many_topics_is_refused(
+    cluster: Cluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "MAX_TOPICS", 2)
+    cluster.on[Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = responds_with(TopicList(("a", "b", "c")).encode())
+    with pytest.raises(RemoteProtocolError, match="the server lists 3 topics; at most 2 are supported"):
+        await client.admin.topics()
 
 
 async def test_system_topics_are_left_out_of_user_topics(cluster: Cluster, client: ClusterClient):
