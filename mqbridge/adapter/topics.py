@@ -13,8 +13,8 @@ class Topic:
     `partitions` has the names of the partitions, sorted by number and then by broker. `aliases` are further names of the topic.
     Loop prevention looks for all of them in the origin, which says where a gateway read a message. `indexes` are the
     `Partition.index` of the partitions, in the same order; None means that they are 0, 1, 2 and so on. `read_only` are further
-    partitions, with their indexes, that are known to be read by groups although nothing can be written there. `unreadable` says why the servers
-    permit nobody to read the topic, and what to do; `partitions` is then empty.
+    partitions, with their indexes, that are known to be read by groups although nothing can be written there. `unreadable` says
+    why the servers permit nobody to read the topic, and what to do; `partitions` is then empty.
     """
 
     name: str

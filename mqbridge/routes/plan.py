@@ -255,29 +255,9 @@ class Planner:
 
         Raises ClusterError or ConfigError.
         """
-        topic = await self._describe_source(plan, source, selected.topic)
-        if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
-            plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
-            return
-        if topic is None and (reason := await _why_maybe_there(source, selected.topic)) is not None:
-            text = f"route {plan.route.name!r}: the topic {selected.topic!r} is not in cluster {source.name!r} now: {reason}"
-            plan.problems.append(ClusterError(text, Failure.RETRY))
-            return
+        topic = await self._find_source(plan, source, selected, missing)
         if topic is None:
-            if is_named(plan.route, selected.topic):
-                missing.append(selected.topic)
-                return
-            text = f"route {plan.route.name!r}: the topic {selected.topic!r} of cluster {source.name!r} is listed, but not found"
-            raise ClusterError(text, Failure.FATAL)
-        if topic.unreadable is not None:  # by an operator's decision, which may change
-            text = f"route {plan.route.name!r}: the source topic of cluster {source.name!r} cannot be read: {topic.unreadable}"
-            plan.problems.append(ClusterError(text, Failure.RETRY))
             return
-        if not topic.partitions:
-            problem = (
-                f"the topic {selected.topic!r} of cluster {source.name!r} has no partition that its brokers let consumers read"
-            )
-            raise NotPermitted(f"route {plan.route.name!r}: {problem}: permit reading", 0, Failure.FATAL)
         part = Plan(plan.route, is_provisional=plan.is_provisional)
         planned = PlannedSource(selected, topic)
         before: dict[TopicKey, PlannedTopic | None] = {}
@@ -304,6 +284,36 @@ class Planner:
         plan.groups |= part.groups
         plan.kept |= part.kept
         plan.problems += part.problems
+
+    async def _find_source(self, plan: Plan, source: Cluster, selected: SelectedTopic, missing: list[str]) -> Topic | None:
+        """Return a source topic; None if it is in `missing` now, or if `plan.problems` says why it cannot be read yet.
+
+        Raises ClusterError or ConfigError.
+        """
+        topic = await self._describe_source(plan, source, selected.topic)
+        if topic is None and (creator := creator_of(selected.topic, source.name, self._pending_routes)) is not None:
+            plan.problems.append(not_created_yet_error(plan.route, source.name, selected.topic, creator))
+            return None
+        if topic is None and (reason := await _why_maybe_there(source, selected.topic)) is not None:
+            text = f"route {plan.route.name!r}: the topic {selected.topic!r} is not in cluster {source.name!r} now: {reason}"
+            plan.problems.append(ClusterError(text, Failure.RETRY))
+            return None
+        if topic is None:
+            if is_named(plan.route, selected.topic):
+                missing.append(selected.topic)
+                return None
+            text = f"route {plan.route.name!r}: the topic {selected.topic!r} of cluster {source.name!r} is listed, but not found"
+            raise ClusterError(text, Failure.FATAL)
+        if topic.unreadable is not None:  # by an operator's decision, which may change
+            text = f"route {plan.route.name!r}: the source topic of cluster {source.name!r} cannot be read: {topic.unreadable}"
+            plan.problems.append(ClusterError(text, Failure.RETRY))
+            return None
+        if not topic.partitions:
+            problem = (
+                f"the topic {selected.topic!r} of cluster {source.name!r} has no partition that its brokers let consumers read"
+            )
+            raise NotPermitted(f"route {plan.route.name!r}: {problem}: permit reading", 0, Failure.FATAL)
+        return topic
 
     def _fail(self, plan: Plan, topic: str, error: MqbridgeError) -> None:
         """Record a permanent failure of one source topic. It is a problem of the route if the file names the topic."""

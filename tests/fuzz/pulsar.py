@@ -68,7 +68,7 @@ def read_chunks(data: bytes) -> None:
             for joined in joiner.add(entry, float(number)):
                 for message in decode_plain(joined.entry) if joined.entry is not None else ():
                     check_message(message)
-        assert joiner.held_bytes <= 1 << 16
+        assert joiner.payload_bytes <= 1 << 16
         assert len(joiner) <= 3
         at, number = at + 2 + size, number + 1
     joiner.expire(1e9)

@@ -6,7 +6,10 @@ from uuid import uuid4
 
 import pytest
 
+from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ConnectionLost
+from mqbridge.message import Position
+from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.consumer.subscription import Types
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.stored import decode_plain
@@ -141,17 +144,85 @@ async def test_acknowledging_without_a_connection_covers_no_chunks(pulsar, clien
     await producer.close()
 
 
-async def test_a_message_without_its_first_chunks_is_a_defect(pulsar, client, subscribe):
+async def test_a_message_without_its_first_chunks_is_a_defect_of_each_chunk(pulsar, client, subscribe):
     topic = pulsar.take_topic()
     producer = client.producer(topic, ProducerSettings(chunking=True, chunk_bytes=1000))
     receipt = await producer.send(MessageMetadata(), LARGE[:5000])
     await producer.send(MessageMetadata(), b"next")
     consumer = await subscribe(topic)
     await consumer.seek((receipt.ledger, receipt.first_chunk[1] + 2))
-    broken, whole = await take(consumer, 2)
-    assert "missing" in str(broken.defect)
-    assert [message.defect for message in decode_plain(broken)] == [broken.defect] * 3, "each of the chunks that it has"
+    *broken, whole = await take(consumer, 4)
+    assert [("missing" in str(entry.defect), entry.metadata.chunk_id) for entry in broken] == [(True, 2), (True, 3), (True, 4)]
     assert whole.payload == b"next"
     await consumer.seek(ids.EARLIEST)
     assert (await take(consumer, 1))[0].payload == LARGE[:5000]
     await producer.close()
+
+
+def chunk(uuid: str, number: int, count: int) -> tuple[MessageMetadata, bytes]:
+    """Return metadata and payload of a chunk of 100 bytes."""
+    metadata = MessageMetadata(
+        publish_time=1, uuid=uuid, chunk_id=number, num_chunks_from_msg=count, total_chunk_msg_size=100 * count
+    )
+    return metadata, f"{uuid}-{number}".encode().ljust(100, b".")
+
+
+async def test_many_interleaved_messages_are_all_read(pulsar, client, subscribe):
+    """The official Java client keeps ten by default, and drops the oldest for each further one."""
+    topic, count = pulsar.take_topic(), 60
+    producer = client.producer(topic)
+    chunks = [chunk(f"m{message}", number, 3) for number in range(3) for message in range(count)]
+    await asyncio.gather(*(producer.send(metadata, payload) for metadata, payload in chunks))
+    entries = await take(await subscribe(topic), count)
+    assert [entry.defect for entry in entries] == [None] * count
+    assert {entry.payload.partition(b"-")[0] for entry in entries} == {b"m%d" % message for message in range(count)}
+    await producer.close()
+
+
+@pytest.mark.parametrize("kind", [Types.Exclusive, Types.Failover])
+async def test_an_orderly_shutdown_repeats_nothing_behind_an_incomplete_message(pulsar, client, subscribe, kind):
+    topic = pulsar.take_topic()
+    producer = client.producer(topic)
+    consumer = await subscribe(topic, "s", type=kind)
+    await producer.send(*chunk("a", 0, 2))
+    await asyncio.gather(*(producer.send(MessageMetadata(), b"%d" % number) for number in range(50)))
+    behind = await take(consumer, 50)
+    consumer.acknowledge_up_to(behind[39].id)
+    await consumer.close()
+    await until(lambda: backlog(pulsar, topic, "s") == 11)
+    again = await subscribe(topic, "s", type=kind)
+    assert [entry.payload for entry in await take(again, 10)] == [b"%d" % number for number in range(40, 50)]
+    await producer.send(*chunk("a", 1, 2))
+    (whole,) = await take(again, 1)
+    assert (whole.defect, whole.payload[:3], whole.payload[100:103]) == (None, b"a-0", b"a-1")
+    again.acknowledge_up_to(whole.id)
+    await again.confirm_acks()
+    assert backlog(pulsar, topic, "s") == 0
+    await producer.close()
+
+
+async def test_a_dangling_chunk_keeps_nobody_from_reading_the_topic_by_positions(pulsar, client):
+    topic = pulsar.keep(pulsar.take_topic())
+    producer = client.producer(topic)
+    first = await producer.send(*chunk("a", 0, 2))
+    await producer.send(MessageMetadata(), b"between")
+    last = await producer.send(*chunk("b", 0, 2))
+    cluster = ADAPTER.make_cluster("p", ADAPTER.cluster_model(service_url=pulsar.service_url, admin_url=pulsar.admin_url))
+    await cluster.connect()
+    try:
+        (bounds,) = (await asyncio.wait_for(cluster.bounds(topic), SERVER_PATIENCE_S)).values()
+        assert bounds == Bounds((first.ledger, first.entry, 0), (last.ledger, last.entry + 1, 0))
+        described = await cluster.describe(topic)
+        (partition,) = described.partitions
+
+        async def read(begin: Position) -> list[bytes]:
+            async with asyncio.timeout(SERVER_PATIENCE_S):
+                end = (await cluster.bounds(topic))[partition].next
+                return [each.payload async for batch in cluster.read(topic, partition, begin, end) for each in batch.messages]
+
+        assert await read(bounds.first) == [b"between"]
+        await producer.send(*chunk("b", 1, 2))
+        assert [payload[:3] for payload in await read(bounds.next)] == [b"b-0"], "with the chunk before the range"
+        await producer.close()
+    finally:
+        await cluster.close()

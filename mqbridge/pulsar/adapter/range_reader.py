@@ -1,7 +1,14 @@
-"""Reads a range of a partition by positions with a non-durable reader: the broker stores nothing, and no group moves."""
+"""Reads a range of a partition by positions with a non-durable reader: the broker stores nothing, and no group moves.
+
+A chunked message is at the position of its last chunk. So the range that contains this position has the whole message, wherever
+it begins, and a message whose last chunk does not exist is in no range: it may still become complete.
+"""
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
@@ -11,7 +18,9 @@ from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.entry import Entry
-from mqbridge.pulsar.wire.ids import EARLIEST
+from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
+
+log = logging.getLogger(__name__)
 
 EMPTY_PARTITION: Position = (-1, -1, 0)
 """Both bounds of a partition that never held a message; it sorts before every position."""
@@ -27,7 +36,9 @@ async def request_bounds(client: ClusterClient, topic: str, timeout_s: float) ->
 
     If the first message is chunked, the first position is that of its first chunk.
     """
-    consumer = await client.reader(topic, EARLIEST)
+    # The first entry may be a chunk of a message that will never be complete.
+    subscription = replace(await client.reader_subscription(EARLIEST), joins_chunks=False)
+    consumer = await client.consumer(topic, subscription)
     try:
         ledger, entry = await consumer.last_id()
         if entry < 0:
@@ -37,7 +48,7 @@ async def request_bounds(client: ClusterClient, topic: str, timeout_s: float) ->
             return Bounds(after, after)
         async with asyncio.timeout(timeout_s):
             first = await consumer.receive()
-        return Bounds((*(first.first_chunk or first.id), 0), after)
+        return Bounds((*first.id, 0), after)
     except TimeoutError as error:
         raise ClusterError(f"the first entry of topic {topic} did not arrive within {timeout_s:g} s") from error
     finally:
@@ -93,18 +104,46 @@ class RangeReader:
                 next_entry = self._deferred_entry or consumer.take()
                 self._deferred_entry = None
                 if next_entry is None:
-                    if not await self._wait_for_entry(consumer):
-                        return
+                    if self._ends_at(consumer.last_chunk) or not await self._wait_for_entry(consumer):
+                        break
                     continue
                 if position is self._begin:  # nothing of the range was read yet
-                    await self._check_gap(next_entry)
+                    await self._check_gap(next_entry.first_chunk or next_entry.id)
                 if next_entry.chunks_before:
-                    next_entry = await self._complete_message(next_entry)
+                    completed = await self._complete_message(next_entry)
+                    if completed is None:
+                        continue
+                    next_entry = completed
                 batch, position = self._collect(consumer, next_entry, position)
                 if batch is not None:
                     yield batch
+            if position is self._begin and (chunks := consumer.incomplete.first_chunk_ids()):
+                await self._check_gap(min(chunks))
+            self._log_incomplete(consumer)
         finally:
             await consumer.close()
+
+    def _ends_at(self, chunk: EntryId) -> bool:
+        """Return True if the range ends with this chunk or before it."""
+        return self._end is not None and (chunk[0], chunk[1] + 1, 0) >= self._end
+
+    def _log_incomplete(self, consumer: EntryConsumer) -> None:
+        """Log that chunked messages of the range are left out because they are not complete.
+
+        It is a WARNING if the latest of them is so old that its remaining chunks will hardly come.
+        """
+        chunks = [each for each in consumer.incomplete.first_chunk_ids() if self._end is None or (*each, 0) < self._end]
+        if not chunks:
+            return
+        age_s = time.time() - consumer.incomplete.last_publish_time() / 1000
+        log.log(
+            logging.WARNING if age_s > consumer.subscription.chunk_limits.expiry_s else logging.INFO,
+            "partition %s: %d chunked messages are incomplete at the end of the range and left out, the first begins at position "
+            "%s; each of them can be read together with its last chunk",
+            self._partition,
+            len(chunks),
+            format_position((*min(chunks), 0)),
+        )
 
     async def _wait_for_entry(self, consumer: EntryConsumer) -> bool:
         """Wait for an entry, or at most until the next check; return False if the partition has ended before the range.
@@ -116,7 +155,7 @@ class RangeReader:
         else:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._next_check_at:
-                if not await consumer.has_more() and not consumer.queued:
+                if not await consumer.has_unreceived() and not consumer.queued:
                     return False
                 self._next_check_at = loop.time() + END_CHECK_INTERVAL_S
             await consumer.wait_available(self._next_check_at - loop.time())
@@ -171,11 +210,12 @@ class RangeReader:
                 is_last = (entry.ledger, entry.entry + 1, 0) >= self._end
         return keep_messages(entry, begin, end), is_last
 
-    async def _complete_message(self, entry: Entry) -> Entry:
+    async def _complete_message(self, entry: Entry) -> Entry | None:
         """Read a chunked message again with a reader that starts early enough to receive its first chunks too.
 
         The message begins at `nearest_start`, or earlier, perhaps in an earlier ledger, if chunks of other messages lie between
-        its own. Returns the given entry, which has a defect, if the chunks are missing.
+        its own. Returns an entry with a defect, and with all chunks that exist, if some are missing. Returns None if the chunks
+        of the given entry are repetitions: the message was complete before, in an earlier range.
         """
         ledger, first = entry.first_chunk or entry.id
         nearest_start = (ledger, first - entry.chunks_before)
@@ -184,28 +224,38 @@ class RangeReader:
                 continue  # the ledger has too few entries before the given one
             consumer = await self._client.reader(self._topic, start)
             try:
-                candidate = await self._receive(consumer)
-                while candidate.id < entry.id:
-                    candidate = await self._receive(consumer)
+                candidate = await self._read_up_to(consumer, entry.id)
             finally:
                 await consumer.close()
-            if candidate.id == entry.id and not candidate.chunks_before:
+            if candidate is None or (candidate.id == entry.id and not candidate.chunks_before):
                 return candidate
+            if candidate.id == entry.id:
+                entry = candidate
         return entry
 
-    async def _receive(self, consumer: EntryConsumer) -> Entry:
+    async def _read_up_to(self, consumer: EntryConsumer, entry_id: EntryId) -> Entry | None:
+        """Return the first entry with this id or a later one; None if this is a chunk that completes no message.
+
+        Each entry must arrive within `timeout_s`, because it exists. Raises ClusterError.
+        """
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await consumer.receive()
+            while True:
+                async with asyncio.timeout(self._timeout_s):
+                    while not consumer.queued and consumer.last_chunk < entry_id and consumer.end_error is None:
+                        await consumer.wait_available()
+                if not consumer.queued and consumer.end_error is None:
+                    return None
+                if (candidate := await consumer.receive()).id >= entry_id:
+                    return candidate if candidate.id == entry_id or consumer.last_chunk < entry_id else None
         except TimeoutError as error:
             raise ClusterError(f"the next entry of topic {self._topic} did not arrive within {self._timeout_s:g} s") from error
 
-    async def _check_gap(self, entry: Entry) -> None:
-        """Raise GapError if a message of the range was deleted. `entry` is the first entry read.
+    async def _check_gap(self, first: EntryId) -> None:
+        """Raise GapError if a message of the range was deleted. `first` is the first entry or chunk read.
 
         Only whole ledgers are deleted, so an entry of the ledger in which the range begins proves that nothing is missing.
         """
-        if self._begin[0] < (entry.first_chunk or entry.id)[0]:
+        if self._begin[0] < first[0]:
             self._check_deleted((await request_bounds(self._client, self._topic, self._timeout_s)).first)
 
     def _check_deleted(self, first: Position) -> None:

@@ -179,6 +179,115 @@ async def test_a_cumulative_acknowledgement_stops_before_an_open_message(broker:
     assert acknowledged(broker)[-1] == (True, [6])
 
 
+async def consume_behind_a_dangling_chunk(broker: Broker, consumer, sender: Sender) -> None:
+    """Acknowledge a message before the first chunk of b, and three behind it, one of them chunked; another stays in flight."""
+    sender.plain(b"first")
+    for uuid, number in (("b", 0), ("a", 0), ("a", 1), ("a", 2)):
+        sender.chunk(uuid, number)
+    for payload in (b"behind", b"too", b"in flight"):
+        sender.plain(payload)
+    for expected in (b"first", b"a-0a-1a-2", b"behind", b"too"):
+        entry = await asyncio.wait_for(consumer.receive(), PATIENCE_S)
+        assert entry.payload == expected
+    consumer.acknowledge_up_to(entry.id)
+    await consumer.receive()
+    consumer.flush_acks()
+    await until(lambda: len(acknowledged(broker)) == 2)
+    assert acknowledged(broker) == [(True, [0]), (False, [2, 3, 4])]
+
+
+@pytest.mark.parametrize("is_queued_together", [False, True])
+async def test_a_consumer_that_closes_acknowledges_what_is_behind_an_open_message(
+    broker: Broker, client, is_queued_together: bool
+):
+    """Else the next consumer would receive all of it once more, although it was acknowledged."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    if is_queued_together:
+        sender.chunk("b", 0)
+        for payload in (b"behind", b"too", b"in flight"):
+            sender.plain(payload)
+        await until(lambda: consumer.queued == 3)
+        entries = consumer.take_many(1 << 20, 1 << 20, 2)
+        consumer.acknowledge_up_to(entries[-1].id)
+        consumer.take_many(1 << 20, 1 << 20, 2)
+        await consumer.close()
+        assert acknowledged(broker) == [(True, [-1]), (False, [1, 2])]
+    else:
+        await consume_behind_a_dangling_chunk(broker, consumer, sender)
+        await consumer.close()
+        assert acknowledged(broker)[2:] == [(False, [5, 6])]
+
+
+async def test_a_consumer_that_loses_activity_acknowledges_what_is_behind_an_open_message(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", Types.Failover))
+
+    def set_active(is_active: bool) -> None:
+        broker.link.send(active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=0, is_active=is_active))
+
+    set_active(True)
+    await consume_behind_a_dangling_chunk(broker, consumer, Sender(broker))
+    set_active(False)
+    await until(lambda: len(acknowledged(broker)) == 3)
+    assert acknowledged(broker)[2] == (False, [5, 6])
+    await consumer.close()
+
+
+async def test_a_consumer_that_closes_acknowledges_nothing_of_a_redelivery(broker: Broker, client):
+    """After a redelivery, what was delivered behind the open message and not acknowledged is to come again."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 7, cursor=(1, 0))
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    await consume_behind_a_dangling_chunk(broker, consumer, Sender(broker))
+    consumer.redeliver()
+    await until(lambda: consumer.registrations == 2)
+    await consumer.close()
+    assert acknowledged(broker)[2:] == [(False, [5, 6])]
+
+
+async def test_an_incomplete_message_is_still_to_come(broker: Broker, client):
+    """So a run until the topic is read to its end also ends with the dead letters of its incomplete messages."""
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 1)
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.plain(b"last")
+    assert await take(consumer) == (1, False)
+    assert await consumer.has_more()
+    assert await take(consumer) == (0, True)
+    assert not await consumer.has_more()
+    await consumer.close()
+
+
+async def test_late_chunks_without_the_first_one_delay_no_acknowledgement(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.chunk("a", 1)
+    sender.plain(b"between")
+    sender.chunk("a", 2)
+    assert [await take(consumer) for _ in range(3)] == [(0, True), (1, False), (2, True)]
+    consumer.acknowledge_up_to((1, 2))
+    await consumer.close()
+    assert acknowledged(broker) == [(True, [2])]
+
+
+async def test_a_late_chunk_that_was_never_delivered_is_delivered_after_a_reconnection(broker: Broker, client):
+    """The first chunk expires at the broker while the consumer reconnects. What is left of the message must not be lost."""
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    sender.chunk("a", 0)
+    sender.chunk("a", 1)
+    sender.plain(b"later")
+    assert await take(consumer) == (2, False)
+    broker.link.drop()
+    await until(lambda: consumer.registrations == 2)
+    sender.chunk("a", 1, 1)
+    assert await take(consumer) == (1, True)
+    consumer.acknowledge_up_to((1, 2))
+    consumer.acknowledge_up_to((1, 1))
+    await consumer.close()
+    assert acknowledged(broker)[-1] == (True, [2])
+
+
 async def test_after_a_reconnection_open_messages_are_joined_and_complete_ones_skipped(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
@@ -341,16 +450,21 @@ async def test_a_message_expires_also_after_later_messages(broker: Broker, clien
         assert acknowledged(broker)[-1] == (True, [2])
 
 
-async def test_messages_beyond_the_limits_become_defective_after_later_messages(broker: Broker, client):
-    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+async def test_messages_beyond_the_limits_become_defective_and_older_ones_survive(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=2, max_bytes=9)))
     sender = Sender(broker)
     sender.chunk("a", 0)
+    sender.chunk("b", 0)
     sender.plain(b"later")
-    assert await take(consumer) == (1, False)
-    for number in range(3):
-        sender.chunk("b", number)
-    assert [await take(consumer) for _ in range(2)] == [(0, True), (4, False)]
+    assert await take(consumer) == (2, False)
+    sender.chunk("b", 1)
+    sender.chunk("a", 1)  # of 3 bytes, like all chunks: too much for the two together
+    sender.chunk("a", 2)
+    sender.chunk("b", 2)
+    assert [await take(consumer) for _ in range(3)] == [(3, True), (5, False), (6, True)]
+    consumer.acknowledge_up_to((1, 6))
     await consumer.close()
+    assert acknowledged(broker)[-1] == (True, [6])
 
 
 async def test_a_delivered_defective_entry_is_not_delivered_twice(broker: Broker, client):
@@ -419,7 +533,7 @@ async def test_after_a_redelivery_an_earlier_defective_entry_delays_no_acknowled
 
 
 async def test_a_batch_with_a_defective_entry_after_later_entries_is_acknowledged_completely(broker: Broker, client):
-    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     lane = PulsarLane(Partition("c", "t", "0", 0), consumer, 1 << 20, 1 << 20)
     sender = Sender(broker)
     sender.plain(b"first")
@@ -427,7 +541,6 @@ async def test_a_batch_with_a_defective_entry_after_later_entries_is_acknowledge
     sender.chunk("a", 0)
     sender.plain(b"later")
     first = await lane.receive()
-    sender.chunk("b", 0)  # makes the other one give way
     second = await lane.receive()
     assert [(batch.count, batch.next) for batch in (first, second)] == [(1, (1, 3, 0)), (1, (1, 3, 0))]
     assert [message.defect is not None for message in second.messages] == [True]
@@ -440,12 +553,12 @@ async def test_a_batch_with_a_defective_entry_after_later_entries_is_acknowledge
 
 
 async def test_earlier_delivered_entries_do_not_acknowledge_a_queued_defective_entry(broker: Broker, client):
-    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(messages=1)))
+    consumer = await client.consumer(TOPIC, Subscription("s", chunk_limits=ChunkLimits(expiry_s=0.05)))
     sender = Sender(broker)
     sender.plain(b"first")
     sender.chunk("a", 0)
     sender.plain(b"later")
-    sender.chunk("b", 0)  # makes the other one give way
+    await until(lambda: consumer.queued == 3)
     assert [await take(consumer) for _ in range(3)] == [(0, False), (2, False), (1, True)]
     consumer.acknowledge_up_to((1, 2))
     consumer.flush_acks()

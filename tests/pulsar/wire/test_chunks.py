@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire import chunk_joiner
-from mqbridge.pulsar.wire.chunk_joiner import MAX_REPEATED_CHUNKS, MAX_UUID_CHARS, ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunk_joiner import (
+    MAX_COMPLETED,
+    MAX_NAME_CHARS,
+    MAX_OVERHEAD_BYTES,
+    MAX_REPEATED_CHUNKS,
+    ChunkJoiner,
+    ChunkLimits,
+)
 from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, compress
 from mqbridge.pulsar.wire.entry import ENCRYPTED, Entry, decode_entry
@@ -105,7 +112,7 @@ def test_repeated_chunks_of_a_complete_message_are_only_acknowledged():
 def test_a_missing_chunk_is_one_defect_and_never_a_fragment():
     zero, one, two, three = chunks_of(0)
     for present in ([zero, two, three], [one, two, three], [three], [zero, three]):
-        joiner = ChunkJoiner(ChunkLimits())
+        joiner = ChunkJoiner(ChunkLimits(), begins_inside=True)
         ((entry, chunk_ids, _),) = [joined for chunk in present for joined in joiner.add(chunk, 0.0)]
         assert entry is not None
         assert "missing" in str(entry.defect)
@@ -149,11 +156,61 @@ def test_a_message_without_its_last_chunk_expires():
     assert len(joiner) == 0
 
 
-def test_beyond_the_limit_the_oldest_message_is_abandoned():
-    joiner = ChunkJoiner(ChunkLimits(messages=2))
-    starts = [chunks_of(sequence, at=10 * sequence)[0] for sequence in range(3)]
-    ((_, defect, numbers),) = add_all(joiner, *starts)
-    assert ("too many" in str(defect), numbers) == (True, (0,))
+def test_a_late_chunk_without_the_ones_before_it_is_delivered_by_itself():
+    """Waiting for the rest, it would keep others from their room, and hold back all acknowledgements for up to a minute."""
+    joiner = ChunkJoiner(ChunkLimits())
+    zero, *late = chunks_of(0)
+    for chunk in late:
+        ((entry, chunk_ids, is_late),) = joiner.add(chunk, 0.0)
+        assert entry is chunk
+        assert (entry.defect, is_late) == (f"chunk 0 of 4 of p-0 is missing: received chunk {chunk.metadata.chunk_id}", True)
+        assert chunk_ids == (chunk.id,)
+        assert len(joiner) == 0
+        assert raw_chunks(entry) == [(chunk.metadata, chunk.payload)]
+    assert add_all(joiner, zero, *chunks_of(0, at=4)[1:]) == [(PAYLOAD, None, (0, 5, 6, 7))], "sent once more, and whole"
+
+
+def test_a_late_chunk_of_an_abandoned_message_begins_no_other():
+    joiner = ChunkJoiner(ChunkLimits(expiry_s=60.0))
+    zero, one, two, three = chunks_of(0)
+    assert add_all(joiner, zero, one) == []
+    assert len(joiner.expire(60.0)) == 1
+    assert [numbers for _, _, numbers in add_all(joiner, two, three)] == [(2,), (3,)]
+    assert (len(joiner), joiner.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("count", [11, ChunkLimits().messages])
+def test_all_interleaved_messages_within_the_limits_survive(count: int):
+    interleaved = [chunks_of(sequence, b"%04d" % sequence * 7, 7, at=10 * sequence) for sequence in range(count)]
+    joiner = ChunkJoiner(ChunkLimits())
+    found = [each for row in zip(*(chunks[:3] for chunks in interleaved), strict=True) for each in add_all(joiner, *row)]
+    assert found == []
+    rest = [chunk for chunks in interleaved for chunk in chunks[3:]]
+    assert [(payload, defect) for payload, defect, _ in add_all(joiner, *rest)] == [
+        (b"%04d" % sequence * 7, None) for sequence in range(count)
+    ]
+    assert (len(joiner), joiner.held_bytes) == (0, 0)
+
+
+def test_messages_that_would_not_fit_as_announced_survive_if_they_fit_as_received():
+    """Two of 36 MB each, as they are sent: the second begins while the first is incomplete."""
+    mib = 1 << 20
+    interleaved = [chunks_of(sequence, bytes(36 * mib), 5 * mib, at=10 * sequence) for sequence in range(2)]
+    joiner = ChunkJoiner(ChunkLimits())
+    found = [each for pair in zip(*interleaved, strict=True) for each in add_all(joiner, *pair)]
+    assert [(len(payload or b""), defect) for payload, defect, _ in found] == [(36 * mib, None)] * 2
+
+
+def test_beyond_the_limit_the_newest_message_is_abandoned_and_all_others_survive():
+    """The chunks of an abandoned one come as they are. If it were the oldest, each would abandon another, and none survive."""
+    joiner = ChunkJoiner(ChunkLimits(messages=10))
+    interleaved = [chunks_of(sequence, at=10 * sequence) for sequence in range(30)]
+    found = [each for row in zip(*interleaved, strict=True) for each in add_all(joiner, *row)]
+    assert [defect for _, defect, numbers in found if numbers[0] < 100] == [None] * 10
+    abandoned = [numbers for _, defect, numbers in found if defect is not None]
+    assert sorted(abandoned) == [(10 * sequence + number,) for sequence in range(10, 30) for number in range(4)]
+    assert "too many incomplete chunked messages (limits: 10 messages" in str(found[0][1])
+    assert (len(joiner), joiner.held_bytes) == (0, 0)
 
 
 def test_a_limit_of_no_incomplete_messages_is_refused():
@@ -161,12 +218,54 @@ def test_a_limit_of_no_incomplete_messages_is_refused():
         ChunkJoiner(ChunkLimits(messages=0))
 
 
-def test_bytes_are_bounded_by_the_announced_sizes():
-    joiner = ChunkJoiner(ChunkLimits(max_bytes=150))
-    ((_, defect, _),) = add_all(joiner, chunks_of(0)[0], chunks_of(1)[0])
-    assert "too many" in str(defect)
-    waiting = 30 + chunks_of(1)[0].metadata.ByteSize()
-    assert joiner.held_bytes == waiting  # of the other message, which still waits for its chunks
+def test_bytes_are_bounded_as_received():
+    joiner = ChunkJoiner(ChunkLimits(max_bytes=100))
+    old, new = chunks_of(0), chunks_of(1, at=10)
+    found = [each for row in zip(old, new, strict=True) for each in add_all(joiner, *row)]
+    assert [(defect is None, numbers) for _, defect, numbers in found] == [
+        (False, (10, 11)),  # together the two had 120 bytes
+        (False, (12,)),
+        (True, (0, 1, 2, 3)),
+        (False, (13,)),
+    ]
+    assert (len(joiner), joiner.held_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("field", ["properties", "partition_key"])
+def test_memory_besides_the_payloads_is_bounded(monkeypatch: pytest.MonkeyPatch, field: str):
+    """A chunk of two bytes may have five MiB of metadata."""
+    monkeypatch.setattr(chunk_joiner, "MAX_OVERHEAD_BYTES", 100_000)
+    joiner, seen = ChunkJoiner(ChunkLimits()), set()
+    for sequence in range(50):
+        first = chunks_of(sequence, b"xy", 1, at=sequence)[0]
+        if field == "properties":
+            for _ in range(100):
+                first.metadata.properties.add(key="", value="")
+        else:
+            first.metadata.partition_key = "k" * 30_000
+        for joined in joiner.add(first, 0.0):
+            seen |= set(joined.chunk_ids)
+        assert joiner.held_bytes <= 100_000 + 50
+    assert len(seen) + len(joiner) == 50
+    assert seen == {(1, number) for number in range(len(joiner), 50)}
+    assert MAX_OVERHEAD_BYTES == 64 << 20
+
+
+def test_a_chunk_with_a_name_that_is_too_long_is_not_kept():
+    """Names are kept for all messages that are joined or incomplete, and occur in every reason."""
+    joiner = ChunkJoiner(ChunkLimits())
+    for chunk in chunks_of(0):
+        chunk.metadata.uuid = "u" * MAX_NAME_CHARS
+        ((entry, _, _),) = joiner.add(chunk, 0.0)
+        assert str(entry.defect) == "the chunk's uuid and producer name have 1001 characters, more than the limit of 1000"
+    assert len(joiner) == 0
+
+
+def test_the_memory_of_joined_messages_is_bounded():
+    joiner = ChunkJoiner(ChunkLimits())
+    for sequence in range(MAX_COMPLETED + 10):
+        add_all(joiner, *chunks_of(sequence, b"xy", 1, at=2 * sequence))
+    assert len(joiner._completed) == MAX_COMPLETED
 
 
 def test_each_chunk_of_a_message_that_exceeds_the_limit_is_an_entry_of_its_own():
@@ -180,7 +279,7 @@ def test_each_chunk_of_a_message_that_exceeds_the_limit_is_an_entry_of_its_own()
         assert ("exceed the limit of 150" in str(entry.defect), chunk_ids) == (True, (chunk.id,))
         entry.unpack()
         assert raw_chunks(entry) == [(chunk.metadata, b"h" * 100)]
-    assert (len(joiner), joiner.held_bytes) == (1, 30 + small[0].metadata.ByteSize())
+    assert (len(joiner), joiner.payload_bytes) == (1, 30)
     assert [(payload, defect) for payload, defect, _ in add_all(joiner, small[1])] == [(b"s" * 60, None)]
 
 
@@ -208,7 +307,8 @@ def test_chunks_that_hold_more_than_announced_are_one_defect_at_once():
     assert lacks_last_chunk
     assert raw_chunks(entry) == [(zero.metadata, zero.payload), (one.metadata, one.payload)]
     assert joiner.held_bytes == 0
-    assert add_all(joiner, two) == [], "begins another message, which has a missing chunk"
+    assert [numbers for _, _, numbers in add_all(joiner, two)] == [(2,)], "begins no other message"
+    assert len(joiner) == 0
 
 
 def test_a_joined_message_that_cannot_be_unpacked_keeps_its_chunks():
@@ -222,25 +322,51 @@ def test_a_joined_message_that_cannot_be_unpacked_keeps_its_chunks():
     assert raw_chunks(joined.entry) == [(chunk.metadata, chunk.payload) for chunk in chunks]
 
 
-def test_another_message_with_the_same_uuid_ends_the_first():
-    first, second = chunks_of(0, published=1), chunks_of(0, published=2, at=10)
-    found = add_all(ChunkJoiner(ChunkLimits()), *first[:2], *second)
-    assert [("another message" in str(defect), numbers) for _, defect, numbers in found] == [
-        (True, (0, 1)),
-        (False, (10, 11, 12, 13)),
+def test_messages_with_the_same_uuid_are_joined_each_by_itself():
+    """A producer restarts and counts from the same number; or producers of one name are in two clusters, and one replicates."""
+    first, second, third = chunks_of(0, b"a" * 100), chunks_of(0, b"b" * 100, published=2, at=10), chunks_of(0, b"c" * 90, at=20)
+    joiner = ChunkJoiner(ChunkLimits())
+    found = [each for row in zip(first[:3], second[:3], third[:3], strict=True) for each in add_all(joiner, *row)]
+    found += add_all(joiner, first[3], second[3])
+    assert found == [
+        (b"c" * 90, None, (20, 21, 22)),
+        (b"a" * 100, None, (0, 1, 2, 3)),
+        (b"b" * 100, None, (10, 11, 12, 13)),
     ]
+
+
+@pytest.mark.parametrize("field", ["total_chunk_msg_size", "num_chunks_from_msg", "publish_time", "producer_name"])
+def test_a_chunk_that_differs_from_the_others_of_its_message_is_not_joined_with_them(field: str):
+    zero, one, two, three = chunks_of(0)
+    value = getattr(two.metadata, field)
+    setattr(two.metadata, field, value + 1 if isinstance(value, int) else "other")
+    joiner = ChunkJoiner(ChunkLimits())
+    ((_, lie, alone), (payload, defect, numbers)) = add_all(joiner, zero, one, two, three)
+    assert ("is missing: received chunk 2" in str(lie), alone) == (True, (2,))
+    assert (defect == "chunk 2 of 4 of p-0 is missing: received chunk 3", numbers) == (True, (0, 1, 3))
+    assert payload == PAYLOAD[:60] + PAYLOAD[90:]
+
+
+def test_a_message_that_announces_billions_of_chunks_takes_no_memory():
+    joiner = ChunkJoiner(ChunkLimits())
+    for number in (0, 1, (1 << 31) - 2):
+        metadata = MessageMetadata(uuid="u", chunk_id=number, num_chunks_from_msg=(1 << 31) - 1, total_chunk_msg_size=9)
+        ((_, defect, numbers),) = add_all(joiner, Entry(metadata, b"x", ledger=1, entry=5))
+        assert (defect, numbers) == ("the message announces 2147483647 chunks, more than the limit of 10000", (5,))
+    assert len(joiner) == 0
 
 
 NUMBERS = st.one_of(st.integers(-5, 6), st.integers(-(1 << 31), (1 << 31) - 1))
 
 
-@example([("a", 0, 1, -1, 0, b"")])
+@example([("a", 0, 1, -1, 0, b"")], False)
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), NUMBERS, NUMBERS, NUMBERS, st.integers(0, 2), st.binary(max_size=9)), max_size=40)
+    st.lists(st.tuples(st.sampled_from("abc"), NUMBERS, NUMBERS, NUMBERS, st.integers(0, 2), st.binary(max_size=9)), max_size=40),
+    st.booleans(),
 )
-def test_damaged_chunks_never_raise_and_never_accumulate(chunks):
+def test_damaged_chunks_never_raise_and_never_accumulate(chunks, begins_inside):
     limits = ChunkLimits(messages=3, max_bytes=100)
-    joiner, seen = ChunkJoiner(limits), set()
+    joiner, seen = ChunkJoiner(limits, begins_inside=begins_inside), set()
     for number, (uuid, chunk, count, total, published, payload) in enumerate(chunks):
         metadata = MessageMetadata(
             uuid=uuid, chunk_id=chunk, num_chunks_from_msg=count, total_chunk_msg_size=total, publish_time=published
@@ -249,9 +375,10 @@ def test_damaged_chunks_never_raise_and_never_accumulate(chunks):
             seen |= set(chunk_ids)
             assert entry is None or entry.defect or len(entry.payload) == total
         assert len(joiner) <= limits.messages
-        assert joiner.held_bytes - joiner._total_metadata_bytes <= limits.max_bytes
+        assert joiner.payload_bytes <= limits.max_bytes
     seen |= {chunk_id for joined in joiner.expire(1e9) for chunk_id in joined.chunk_ids}
     assert seen == {(1, number) for number in range(len(chunks))}, "every chunk is returned"
+    assert joiner.held_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -288,7 +415,7 @@ def test_a_message_in_one_entry_is_not_a_chunk():
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_message_with_endlessly_repeated_chunks_is_abandoned(number):
     """The joiner keeps every id, to acknowledge it with the message, so their number must be limited."""
-    joiner = ChunkJoiner(ChunkLimits())
+    joiner = ChunkJoiner(ChunkLimits(), begins_inside=True)
     given_up = []
     most = 0
     for at in range(3 * MAX_REPEATED_CHUNKS):
@@ -298,43 +425,3 @@ def test_a_message_with_endlessly_repeated_chunks_is_abandoned(number):
     assert most <= MAX_REPEATED_CHUNKS + 4
     assert [joined.lacks_last_chunk for joined in given_up] == [True] * 2
     assert ("never" if number == 0 else "missing") in str(given_up[0].entry.defect)
-
-
-# --- limits of metadata -------------------------------------------------------------------------------------------------
-
-
-def test_a_long_uuid_is_not_kept():
-    joiner = ChunkJoiner(ChunkLimits())
-    for chunk in chunks_of(0):
-        chunk.metadata.uuid = "u" * (MAX_UUID_CHARS + 1)
-        ((_, defect, _),) = add_all(joiner, chunk)
-        assert defect == f"its uuid has {MAX_UUID_CHARS + 1} characters, more than the limit of {MAX_UUID_CHARS}"
-    assert not len(joiner)
-
-
-def with_properties(chunks: list[Entry], count: int) -> list[Entry]:
-    for chunk in chunks:
-        for _ in range(count):
-            chunk.metadata.properties.add(key="", value="")
-    return chunks
-
-
-def test_the_metadata_of_a_message_is_limited(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunk_joiner, "MAX_METADATA_BYTES", 1 << 20)
-    joiner = ChunkJoiner(ChunkLimits())
-    *before, overfull, last = with_properties(chunks_of(0, size=10), 500)
-    found = add_all(joiner, *before, overfull)
-    assert joiner.held_bytes <= 1 << 20
-    assert found[0][1] is not None
-    assert "the metadata of the chunks of p-0 takes more than 1 MiB" in found[0][1]
-    assert last
-
-
-def test_the_metadata_of_all_incomplete_messages_is_limited(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunk_joiner, "MAX_METADATA_BYTES", 1 << 20)
-    joiner = ChunkJoiner(ChunkLimits())
-    firsts = [with_properties(chunks_of(number, at=number * 10), 1000)[0] for number in range(8)]
-    found = add_all(joiner, *firsts)
-    assert joiner.held_bytes <= 1 << 20
-    assert len(found) + len(joiner) == 8
-    assert all(defect is not None and "too many incomplete chunked messages" in defect for _, defect, _ in found)

@@ -116,6 +116,14 @@ class Acknowledger:
             self._acks.add_entry(entry)
             self._schedule_flush()
 
+    def release_withheld(self) -> None:
+        """Acknowledge one by one what the application has acknowledged behind a chunked message that is still open.
+
+        The caller leaves the subscription. Before, this would be too much work for a broker: the message usually becomes complete
+        within moments, and then one cumulative acknowledgement includes everything.
+        """
+        self.acknowledge_undelivered(self._receiver_queue.withheld_acks())
+
     def _schedule_flush(self) -> None:
         """Flush at once if there are enough acknowledgements, otherwise ACK_DELAY_S after the first of them."""
         if len(self._acks) >= MAX_UNSENT_ACKS:

@@ -197,7 +197,7 @@ class ConsumerState:
         """The last complete entry of the cumulative acknowledgements that the broker has received; EARLIEST if there is none."""
         self._checks: dict[int, EntryId] = {}
         """Number of a ping on the current connection -> the last complete entry that its response will confirm."""
-        self._in_order, self._is_reader = in_order, start is not None
+        self.in_order, self._is_reader = in_order, start is not None
         self._resume_at: EntryId = ids.EARLIEST
         """The entry at which a reader subscribes after its first delivery. It is an earlier chunk that is still needed, or
         else the last delivered entry, which the broker sends again and `is_new` rejects."""
@@ -240,7 +240,7 @@ class ConsumerState:
         if self._is_reader:
             return not self._start_known
         has_delivered = self._before_first != ids.EARLIEST  # not `progress`: after a rewind acknowledgements may still wait
-        return self._in_order and has_delivered and self.progress is not S.SEEKING
+        return self.in_order and has_delivered and self.progress is not S.SEEKING
 
     def on_subscribed(self, cursor: EntryId | None) -> bool:
         """Record a successful SUBSCRIBE; `cursor` is the last entry acknowledged at the broker.
@@ -289,7 +289,7 @@ class ConsumerState:
         self.link = _next(LINK, self.link, E.DETACH)
         self._closed_by_broker |= closed
         self._left |= left
-        if not self._in_order:  # the broker redelivers unacknowledged entries in any order
+        if not self.in_order:  # the broker redelivers unacknowledged entries in any order
             self.delivered = ids.EARLIEST
         elif self._acks_individually:
             # Individual acknowledgements may be lost: a killed broker forgets even those that came over earlier connections. A
@@ -302,7 +302,7 @@ class ConsumerState:
         self._checks.clear()
         if was_subscribed:  # a failed attempt to subscribe received nothing, so the earlier value remains right
             self._resume_at = min(self.delivered, earliest_open_chunk)
-        return self._in_order and not self._acks_individually
+        return self.in_order and not self._acks_individually
 
     def on_activated(self) -> None:
         """Record that the broker delivers to this consumer."""
@@ -361,7 +361,7 @@ class ConsumerState:
 
     def is_new(self, entry: EntryId) -> bool:
         """Return False for a redelivered entry that the application already has from an earlier connection."""
-        return not self._in_order or entry > self.delivered
+        return not self.in_order or entry > self.delivered
 
     def needs_ack(self, entry: EntryId) -> bool:
         """Return True if the application has acknowledged the entry, but no acknowledgement of it was sent to the broker.
@@ -369,7 +369,7 @@ class ConsumerState:
         That happens if an earlier chunked message was incomplete: the cumulative acknowledgement had to stop before that message.
         """
         return (
-            self._in_order
+            self.in_order
             and entry <= self.acked_up_to
             and (self.last_sent_ack is None or entry > _last_complete(self.last_sent_ack))
         )
@@ -399,7 +399,7 @@ class ConsumerState:
 
     def record_individual_ack(self) -> None:
         """Record that the application acknowledges entries one by one; this matters only if `in_order`."""
-        self._acks_individually = self._in_order
+        self._acks_individually = self.in_order
 
     def record_sent_ack(self, ack: MessageIdData) -> None:
         """Record that this cumulative acknowledgement is being sent."""

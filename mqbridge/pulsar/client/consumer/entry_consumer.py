@@ -37,6 +37,7 @@ from mqbridge.pulsar.client.consumer.receiver_queue import ReceiverQueue
 from mqbridge.pulsar.client.consumer.stall_detector import StallDetector
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire import client_commands, codes, ids
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.ids import EntryId
@@ -88,7 +89,11 @@ class EntryConsumer:
         self._is_reader = subscription.reader_from is not None
         budget = budget or ReceiveBudget(subscription.max_bytes)
         self._receiver_queue = ReceiverQueue(
-            state, acknowledges=not self._is_reader, budget=budget, chunk_limits=subscription.chunk_limits
+            state,
+            acknowledges=not self._is_reader,
+            budget=budget,
+            chunk_limits=subscription.chunk_limits,
+            joins_chunks=subscription.joins_chunks,
         )
         self._changed = asyncio.Event()
         """Set by every change that may let a waiting method return."""
@@ -180,6 +185,16 @@ class EntryConsumer:
     def held_bytes(self) -> int:
         """Bytes of memory of queued entries, of taken entries that are still charged, and of chunks of incomplete messages."""
         return self._receiver_queue.permits.held + self._receiver_queue.chunks.held_bytes
+
+    @property
+    def last_chunk(self) -> EntryId:
+        """The last chunk that was received over the present connection; EARLIEST if there is none."""
+        return self._receiver_queue.last_chunk
+
+    @property
+    def incomplete(self) -> ChunkJoiner:
+        """The chunked messages that wait for their remaining chunks; only for reading."""
+        return self._receiver_queue.chunks
 
     @property
     def stalls(self) -> int:
@@ -365,6 +380,8 @@ class EntryConsumer:
         self._stall_detector.has_news = True
         if not queue_has_grown:
             self._grant_permits()
+            if self._is_reader:  # a range may end with a chunk
+                self.wake()
             return
         self.wake()
         # The only entry in the queue is kept, however large it is: otherwise it would never be delivered.
@@ -437,6 +454,7 @@ class EntryConsumer:
         if active:
             self._state.on_activated()
         else:
+            self._acks.release_withheld()
             self._acks.flush()  # sent later, these acknowledgements could move the cursor of the next active consumer
             self._state.on_deactivated()
             self.deactivations += 1
@@ -635,9 +653,13 @@ class EntryConsumer:
     async def has_more(self) -> bool:
         """Return True if entries are queued, or if the topic has entries after the last one received or acknowledged.
 
-        Raises ClusterError.
+        An incomplete chunked message counts, too: it will be delivered, also if its last chunk never comes. Raises ClusterError.
         """
-        return bool(self._receiver_queue) or await self._find_unreceived() is not None
+        return bool(self._receiver_queue or self._receiver_queue.chunks) or await self.has_unreceived()
+
+    async def has_unreceived(self) -> bool:
+        """Return True if the topic has entries after the last one received or acknowledged. Raises ClusterError."""
+        return await self._find_unreceived() is not None
 
     async def _find_unreceived(self) -> EntryId | None:
         """Return the topic's last entry; None if it was received, skipped or acknowledged, or if the topic has none.
@@ -649,7 +671,7 @@ class EntryConsumer:
             return None
         response = await retry(self._requests.last_message_id, self._request_timeout_s)
         last = ids.entry_id(response.last_message_id)
-        received = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to)
+        received = max(self._state.delivered, self._state.last_skipped, self._state.acked_up_to, self.last_chunk)
         if response.HasField("consumer_mark_delete_position"):
             received = max(received, ids.entry_id(response.consumer_mark_delete_position))
         return last if last > received and last[1] >= 0 else None
@@ -722,7 +744,7 @@ class EntryConsumer:
         self.wake()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Send the pending acknowledgements and close the consumer at the broker.
+        """Send all acknowledgements, also those behind an open chunked message, and close the consumer at the broker.
 
         Wait for the broker's response until `deadline` (loop time), or for one request timeout if it is None. The broker
         redelivers unacknowledged entries to other consumers.
@@ -730,6 +752,7 @@ class EntryConsumer:
         if self._state.is_closed:
             return
         self._state.begin_close()
+        self._acks.release_withheld()
         self._acks.flush()
         await self._stall_detector.close()
         await self._registration.cancel_attempt()

@@ -9,6 +9,9 @@ message M is acknowledged:
 
 The same rules hold for chunks that were dropped with a lost connection, until they are redelivered.
 
+So entries may be delivered and acknowledged by the application that no cumulative acknowledgement includes. Their ids are stored
+(`withheld_acks`), for a consumer that leaves the subscription: it acknowledges them one by one, and they are not delivered again.
+
 A message expires if its remaining chunks do not arrive in time, or if `ChunkJoiner` abandons it earlier, for example to stay
 within its limits. An expired message is delivered as a defective entry, usually after entries with later ids. It counts as
 unacknowledged until the application acknowledges it, or acknowledges an entry that was delivered after it.
@@ -20,6 +23,7 @@ from collections.abc import Iterable
 from mqbridge.pulsar.client.connection.entry_runs import EntryRun
 from mqbridge.pulsar.client.consumer.consumer_state import ConsumerState, State
 from mqbridge.pulsar.client.consumer.flow_permits import FlowPermits, ReceiveBudget, entry_memory
+from mqbridge.pulsar.client.consumer.id_ranges import IdRanges
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits, JoinedMessage
 from mqbridge.pulsar.wire.entry import Entry
@@ -30,12 +34,24 @@ from mqbridge.pulsar.wire.ids import EntryId
 class ReceiverQueue:
     """Receiver queue of one consumer.
 
-    `state` decides which entries are new. `acknowledges` is False for readers, which never acknowledge.
+    `state` decides which entries are new. `acknowledges` is False for readers, which never acknowledge. With `joins_chunks` False
+    each chunk is an entry of its own.
     """
 
-    def __init__(self, state: ConsumerState, acknowledges: bool, budget: ReceiveBudget, chunk_limits: ChunkLimits) -> None:
+    def __init__(
+        self,
+        state: ConsumerState,
+        acknowledges: bool,
+        budget: ReceiveBudget,
+        chunk_limits: ChunkLimits,
+        *,
+        joins_chunks: bool = True,
+    ) -> None:
         self.permits = FlowPermits(budget, DEFAULT_MAX_MESSAGE_SIZE)
-        self.chunks = ChunkJoiner(chunk_limits)
+        self.chunks = ChunkJoiner(chunk_limits, begins_inside=not acknowledges)
+        self.last_chunk: EntryId = ids.EARLIEST
+        """The last chunk that was received; EARLIEST if there is none, and when entries were dropped since then."""
+        self._joins_chunks = joins_chunks
         self._state, self._acknowledges = state, acknowledges
         self._queue: deque[tuple[Entry, int]] = deque()
         """Each entry with the bytes of memory that the permits are charged for it."""
@@ -48,6 +64,9 @@ class ReceiverQueue:
         """
         self._dropped: list[EntryId] = []
         """First chunks of the messages whose chunks were dropped with an earlier connection and are not redelivered yet."""
+        self._withheld = IdRanges()
+        """The entries, except chunks, that were delivered behind an open chunked message, as far as they may need to be
+        acknowledged one by one. Only on ordered subscriptions."""
         self._overflowed_at: EntryId | None = None
         """The last entry in the queue when it overflowed; None without an overflow, or once a later entry was delivered."""
 
@@ -70,7 +89,8 @@ class ReceiverQueue:
         if self._dropped:
             # Redelivery is in ascending order: the chunks up to this entry have arrived again.
             self._dropped = [first for first in self._dropped if first > entry_id]
-        if entry.is_chunk:
+        if entry.is_chunk and self._joins_chunks:
+            self.last_chunk = max(self.last_chunk, entry_id)
             self.permits.release(size)  # `ChunkLimits` limit incomplete messages; `add_joined` charges the joined ones
             return self.add_joined(self.chunks.add(entry, now))
         if self._state.is_new(entry_id):
@@ -139,6 +159,9 @@ class ReceiverQueue:
             self._deliver(entries[0])
             self._state.record_delivery(max(entry.id for entry in entries))
             self._check_overflow()
+            if self._withholds_acks:
+                for entry in entries:
+                    self._withheld.add(entry.id)
         return entries
 
     def _deliver(self, entry: Entry) -> None:
@@ -148,11 +171,28 @@ class ReceiverQueue:
             first = min(first or entry.id, self.earliest_open_chunk(entry.id))
         self._state.record_delivery(entry.id, first)
         self._check_overflow()
+        if entry.first_chunk is None and self._withholds_acks:
+            self._withheld.add(entry.id)
         if self._chunks_of:
             if not self._acknowledges:
                 self.pop_chunks(entry.id)
             elif entry.id in self._expired:
                 self._expired[entry.id] = self._state.delivered
+
+    @property
+    def _withholds_acks(self) -> bool:
+        """True if a chunked message may be open, so that a cumulative acknowledgement may have to stop before it."""
+        return self._acknowledges and self._state.in_order and bool(self._chunks_of or self._dropped or self.chunks)
+
+    def withheld_acks(self) -> list[EntryId]:
+        """Return the entries acknowledged by the application that no cumulative acknowledgement may include; forget them.
+
+        The chunks of acknowledged messages are not among them: they are acknowledged one by one at once.
+        """
+        self._withheld.discard_after(self._state.acked_up_to)
+        withheld = list(self._withheld)
+        self._withheld.clear()
+        return withheld
 
     def _check_overflow(self) -> None:
         """Once all entries that an overflow dropped were delivered, let the estimated entry size fall at normal speed again."""
@@ -168,6 +208,7 @@ class ReceiverQueue:
             self._dropped += self.pop_chunks(entry.id)[:1] if entry.id in self._chunks_of else ()
         self._queue.clear()
         self.chunks.clear()
+        self.last_chunk = ids.EARLIEST
 
     def record_overflow(self) -> None:
         """Record that the queue exceeds its budget; afterwards the caller drops all queued entries and subscribes again."""
@@ -180,11 +221,13 @@ class ReceiverQueue:
         self._dropped += [chunks[0] for chunks in self._chunks_of.values()]
         self._chunks_of.clear()
         self._expired.clear()
+        self._withheld.discard_after(self._state.acked_up_to)
 
     def forget(self) -> None:
         """Drop everything as `rewind` does, and expect no redelivery: the consumer was reset, migrated or deactivated."""
         self.rewind()
         self._dropped.clear()
+        self._withheld.clear()
 
     # --- chunked messages -------------------------------------------------------------------------------------------
 
@@ -217,8 +260,10 @@ class ReceiverQueue:
         removed += [self.pop_chunks(last) for last in list(self._chunks_of) if self._is_covered(last, up_to)]
         ledger, entry = first = self.earliest_open_chunk(up_to)
         if first > up_to:
+            self._withheld.discard_up_to(up_to)
             return up_to, []
         safe = ledger, entry - 1
+        self._withheld.discard_up_to(safe)
         return safe, [chunk for chunks in removed for chunk in chunks if chunk > safe]
 
     def earliest_open_chunk(self, up_to: EntryId) -> EntryId:

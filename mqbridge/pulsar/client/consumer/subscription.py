@@ -41,6 +41,8 @@ class Subscription:
     """Time after delivery after which an unacknowledged entry is redelivered; None: never."""
     chunk_limits: ChunkLimits = DEFAULT_CHUNK_LIMITS
     """Limits for chunks of incomplete messages, in addition to `max_bytes`."""
+    joins_chunks: bool = True
+    """False to receive each chunk as an entry of its own, with a defect."""
     rollback_s: int = 0
     """A new subscription begins with the messages published this many seconds ago; 0: `earliest` decides where it begins."""
     priority: int = 0

@@ -1,6 +1,7 @@
-"""An ordered consumer against a model of its broker: interleaved chunks of several messages, lost registrations, redelivery.
+"""An ordered consumer against a model of its broker: interleaved and dangling chunks, lost registrations, redelivery, restarts.
 
 Whatever happens, what the broker counts as acknowledged was acknowledged by the application, and in the end that is everything.
+A message within the limits is readable, only chunk 0 begins a message, and an orderly shutdown repeats nothing acknowledged.
 """
 
 import asyncio
@@ -32,22 +33,44 @@ DRAIN = 400
 
 
 def topic_of(random: Random) -> list[Stored]:
-    """Return plain and chunked messages; chunked ones are interleaved, never completed, or repeated."""
+    """Return plain and chunked messages; chunked ones are interleaved, never completed, repeated, or lack their first chunks."""
     entries: list[Stored] = []
     begun: list[tuple[str, int, int]] = []
-    for number in range(random.randint(5, 25)):
+    continued = random.choice([0.1, 0.6])
+    for number in range(random.randint(5, 40)):
         if random.random() < 0.5:
             entries.append((f"plain{number}", 0, 0))
-        else:
+        elif random.random() < 0.9:
             begun.append((f"chunked{number}", 0, random.randint(2, 4)))
-        while begun and random.random() < 0.6:
+        else:
+            begun.append((f"{HEADLESS}{number}", 1, random.randint(2, 4)))
+        while begun and random.random() < continued:
             name, chunk, count = begun.pop(random.randrange(len(begun)))
             entries.append((name, chunk, count))
             if chunk + 1 < count and random.random() < 0.9:
                 begun.append((name, chunk + 1, count))
             elif random.random() < 0.3:
                 entries += [(name, again, count) for again in range(random.randint(0, chunk), chunk + 1)]
+    for name, chunk, count in begun:  # as if their producers wrote at the same time
+        entries += [(name, each, count) for each in range(chunk, count)] if random.random() < 0.8 else []
     return entries
+
+
+HEADLESS = "headless"
+"""Start of the names of messages without their first chunk."""
+
+
+def readable_messages(topic: list[Stored], limit: int) -> set[str]:
+    """Return the chunked messages with all chunks that begin while fewer than `limit` others are incomplete."""
+    incomplete, begun, ended = set[str](), set[str](), set[str]()
+    for name, chunk, count in topic:
+        if count and chunk == 0:
+            begun |= {name} if len(incomplete - {name}) < limit else set()
+            incomplete.add(name)
+        elif count and chunk == count - 1:
+            ended.add(name)
+            incomplete.discard(name)
+    return begun & ended
 
 
 class Life:
@@ -59,12 +82,22 @@ class Life:
     def __init__(self, random: Random) -> None:
         self.random, self.topic, self.endpoint = random, topic_of(random), self
         self.mark, self.single, self.next = -1, set[int](), 0
-        self.hears = True
+        self.hears, self.has_lost_acks = True, False
         self.connected: Life | None = None
+        self.readable, self.expired = set[str](), set[str]()
+        """Chunked messages that the application has received whole, and those whose chunks did not come in time."""
+        self.finished, self.unsure = set[int](), set[int]()
+        """Entries that the application had acknowledged when the consumer was closed; of the latter, some acknowledgements were
+        lost."""
         self.batches: list[tuple[int, EntryId, list[tuple[EntryId, ...]], EntryId]] = []
         """Unacknowledged batches of the application: generation, last entry, chunks of all entries, and last delivered entry."""
         self.stored: set[int] = set()
-        limits = ChunkLimits(messages=random.choice([1, 2, 10]), expiry_s=3600.0)
+        self.limits = random.choice([ChunkLimits(1), ChunkLimits(2), ChunkLimits(), ChunkLimits()])._replace(expiry_s=3600.0)
+        self.begin()
+
+    def begin(self) -> None:
+        """Make a new consumer, and subscribe."""
+        limits = self.limits
         self.state = ConsumerState(in_order=True, failover=False, start=None)
         self.inbox = ReceiverQueue(self.state, True, ReceiveBudget(1 << 20), limits)
         link = lambda: self.connected  # noqa: E731 - given to two
@@ -110,8 +143,11 @@ class Life:
         message = pb.CommandMessage(consumer_id=0, message_id=ids.message_id(1, self.next), consumer_epoch=self.state.epoch)
         frame = encode_frame_prefix(BaseCommand(type=BaseCommand.MESSAGE, message=message), len(prefix) + 1) + prefix + b"x"
         (data,) = FrameCutter(FrameMeter(1 << 20).measure).feed(frame)
+        assert self.next not in self.finished, "delivered again after an orderly shutdown, although it was acknowledged"
         self.next += 1
         self.intake.add(parse_frame(data))
+        begins = [self.topic[first] for _, first in self.inbox.chunks.first_chunk_ids()]
+        assert all(chunk == 0 for _, chunk, _ in begins), f"waits for chunks of a message that never began here: {begins}"
         return True
 
     # --- the registration ------------------------------------------------------------------------------------------------
@@ -129,8 +165,25 @@ class Life:
         self.inbox.drop()
         self.acks.on_disconnected(skips_delivered=skips_delivered)
 
+    def flush(self) -> None:
+        self.acks.flush()
+
+    def restart(self) -> None:
+        """Close the consumer in order, and begin with another one."""
+        self.acks.release_withheld()
+        self.acks.flush()
+        self.leave()
+        self.stop()
+        if self.has_lost_acks:
+            self.unsure |= self.stored
+        self.has_lost_acks = False
+        self.finished |= self.stored - self.unsure
+        self.batches.clear()
+        self.begin()
+
     def lose(self) -> None:
         self.hears = self.random.random() < 0.5
+        self.has_lost_acks |= not self.hears
         self.acks.flush()
         self.hears = True
         self.leave()
@@ -148,7 +201,9 @@ class Life:
     # --- the application --------------------------------------------------------------------------------------------
 
     def take(self) -> bool:
-        taken = [entry.id for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
+        entries = [entry for _ in range(self.random.randint(1, 3)) if (entry := self.inbox.take()) is not None]
+        self.readable |= {self.topic[entry.entry][0] for entry in entries if entry.defect is None}
+        taken = [entry.id for entry in entries]
         if taken:
             chunks = [self.inbox.chunks_of(index) for index in taken]
             self.batches.append((self.state.generation, taken[-1], chunks, self.state.delivered))
@@ -166,22 +221,26 @@ class Life:
         return True
 
     def expire(self) -> bool:
-        had = bool(self.inbox.chunks)
-        self.acks.acknowledge_undelivered(self.inbox.add_joined(self.inbox.chunks.expire(float("inf"))))
-        return had
+        expired = self.inbox.chunks.expire(float("inf"))
+        self.expired |= {self.topic[joined.chunk_ids[0][1]][0] for joined in expired}
+        self.acks.acknowledge_undelivered(self.inbox.add_joined(expired))
+        return bool(expired)
 
     # --- both -------------------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        events = [self.deliver] * 9 + [self.take] * 4 + [self.acknowledge] * 4 + [self.acks.flush, self.expire]
+        events = [self.deliver] * 9 + [self.take] * 4 + [self.acknowledge] * 4 + [self.flush]
+        events += [self.expire] if self.random.random() < 0.5 else []
         for _ in range(self.random.randint(0, 120)):
-            self.random.choice([*events, self.lose, self.redeliver])()
+            self.random.choice([*events, self.lose, self.redeliver, self.restart])()
         for _ in range(DRAIN):
             if self.mark == len(self.topic) - 1:
                 break
             if not (self.deliver() or self.take() or self.acknowledge() or self.expire()):
                 self.acks.flush()
         assert self.mark == len(self.topic) - 1, "something is never acknowledged"
+        unreadable = readable_messages(self.topic, self.limits.messages) - self.readable - self.expired
+        assert not unreadable, f"all chunks of a message are there, and it was never received: {unreadable}"
         seen = {self.topic[index][0] for index in self.stored}
         assert seen == {name for name, _, _ in self.topic}, "of some messages the application has seen nothing"
 
