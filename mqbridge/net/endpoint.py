@@ -52,7 +52,7 @@ class Endpoint(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop
         """The running loop, stored when the connection is made: `get_running_loop` costs a system call, `getpid`."""
-        self._outbox: list[bytes] = []
+        self._outbox: list[bytes | memoryview] = []
         self._outbox_bytes = 0
         """Bytes that wait for the next flush, and their number."""
         self._flush_scheduled = False
@@ -177,7 +177,7 @@ class Endpoint(asyncio.Protocol):
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def send(self, *pieces: bytes) -> None:
+    def send(self, *pieces: bytes | memoryview) -> None:
         """Send the bytes of all pieces; they are written at the end of this loop iteration, or earlier.
 
         Raises ConnectionLost if the connection has ended.

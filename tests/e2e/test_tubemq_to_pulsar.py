@@ -137,7 +137,7 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
     await fill(tubemq, source, [1], 400_000, first=[10])
     await fill(tubemq, source, [10], SIZE, first=[11])
     settings = config(tubemq, fragile_pulsar_small, source, target)
-
+    settings["routes"][0]["to"]["options"] = {"chunking": False}
     with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
         assert await asyncio.to_thread(gateway.wait) == 4
         assert f"the message of tube/{source}/1:0 at position" in gateway.log
@@ -155,6 +155,20 @@ async def test_a_message_too_large_for_pulsar_becomes_a_dead_letter(
     assert letter.property("mqbridge.dead.reason")
     assert letter.property("mqbridge.dead.target") == f"pulsar/{target}"
     assert (letter.origin or "").startswith(f"tube|{source}|1:0|")
+
+
+async def test_a_message_above_the_limit_of_pulsar_is_stored_in_chunks(
+    tubemq: TubeMQ, fragile_pulsar_small: Pulsar, tmp_path: Path
+) -> None:
+    source, target = tubemq.take_topic(1), f"copy-{time.time_ns()}"
+    for first, count, size in ((0, 10, SIZE), (10, 1, 400_000), (11, 10, SIZE)):
+        await fill(tubemq, source, [count], size, first=[first])
+    settings = config(tubemq, fragile_pulsar_small, source, target)
+    with GatewayProcess(settings, tmp_path, "--until-idle", IDLE_S) as gateway:
+        assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
+    arrived = [m async for _, batch in read("pulsar", pulsar_settings(fragile_pulsar_small), target, KEEPER) for m in batch]
+    assert [int.from_bytes((m.payload or b"")[4:8], "big") for m in arrived] == list(range(21))
+    assert len(arrived[10].payload or b"") == 400_000
 
 
 @pytest.fixture(scope="module")

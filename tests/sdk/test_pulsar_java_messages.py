@@ -6,27 +6,33 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
+from mqbridge import PulsarClient
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
+from mqbridge.pulsar.client.producer import pending_entry
 from mqbridge.pulsar.client.producer.entry_producer import EntryProducer
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.library.topic_consumer import open_topic_consumer
 from mqbridge.pulsar.library.topic_producer import open_topic_producer
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire import ids, schemas
+from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.kit import java
 from tests.kit.java import JavaError
 from tests.kit.pulsar import Pulsar
 from tests.patience import SERVER_PATIENCE_S
 from tests.pulsar.conftest import client_of
 from tests.pulsar.entries import batch, payloads, take
+from tests.pulsar.proxy import CuttingProxy
+from tests.pulsar.test_real_dead_letters import Routes
 from tests.sdk.pulsar import SUBSCRIPTION, OurMember, group, in_order
 from tests.sdk.rocketmq import body, run_java, sequence, until
 
@@ -72,6 +78,48 @@ async def test_java_and_we_read_each_others_chunked_messages(pulsar: Pulsar) -> 
     )
     assert [line["sha256"] for line in got] == [hashlib.sha256(entry.payload).hexdigest() for entry in entries]
     assert [line["key"] for line in got].count("k") == 3
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["soon", "late"])
+async def test_java_reads_chunked_messages_of_a_producer_that_lost_its_connection_between_chunks(
+    pulsar: Pulsar, monkeypatch: pytest.MonkeyPatch, kind: str, is_late: bool
+) -> None:
+    """It gets the rest of the chunks, or after a long outage the whole message once more, which may be complete already."""
+    if is_late:
+        monkeypatch.setattr(pending_entry, "CHUNKS_TOGETHER_S", -1.0)
+    topic = pulsar.take_topic()
+    bodies = [bytes([number]) * 350_000 for number in range(4)]
+    async with CuttingProxy("127.0.0.1", pulsar.port) as proxy:
+        client = client_of(proxy.url)
+        producer = client.producer(topic, ProducerSettings("me", chunking=True, chunk_bytes=100_000))
+        await producer.opened()
+        for number, sent in enumerate(bodies):
+            proxy.plan(2, number % 2 == 1)  # the second chunk, or its receipt, is lost
+            metadata = MessageMetadata(num_messages_in_batch=1, partition_key="k")
+            await producer.send(metadata, join_batch([(SingleMessageMetadata(), sent)]))
+        assert proxy.connections > len(bodies)
+        await producer.close()
+        await client.close()
+    got = await run_java("PulsarConsume", url=pulsar.service_url, topic=topic, subscription="s", type=kind, idle=20, digest=True)
+    assert list(dict.fromkeys(line["sha256"] for line in got)) == [hashlib.sha256(sent).hexdigest() for sent in bodies]
+    assert is_late or len(got) == len(bodies)
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared"])
+async def test_java_reads_the_large_messages_of_a_route(pulsar: Pulsar, tmp_path: Path, kind: str) -> None:
+    source, target = pulsar.keep(pulsar.take_topic()), pulsar.keep(pulsar.take_topic())
+    bodies = [b"first", os.urandom(6 << 20), b"second", os.urandom(11 << 20)]
+    async with PulsarClient(pulsar.service_url) as client, client.producer(source, chunking=True) as producer:
+        for sent in bodies:
+            await producer.send(sent, key="k")
+    counters, error = await Routes(pulsar, tmp_path).run(f"pulsar/{source}", {"cluster": "pulsar", "topic": target})
+    assert (counters.dead, error) == (0, None)
+    got = await run_java(
+        "PulsarConsume", url=pulsar.service_url, topic=target, subscription="s", type=kind, messages=len(bodies), digest=True
+    )
+    assert [line["sha256"] for line in got] == [hashlib.sha256(sent).hexdigest() for sent in bodies]
+    assert {line["key"] for line in got} == {"k"}
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------

@@ -215,6 +215,12 @@ class PulsarOutboundOptions(BaseModel):
         le=64 << 20,
         description="Maximum size of an entry before compression; a larger message gets an entry of its own.",
     )
+    chunking: bool = Field(
+        default=True,
+        description="Store a message above the broker's `maxMessageSize` in chunks. Consumers of Shared subscriptions need"
+        " brokers of 2.11 or later; Key_Shared subscriptions and compaction do not support chunks. `false` refuses such a"
+        " message: it becomes a dead letter.",
+    )
     key_hash: Literal["java", "murmur3"] = Field(
         default="java",
         description="Hash of keys that chooses a partition; use the one of the topic's other producers. `java` is the default in"

@@ -28,13 +28,10 @@ from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, Entry
 from mqbridge.pulsar.client.producer.pending_entry import SendResult
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.raw_entry import is_raw
 from mqbridge.pulsar.mapping.request import (
-    EncodedEntry,
     EncodeResult,
     Limits,
     encode,
-    encode_alone,
     encode_by_key,
     encode_restored,
     unreadable_failure,
@@ -49,8 +46,6 @@ SequenceIds = tuple[int | None, int | None]
 """Sequence ids of the first and last message of an entry; both are None if the producer assigns them."""
 ASSIGNED_BY_PRODUCER: Iterable[SequenceIds] = itertools.repeat((None, None))
 """The sequence ids of any number of entries to which the producer assigns them."""
-LARGE_RAW_BYTES = 64 << 10
-"""Size beyond which a raw message is no batch of one message. The limits of brokers are larger; the default is 5 MiB."""
 
 
 class PulsarOutbound:
@@ -127,7 +122,7 @@ class PulsarOutbound:
                 divisible=len(entry.indexes) > 1,
                 caller=caller,
             )
-            receipt.add_request(response, entry.indexes, partial(_positions, entry))
+            receipt.add_request(response, entry.indexes, partial(_positions, len(entry.indexes)))
         if self._sender_sequence is not None:
             receipt.future.add_done_callback(partial(self._sender_sequence.on_send_done, partition))
         return receipt.finish_adding()
@@ -149,20 +144,7 @@ class PulsarOutbound:
             entries, failures = encode_entries(batch.data, origin, self._limits)
         else:
             entries, failures = self._encode_messages(share.messages, origin, self._limits)
-        self._unframe_large_raw(entries, share, origin)
         return entries, failures
-
-    def _unframe_large_raw(self, entries: list[EncodedEntry], share: Share, origin: str | None) -> None:
-        """Encode large raw messages without batch framing, so that the producer can send them in chunks.
-
-        An entry of the source may have the size of the broker's limit, and its dead letter is a little larger. That limit may be
-        smaller than the known one: that of the broker that serves the topic is unknown while no producer is connected.
-        """
-        for number, entry in enumerate(entries):
-            if len(entry.payload) > LARGE_RAW_BYTES and len(entry.indexes) == 1 and not self._options.restore_entries:
-                index = entry.indexes[0]
-                if is_raw(message := share.messages[index]):
-                    entries[number] = encode_alone(message, origin, index)
 
     def _encode_with_sequence_ids(
         self, sequence: SenderSequence, partition: int, share: Share
@@ -181,7 +163,6 @@ class PulsarOutbound:
         stored_count = sequence.count_stored(partition, positions)
         unstored = messages[stored_count:] if stored_count else messages
         entries, failures = self._encode_messages(unstored, self._origin_of(source), self._limits, stored_count)
-        self._unframe_large_raw(entries, share, self._origin_of(source))
         return (
             entries,
             _unreadable_failures(messages, stored_count) + failures,
@@ -203,7 +184,7 @@ class PulsarOutbound:
         settings = ProducerSettings(
             name=self._spec.sender if has_sender else self._options.producer_name,
             codec=CODEC_NUMBERS[self._options.compression],
-            chunking=True,  # of large raw and delayed messages: all others are in batches, which are never chunked
+            chunking=self._options.chunking,
             access=pb.ExclusiveWithFencing if self._fences else ACCESS_MODES[self._options.access],
             schema=self._schema,
             properties=tuple(self._options.producer_properties.items()),
@@ -329,8 +310,8 @@ def _failed_future(share: Share, error: ClusterError) -> "asyncio.Future[Receipt
     return future
 
 
-def _positions(entry: EncodedEntry, receipt: SendResult) -> list[Position]:
+def _positions(count: int, receipt: SendResult) -> list[Position]:
     """Return the positions of an entry's messages; empty ones for a duplicate, whose position the broker does not report."""
     if receipt.duplicate:
-        return [()] * len(entry.indexes)
-    return [(receipt.ledger, receipt.entry, index) for index in range(len(entry.indexes))]
+        return [()] * count
+    return [(receipt.ledger, receipt.entry, index) for index in range(count)]

@@ -34,7 +34,7 @@ and the queue runs empty often while entries arrive one by one."""
 async def request_bounds(client: ClusterClient, topic: str, timeout_s: float) -> Bounds:
     """Return the first and next position of a partition, by its full topic name. Raises ClusterError.
 
-    If the first message is chunked, the first position is that of its first chunk.
+    If the first entry is a chunk, the first position is that of this chunk, which is not joined: its message may be incomplete.
     """
     # The first entry may be a chunk of a message that will never be complete.
     subscription = replace(await client.reader_subscription(EARLIEST), joins_chunks=False)

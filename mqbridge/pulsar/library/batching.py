@@ -141,6 +141,8 @@ class Batcher:
     def __init__(self, producer: EntryProducer, batching: Batching, partition: int) -> None:
         self._producer, self._batching, self._partition = producer, batching, partition
         self._is_chunking = producer.settings.chunking
+        self._max_bytes = batching.max_bytes
+        """The limit of the next batch: not above the limit of the broker, once that is known."""
         self._batches: dict[object, _Batch] = {}
         """Batches by (ordering key, key), or the only batch by None."""
         self._message_count = self._batch_bytes = 0
@@ -161,7 +163,7 @@ class Batcher:
         prefix = PLAIN_PREFIXES[len(payload)]
         size = self._batch_bytes + len(prefix) + len(payload)
         batch = self._batches.get(None)
-        if batch is None or size >= self._batching.max_bytes or self._message_count + 1 >= self._batching.max_messages:
+        if batch is None or size >= self._max_bytes or self._message_count + 1 >= self._batching.max_messages:
             return self._add(PLAIN, payload)
         future: asyncio.Future[MessageId] = self._create_future()
         batch.parts += (prefix, payload)
@@ -174,7 +176,7 @@ class Batcher:
         """Add a message with this payload to a batch, or send it alone (see the module's docstring). None is a tombstone."""
         future: asyncio.Future[MessageId] = self._create_future()
         batching = self._batching
-        may_be_split = self._is_chunking and payload is not None and len(payload) > batching.max_bytes
+        may_be_split = self._is_chunking and payload is not None and len(payload) > self._max_bytes
         if message.deliver_at is not None or message.sequence_id is not None or batching.max_messages <= 1 or may_be_split:
             self.flush()
             self._send_alone(message, payload, future)
@@ -183,7 +185,7 @@ class Batcher:
         prefix = message.batch_prefix() if payload is None or message is not PLAIN else PLAIN_PREFIXES[len(payload)]
         payload = payload or b""
         size = len(prefix) + len(payload)
-        if self._message_count and self._batch_bytes + size > batching.max_bytes:
+        if self._message_count and self._batch_bytes + size > self._max_bytes:
             self.flush()
         key = (message.ordering_key, message.key) if batching.by_key else None
         batch = self._batches.get(key)
@@ -194,7 +196,7 @@ class Batcher:
         self._message_count += 1
         self._batch_bytes += size
         is_first = self._timer is None
-        if self._message_count >= batching.max_messages or self._batch_bytes >= batching.max_bytes:
+        if self._message_count >= batching.max_messages or self._batch_bytes >= self._max_bytes:
             self.flush()
         elif is_first and self._producer.is_rejecting:
             self.flush()  # the message fails now, and does not wait until the producer accepts entries again
@@ -208,7 +210,7 @@ class Batcher:
         message.write_to(metadata)
         caller = Caller(None, None, (future,))
         sent = self._producer.send(metadata, payload or b"", count=1, sequence_id=message.sequence_id, caller=caller)
-        sent.add_done_callback(functools.partial(self._on_sent, [future], False))  # False: without batch framing
+        sent.add_done_callback(functools.partial(self._on_sent, [future], metadata))
 
     def flush(self) -> None:
         """Send all batches now, full or not."""
@@ -217,18 +219,21 @@ class Batcher:
             self._timer = None
         batches, self._batches = self._batches, {}
         self._message_count = self._batch_bytes = 0
+        self._max_bytes = min(self._batching.max_bytes, self._producer.max_message_size or self._batching.max_bytes)
         for batch in batches.values():
             count = len(batch.futures)
             metadata = MessageMetadata(num_messages_in_batch=count)
             batch.first_message.write_keys_to(metadata)
             sent = self._producer.send(metadata, b"".join(batch.parts), count, caller=Caller(None, None, batch.futures))
-            sent.add_done_callback(functools.partial(self._on_sent, batch.futures, True))
+            sent.add_done_callback(functools.partial(self._on_sent, batch.futures, metadata))
 
-    def _on_sent(self, futures: "list[asyncio.Future[MessageId]]", batched: bool, sent: "asyncio.Future[SendResult]") -> None:
+    def _on_sent(
+        self, futures: "list[asyncio.Future[MessageId]]", metadata: MessageMetadata, sent: "asyncio.Future[SendResult]"
+    ) -> None:
         """Complete the futures of an entry's messages with their ids, or with the error of the entry.
 
-        `batched` is False for a message that was sent alone, without batch framing. If the producer rejects entries because this
-        one failed, the messages that wait for a full batch fail, too.
+        `metadata` are those with which the entry was stored: of a batch, or of one message without batch framing. If the
+        producer rejects entries because this one failed, the messages that wait for a full batch fail, too.
         """
         error = sent.exception()
         if error is not None:
@@ -240,7 +245,7 @@ class Batcher:
             return
         (ledger, entry, *_), partition = sent.result(), self._partition
         new_tuple = tuple.__new__  # does the same as MessageId's constructor, at less than half its cost
-        for batch_index, future in enumerate(futures, 0 if batched else -1):
+        for batch_index, future in enumerate(futures, 0 if metadata.HasField("num_messages_in_batch") else -1):
             try:
                 future.set_result(new_tuple(MessageId, (ledger, entry, partition, batch_index)))
             except asyncio.InvalidStateError:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from google.protobuf.message import DecodeError
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import SingleMessageMetadata
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
 MAX_METADATA_BYTES = 5 << 20
 """Maximum size of the metadata of one message in a batch: by default a broker stores no larger entry, so only the metadata of a
@@ -66,3 +66,19 @@ def frame_message(single: SingleMessageMetadata, payload: bytes) -> bytes:
 def join_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:
     """Return the payload of a batch entry with these messages."""
     return b"".join([frame_message(single, payload) for single, payload in messages])
+
+
+def unframe(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """Remove the batch framing of an entry with one message: change `metadata` to those of the message; return its payload.
+
+    The keys stay those of the entry, which has the keys of its first message. Raises RemoteProtocolError if the payload is
+    anything but one message; then `metadata` is unchanged.
+    """
+    ((single, message),) = split_batch(payload, 1)
+    metadata.ClearField("num_messages_in_batch")
+    metadata.properties.MergeFrom(single.properties)
+    if single.HasField("event_time"):
+        metadata.event_time = single.event_time
+    if single.null_value:
+        metadata.null_value = True
+    return message

@@ -13,10 +13,15 @@ CHUNK_FIELDS_BYTES = 64
 """Maximum size of the chunk fields in the metadata, besides the producer's name in the uuid."""
 
 
-def split_payload(metadata: MessageMetadata, payload: bytes, chunk_bytes: int) -> Iterator[tuple[MessageMetadata, bytes]]:
-    """Yield metadata and payload of each chunk. `metadata` has the producer name and sequence id; `payload` is compressed."""
+def split_payload(
+    metadata: MessageMetadata, payload: bytes | memoryview, chunk_bytes: int, attempt: int = 0
+) -> Iterator[tuple[MessageMetadata, bytes | memoryview]]:
+    """Yield metadata and payload of each chunk. `metadata` has the producer name and sequence id; `payload` is compressed.
+
+    Each `attempt` to send the whole message has its own uuid, so that consumers join no chunks of two attempts.
+    """
     total = -(-len(payload) // chunk_bytes)  # number of chunks, rounded up
-    uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
+    uuid = f"{metadata.producer_name}-{metadata.sequence_id}" + (f"-{attempt}" if attempt else "")
     for chunk_id in range(total):
         chunk = MessageMetadata()
         chunk.CopyFrom(metadata)

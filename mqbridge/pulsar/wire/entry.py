@@ -262,7 +262,7 @@ def has_valid_checksum(data: bytes, at: int = 0) -> bool:
     return bool(crc32c(memoryview(data)[at + 6 :]) == _MAGIC_AND_SUM.unpack_from(data, at)[1])
 
 
-def encode_entry_prefix(metadata: MessageMetadata, payload: bytes) -> bytes:
+def encode_entry_prefix(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
     """Return the bytes of the entry before its payload: magic, checksum and metadata. The payload is not copied."""
     return _prefix(metadata.SerializeToString(), payload)
 
@@ -272,7 +272,7 @@ def stored_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
     return _prefix(metadata.SerializePartialToString(), payload) + payload
 
 
-def _prefix(metadata: bytes, payload: bytes) -> bytes:
+def _prefix(metadata: bytes, payload: bytes | memoryview) -> bytes:
     length = _UINT32.pack(len(metadata))
     checksum = crc32c(payload, crc32c(length + metadata))
     return _SUM_AND_SIZE.pack(MAGIC_CHECKSUM, checksum, len(metadata)) + metadata
@@ -294,7 +294,7 @@ class SendEncoder:
         highest_sequence_id: int,
         count: int,
         metadata: MessageMetadata,
-        payload: bytes,
+        payload: bytes | memoryview,
         is_chunk: bool = False,
     ) -> bytes:
         """Return the bytes of the frame before its payload, which the caller sends after them.

@@ -1,5 +1,9 @@
 """Entries that an outbound sends, as the scripted broker receives them."""
 
+import asyncio
+import gc
+import tracemalloc
+
 import pytest
 from pydantic import ValidationError
 
@@ -10,18 +14,29 @@ from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.topics import Topics
+from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, ChunkLimits
+from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.pulsar.wire.schemas import avro
-from tests.kit.conversation import until
+from tests.kit.conversation import silent, until
 from tests.pulsar.client.broker import Broker, Link, scripted_client
+from tests.pulsar.client.store import LEDGER, Store
 from tests.pulsar.entries import batch
 
 SOURCE = Partition("here", "t", "0", 0)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Return a broker that accepts entries of 1000 bytes."""
+    store = Store(max_message_size=1000)
+    monkeypatch.setattr(handshake, "dial", store.dial)
+    return store
 
 
 @pytest.fixture
@@ -167,10 +182,85 @@ async def test_a_raw_message_above_the_limit_is_sent_in_chunks(broker: Broker, c
     assert [message.payload for message in found] == [b"a", raw.payload, b"b"]
     assert found[1].property("mqbridge.raw") == "pulsar.entry.v1"
     assert found[1].origin == "here|t|0|2"
-    large = Message(bytes(limit + 1), position=(4,))
-    [failure] = (await outbound.send(0, Share(Batch.of([large], SOURCE)))).failures
-    assert failure.failure_kind is Failure.REFUSED, "an ordinary message"
     await outbound.close()
+
+
+@pytest.mark.parametrize("origin", ["messages", "entries"])
+@pytest.mark.parametrize("sender", [None, "one"])
+async def test_an_ordinary_message_above_the_limit_is_sent_in_chunks_in_its_place(
+    store: Store, sender: str | None, origin: str
+) -> None:
+    """From any system: the broker's limit is below those of RocketMQ and TubeMQ."""
+    client = scripted_client()
+    payloads = [b"a", bytes(3000), b"b", bytes(900), bytes(5000), b"c"]
+    if origin == "messages":
+        source = Batch.of([Message(each, [("n", "v")], "k", position=(i,)) for i, each in enumerate(payloads)], SOURCE)
+    else:
+        received = [Entry(*batch([each])[:2], ledger=7, entry=number) for number, each in enumerate(payloads)]
+        source = make_batch(SOURCE, received)
+    target = Partition("c", "target", "-1", 0)
+    spec = OutboundSpec("target", sender=sender)
+    outbound = PulsarOutbound(None, client, Topics(client, "c", "public/default"), spec, [target], 5 << 20)  # type: ignore[arg-type]
+    if sender is not None:
+        outbound._sender_sequence.set_stored(SOURCE, {})  # type: ignore[union-attr]
+    await outbound._open_all()  # the limit of the broker that serves the topic is known then
+    receipt = await outbound.send(0, Share(source))
+    assert receipt.failures == []
+    joiner, found = ChunkJoiner(ChunkLimits()), []
+    for number, data in enumerate(store.logs["persistent://public/default/target"]):
+        entry = decode_entry(data)
+        entry.ledger, entry.entry = LEDGER, number
+        assert len(entry.payload) <= 1000
+        results = [each.entry for each in joiner.add(entry, 0.0)] if describes_chunk(entry.metadata) else [entry]
+        found += [message for each in results if each is not None for message in decode_plain(each)]
+    assert [message.payload for message in found] == payloads
+    assert [message.position[:2] for message in found] == [position[:2] for position in receipt.positions]
+    assert all((message.origin or "").startswith("here|t|0|") for message in found)
+    await outbound.close()
+    await client.close()
+
+
+async def test_without_chunking_a_message_above_the_limit_is_refused(store: Store) -> None:
+    client = scripted_client()
+    target = Partition("c", "target", "-1", 0)
+    spec = OutboundSpec("target", options=PulsarOutboundOptions(chunking=False))
+    outbound = PulsarOutbound(None, client, Topics(client, "c", "public/default"), spec, [target], 1000)  # type: ignore[arg-type]
+    receipt = await outbound.send(0, Share(Batch.of([Message(b"a"), Message(bytes(3000)), Message(b"b")], SOURCE)))
+    [failure] = receipt.failures
+    assert (failure.index, failure.failure_kind) == (1, Failure.REFUSED)
+    assert "`chunking`" in failure.reason
+    await outbound.close()
+    await client.close()
+
+
+async def test_a_message_in_chunks_is_held_once(store: Store) -> None:
+    """The delivery charges the encoded message to its memory budget, so no copy of it may stay beside the chunks."""
+    client, size = scripted_client(), 8 << 20
+    store.on[BaseCommand.SEND] = silent
+    target = Partition("c", "target", "-1", 0)
+    outbound = PulsarOutbound(
+        None,  # type: ignore[arg-type]
+        client,
+        Topics(client, "c", "public/default"),
+        OutboundSpec("target"),
+        [target],
+        1000,
+    )
+    store.max_message_size = 1 << 20
+    tracemalloc.start()
+    try:
+        share = Share(Batch.of([Message(bytes(size))], SOURCE))
+        sent = outbound.send(0, share)
+        assert size <= share.held_bytes <= size + 1000
+        del share
+        await until(lambda: len(store.asked[BaseCommand.SEND]) == 9)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1.5 * size
+    finally:
+        tracemalloc.stop()
+    await outbound.close(0.0)
+    await asyncio.gather(sent, return_exceptions=True)
+    await client.close()
 
 
 async def test_a_broker_with_a_smaller_limit_refuses_no_message_that_it_accepts_alone(broker: Broker, client) -> None:
@@ -185,8 +275,7 @@ async def test_a_broker_with_a_smaller_limit_refuses_no_message_that_it_accepts_
     (producer,) = outbound._producers.values()
     await until(lambda: not producer.is_rejecting)
     receipt = await outbound.send(0, Share(Batch.of([*messages, Message(b"y" * (1 << 21))])))
-    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(5, Failure.REFUSED)]
-    assert [bool(position) for position in receipt.positions] == [True] * 5 + [False]
+    assert (len(receipt.positions), receipt.failures) == (6, [])
     await outbound.close()
 
 
@@ -204,6 +293,7 @@ async def test_a_restored_batch_above_the_limit_is_refused(broker: Broker, clien
         outbound._sender_sequence.set_stored(SOURCE, {})  # type: ignore[union-attr]
     receipt = await outbound.send(0, Share(Batch.of(letters, SOURCE)))
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED)]
+    assert receipt.failures[0].reason.endswith("raise maxMessageSize at the broker (and its bookies)"), "nothing else helps"
     assert [bool(position) for position in receipt.positions] == [True, False, True]
     await outbound.close()
 

@@ -208,6 +208,16 @@ async def test_a_message_that_cannot_be_sent_is_refused(client: PulsarClient) ->
     await producer.send(b"x")
 
 
+async def test_batches_keep_within_the_limit_of_the_broker(client: PulsarClient, broker: Broker) -> None:
+    """A batch above it would fail, although the broker accepts each of its messages."""
+    producer = await client.producer("orders", batch_bytes=4 << 20, batch_delay_s=0.01)
+    await producer.send(b"first")  # the limit is known once the producer is connected
+    receipts = await asyncio.gather(*(producer.send(bytes(400_000)) for _ in range(5)))
+    assert len({receipt.position for receipt in receipts}) == 5
+    assert max(asked.num_messages for asked in broker.asked[BaseCommand.SEND]) == 2
+    await producer.close()
+
+
 async def test_large_messages_are_chunked_and_small_ones_batched(client: PulsarClient, broker: Broker) -> None:
     producer = await client.producer("orders", chunking=True, chunk_bytes=100_000, batch_bytes=1000)
     await asyncio.gather(*[producer.send(payload, key="k") for payload in (b"a", b"b", b"c" * 250_000)])

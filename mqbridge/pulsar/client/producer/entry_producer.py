@@ -312,6 +312,7 @@ class EntryProducer:
                 raise
         queue.schema_version = response.schema_version
         last = response.last_sequence_id
+        queue.reported_sequence = last
         was_opened = state.was_opened
         state.on_response(response, is_own=queue.is_own_sequence(last))
         if not was_opened:

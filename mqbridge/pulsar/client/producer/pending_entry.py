@@ -1,12 +1,18 @@
-"""Entries of a producer that have no receipt yet, and the chunks of such entries."""
+"""Entries of a producer that have no receipt yet, and the chunks of such entries.
+
+A message above the broker's limit is split when it is about to be sent, because only then the limit is that of the broker that
+stores it. A batch cannot be split, so the framing of a batch of one message is removed before.
+"""
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.errors import ClusterError, Failure, MqbridgeError, RemoteProtocolError
 from mqbridge.net.waiting_sends import Caller
+from mqbridge.pulsar.wire.batch import unframe
 from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
-from mqbridge.pulsar.wire.compression import compress
+from mqbridge.pulsar.wire.compression import compress, decompress
 from mqbridge.pulsar.wire.entry import SendEncoder
 from mqbridge.pulsar.wire.frame import FRAME_PADDING
 from mqbridge.pulsar.wire.ids import EntryId
@@ -15,6 +21,9 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 COMMAND_RESERVE_BYTES = 2 << 10
 """Part of FRAME_PADDING (the bytes by which a frame may exceed the maximum message size) that is reserved for the command. The
 rest of the padding is for the metadata."""
+CHUNKS_TOGETHER_S = 30.0
+"""Time from the sending of the first chunk of a message after which a new connection gets all its chunks again: by default, Java
+consumers drop a message that is incomplete 60 s after its first chunk."""
 
 
 class SendResult(NamedTuple):
@@ -40,8 +49,10 @@ class PendingEntry:
 
     __slots__ = (
         "added_at",
+        "attempts",
         "caller",
         "chunked",
+        "codec",
         "count",
         "divisible",
         "future",
@@ -57,7 +68,7 @@ class PendingEntry:
     def __init__(
         self,
         metadata: MessageMetadata,
-        payload: bytes,
+        payload: bytes | memoryview,
         count: int,
         sequence: int | None,
         future: "asyncio.Future[SendResult]",
@@ -86,33 +97,61 @@ class PendingEntry:
         self.caller = caller
         self.withdrawn = False
         """True if the caller has withdrawn the entry in flight: it must not be sent again after the loss of its connection."""
+        self.codec = 0
+        """The codec by which `compress_payload` has compressed the payload; 0 if it has not."""
+        self.attempts = 0
+        """How often the message was split into chunks."""
         self.chunked: ChunkedMessage | None = None
         """State of the chunked message that this entry is a chunk of; None if it is no chunk."""
+
+    def unframe_payload(self, chunk_bytes: int | None, max_message_size: int) -> None:
+        """Remove the batch framing of a single message that `chunks` would split otherwise.
+
+        What the caller has compressed or encrypted stays as it is, and so does what cannot be read.
+        """
+        metadata, payload = self.metadata, bytes(self.payload)
+        if metadata.num_messages_in_batch != 1 or len(payload) <= self._chunk_size(chunk_bytes, max_message_size):
+            return
+        if metadata.encryption_keys or metadata.uuid or metadata.compression != self.codec:
+            return
+        try:
+            if self.codec:
+                payload = decompress(self.codec, payload, metadata.uncompressed_size, metadata.uncompressed_size)
+            self.payload = unframe(metadata, payload)
+        except RemoteProtocolError:
+            return
+        self.codec = 0
+        metadata.ClearField("compression")
+        metadata.ClearField("uncompressed_size")
 
     def compress_payload(self, codec: int) -> None:
         """Compress the payload unless `codec` is NONE (0), or the payload is compressed already or would not become smaller.
 
         Payloads are compressed before they are encrypted or split, so an encrypted one and a chunk stay as they are.
         """
-        metadata, payload = self.metadata, self.payload
-        if codec and payload and not (metadata.compression or metadata.encryption_keys or metadata.uuid):
+        metadata = self.metadata
+        if codec and self.payload and not (metadata.compression or metadata.encryption_keys or metadata.uuid):
+            payload = bytes(self.payload)
             compressed = compress(codec, payload)
             if len(compressed) < len(payload):
-                metadata.compression = codec
+                metadata.compression = self.codec = codec
                 metadata.uncompressed_size = len(payload)
                 self.payload = compressed
 
-    def encode(self, encoder: SendEncoder, max_message_size: int) -> None:
-        """Encode the frame up to the payload. Raises ClusterError, see `too_large_error`, if it is too large for the broker."""
+    def encode(self, encoder: SendEncoder, max_message_size: int, *, chunking: bool) -> None:
+        """Encode the frame up to the payload. Raises ClusterError, see `too_large_error`, if it is too large for the broker.
+
+        `chunking` is True if the producer splits messages that can be split.
+        """
         payload = self.payload
         if len(payload) > max_message_size:
-            raise too_large_error(len(payload), max_message_size, self)
+            raise too_large_error(self, len(payload), max_message_size, chunking=chunking)
         is_chunk = self.chunked is not None or describes_chunk(self.metadata)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, is_chunk)
         # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
         # must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
-            raise too_large_error(len(prefix) + len(payload), max_message_size, self)
+            raise too_large_error(self, len(prefix) + len(payload), max_message_size, chunking=chunking)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
@@ -121,19 +160,28 @@ class PendingEntry:
         Return only the entry itself if it is small enough, if it is a batch, encrypted or a chunk already, or if its metadata
         leaves no room for a payload. In all cases but the first `encode` fails if the entry is too large.
         """
-        chunk_size = min(chunk_bytes or max_message_size, max_chunk_payload(self.metadata, max_message_size))
-        is_indivisible = self.metadata.HasField("num_messages_in_batch") or self.metadata.encryption_keys or self.metadata.uuid
-        if len(self.payload) <= chunk_size or is_indivisible or chunk_size <= 0:
+        chunk_size = self._chunk_size(chunk_bytes, max_message_size)
+        if len(self.payload) <= chunk_size or self._is_indivisible or chunk_size <= 0:
             return [self]
-        message = ChunkedMessage()
+        message = ChunkedMessage(self)
         chunks = []
-        for metadata, payload in split_payload(self.metadata, self.payload, chunk_size):
+        for metadata, payload in split_payload(self.metadata, memoryview(self.payload), chunk_size, self.attempts):
             chunk = PendingEntry(metadata, payload, count=1, sequence=self.sequence, future=self.future, caller=self.caller)
             chunk.highest, chunk.added_at = self.highest, self.added_at
             chunk.chunked = message
             chunks.append(chunk)
+        self.attempts += 1
         message.pending = len(chunks)
         return chunks
+
+    def _chunk_size(self, chunk_bytes: int | None, max_message_size: int) -> int:
+        return min(chunk_bytes or max_message_size, max_chunk_payload(self.metadata, max_message_size))
+
+    @property
+    def _is_indivisible(self) -> bool:
+        """True for a batch, a chunk and an encrypted message."""
+        metadata = self.metadata
+        return bool(metadata.HasField("num_messages_in_batch") or metadata.encryption_keys or metadata.uuid)
 
     @property
     def has_failed_chunk(self) -> bool:
@@ -165,25 +213,67 @@ class PendingEntry:
 
 
 class ChunkedMessage:
-    """State shared by the chunks of a message."""
+    """State shared by the chunks of a message; their payloads are views of the payload of `whole`, the entry that was split."""
 
-    __slots__ = ("first", "pending")
+    __slots__ = ("begun_at", "first", "pending", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: PendingEntry) -> None:
+        self.whole = whole
+        self.begun_at: float | None = None
+        """Loop time at which the first chunk was sent; None before that."""
         self.first: EntryId | None = None
         """Id of the first chunk; None before its receipt."""
         self.pending = 0
         """Number of chunks without a receipt."""
 
 
-def too_large_error(size: int, limit: int, entry: PendingEntry) -> ClusterError:
+def entries_to_resend(entries: Iterable[PendingEntry], now: float, max_message_size: int, stored: int) -> list[PendingEntry]:
+    """Return the entries to send over a new connection to a broker with this limit, instead of `entries`, which all wait.
+
+    Chunks without a receipt are sent again. The whole message is split again if it was begun so long ago that consumers may
+    have dropped its first chunks, or if a chunk is above the limit; consumers then receive an incomplete message before. If
+    the broker reports its sequence id as `stored`, only its receipt is missing. Other entries above the limit are encoded again.
+    `now` is the loop time.
+    """
+    resent: list[PendingEntry] = []
+    split_again: set[ChunkedMessage] = set()
+    for entry in entries:
+        message, is_too_large = entry.chunked, len(entry.payload) > max_message_size
+        if message is None:
+            if is_too_large:
+                entry.prefix = b""
+            resent.append(entry)
+        elif message not in split_again:
+            is_late = message.begun_at is not None and now > message.begun_at + CHUNKS_TOGETHER_S and entry.sequence > stored
+            if (is_late or is_too_large) and not entry.has_failed_chunk:
+                split_again.add(message)
+                resent.append(message.whole)
+            else:
+                resent.append(entry)
+    return resent
+
+
+def too_large_error(entry: PendingEntry, size: int, limit: int, *, chunking: bool) -> ClusterError:
     """Return the error for an entry that exceeds the broker's limit with its `size`.
 
     It is RETRY if the entry is divisible: each of its messages may be small enough, and they can be sent in smaller entries. It
-    is REFUSED for one message, and for several that the caller has only as this entry, such as an encrypted batch.
+    is REFUSED for one message, and for several that the caller has only as this entry, such as an encrypted batch. `chunking` is
+    True if the producer splits messages that can be split.
     """
     if entry.divisible:
         problem = f"an entry of {entry.count} messages and {size} bytes exceeds the broker's limit of {limit}"
         return ClusterError(f"{problem}: send them in smaller entries", Failure.RETRY)
-    hint = "raise maxMessageSize at the broker (and its bookies), use compression, or let the producer send chunks"
-    return ClusterError(f"an entry of {size} bytes exceeds the broker's limit of {limit}: {hint}", Failure.REFUSED)
+    metadata = entry.metadata
+    problem = f"an entry of {size} bytes exceeds the broker's limit of {limit}"
+    advice = "raise maxMessageSize at the broker (and its bookies)"
+    if metadata.encryption_keys:
+        problem += ", and it is encrypted, so only its consumers could divide it"
+    elif metadata.uuid:
+        problem += ", and it is a chunk, whose size its producer has chosen"
+    elif metadata.num_messages_in_batch > 1 or (chunking and metadata.HasField("num_messages_in_batch")):
+        problem += f", and it is a batch of {metadata.num_messages_in_batch} that is stored as it was received"
+    elif chunking:
+        problem += f"; its key and properties, which each chunk repeats, have {metadata.ByteSize()} bytes"
+    else:
+        advice += ", or send it in chunks (`chunking`) or compressed (`compression`)"
+    return ClusterError(f"{problem}: {advice}", Failure.REFUSED)

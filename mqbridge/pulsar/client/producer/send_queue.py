@@ -19,7 +19,7 @@ from google.protobuf.message import EncodeError
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.net.waiting_sends import State, WaitingSends
 from mqbridge.pulsar.client.connection.connection import Connection
-from mqbridge.pulsar.client.producer.pending_entry import PendingEntry
+from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, entries_to_resend
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.entry import SendEncoder
 from mqbridge.pulsar.wire.ids import UNSIGNED_NONE
@@ -41,6 +41,8 @@ class SendQueue:
         """Sequence id of the next entry for which the caller sets none."""
         self.last_stored_sequence = -1
         """Highest sequence id with a receipt, or that the broker reported as stored at the first registration; -1: none."""
+        self.reported_sequence = -1
+        """The highest sequence id of this name that the broker reported as stored at the last registration; -1: none."""
         self.duplicates = 0
         """Number of entries that the broker had already stored."""
         self.sends: WaitingSends[PendingEntry] = WaitingSends(in_order=settings.fails_in_order, link=State.PAUSED)
@@ -78,6 +80,10 @@ class SendQueue:
         self._connection = connection
         if connection.endpoint.link is not None:  # it counts retries for the metrics
             connection.endpoint.link.count_retries(sum(bool(entry.prefix) for entry in self._waiting))
+        now = asyncio.get_running_loop().time()
+        entries = entries_to_resend(self._waiting, now, connection.max_message_size, self.reported_sequence)
+        self._waiting.clear()
+        self._waiting.extend(entries)
         self.send_queued()
 
     def detach(self) -> None:
@@ -106,7 +112,8 @@ class SendQueue:
         connection, waiting = self._connection, self._waiting
         while waiting and connection is not None and connection.endpoint.alive:
             entry = waiting[0]
-            if entry.chunked is not None and entry.has_failed_chunk:  # its message cannot be stored any more
+            message = entry.chunked
+            if message is not None and entry.has_failed_chunk:  # the message cannot be stored any more
                 waiting.popleft()
                 continue
             # An entry with a prefix is encoded already.
@@ -115,6 +122,8 @@ class SendQueue:
             if not connection.window.reserve(entry.size, self.send_queued):
                 return  # the window calls `send_queued` when it has room
             waiting.popleft()
+            if message is not None and message.begun_at is None:
+                message.begun_at = asyncio.get_running_loop().time()
             self._in_flight.append(entry)
             self._reserved_bytes += entry.size
             connection.endpoint.send(entry.prefix, entry.payload)
@@ -126,13 +135,15 @@ class SendQueue:
         try:
             if entry.chunked is None:
                 self._assign_sequence_ids(entry)
+                if settings.chunking:
+                    entry.unframe_payload(settings.chunk_bytes, max_message_size)
                 entry.compress_payload(settings.codec)
                 chunks = entry.chunks(settings.chunk_bytes, max_message_size) if settings.chunking else []
                 if len(chunks) > 1:
                     self._waiting.popleft()
                     self.sends.put_back(chunks)
                     return False
-            entry.encode(self._encoder, max_message_size)
+            entry.encode(self._encoder, max_message_size, chunking=settings.chunking)
         except ClusterError as error:
             entry = self._waiting.popleft()
             if error.failure is Failure.REFUSED or not self.sends.in_order:

@@ -1,7 +1,11 @@
-"""The whole producer against a model of its broker, in virtual time."""
+"""The whole producer against a model of its broker, in virtual time.
+
+Every third message is larger than one of the broker's limits, so it is sent in chunks; what counts as stored is what a consumer
+of the topic receives.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -17,10 +21,12 @@ from mqbridge.pulsar.client.connection import connection, handshake
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.producer.producer_state import TRANSITIONS, Event, ProducerState, State
 from mqbridge.pulsar.wire import ids
-from mqbridge.pulsar.wire.entry import decode_entry
+from mqbridge.pulsar.wire.batch import join_batch
+from mqbridge.pulsar.wire.chunks import describes_chunk
+from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata, SingleMessageMetadata
 from tests.example_counts import examples
 from tests.kit.callers import OrderedCaller, check_order, sending_after_failures
 from tests.kit.virtual_time import VirtualTimeLoop
@@ -31,6 +37,11 @@ TOPIC = "persistent://public/default/t-partition-0"
 KINDS = ["plain", "in order", "in order", "deduplicated", "exclusive"]
 WINDOW = 3
 """Entries in flight: few, so that others wait."""
+LIMITS = [1000, 2000]
+"""The limits of the broker for the size of an entry."""
+LARGE_BYTES = 2500
+CHUNK_EXPIRY_S = 60.0
+"""Time after which consumers in Java drop an incomplete message."""
 STEP_S, MAX_ELAPSED_S, LONG_S = 0.01, 5.0, 100.0
 """Times that suffice for callbacks; after which entries expire, if the producer fails in order; and for all backoffs."""
 ENOUGH = 40
@@ -42,8 +53,14 @@ class OneTopic(Store):
     """Holds each SEND until the test lets it answer, and each PRODUCER while another producer has exclusive access."""
 
     def __init__(self, *, deduplicate: bool) -> None:
-        super().__init__(deduplicate=deduplicate)
+        super().__init__(deduplicate=deduplicate, max_message_size=LIMITS[-1])
+        self.limits: dict[Link, int] = {}
+        """The limit that a connection was told."""
+        self.times: list[tuple[float, float]] = []
+        """When each stored entry arrived, and when it was stored (loop times)."""
         self.held: list[tuple[Link, Frame]] = []
+        self.arrivals: dict[int, float] = {}
+        """When each held frame arrived, by its identity."""
         self.refused: set[bytes] = set()
         self.open: set[tuple[Link, int]] = set()
         """The registered producers."""
@@ -59,7 +76,18 @@ class OneTopic(Store):
 
     @property
     def stored(self) -> list[bytes]:
-        return [decode_entry(data).payload for data in self.logs[TOPIC]]
+        """The bodies of the messages that a consumer in Java receives."""
+        return received(zip(self.times, map(decode_entry, self.logs[TOPIC]), strict=True))
+
+    @property
+    def holds_chunk(self) -> bool:
+        """True if the oldest held entry is a chunk."""
+        _, frame = self.held[0]
+        return describes_chunk(decode_entry(frame.data, frame.entry_offset).metadata)
+
+    def _welcome(self, link: Link, frame: Frame) -> None:
+        self.limits[link] = self.max_message_size
+        super()._welcome(link, frame)
 
     def _on_producer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.producer
@@ -87,20 +115,26 @@ class OneTopic(Store):
 
     def _on_send(self, link: Link, frame: Frame) -> None:
         self.sent_after_deletion += None in self.topics.values()
+        size = len(decode_entry(frame.data, frame.entry_offset).payload)
+        assert size <= self.limits[link], "a broker would close the connection"
         if (link, frame.command.send.producer_id) in self.open:
             self.held.append((link, frame))
+            self.arrivals[id(frame)] = link.loop.time()
 
     def answer(self, count: int) -> None:
         """Store the oldest entries."""
         for _ in range(min(count, len(self.held))):
-            super()._on_send(*self.held.pop(0))
+            link, frame = self.held.pop(0)
+            super()._on_send(link, frame)
+            if len(self.times) < len(self.logs[TOPIC]):  # else it is a duplicate
+                self.times.append((self.arrivals[id(frame)], link.loop.time()))
 
     def refuse(self, code: int) -> None:
         """Answer the oldest entry with an error; only after REFUSED, later ones may be stored over this registration."""
         link, frame = self.held.pop(0)
         asked = frame.command.send
         if code == REFUSED:
-            self.refused.add(decode_entry(frame.data, frame.entry_offset).payload)
+            self.refused.add(body_of(decode_entry(frame.data, frame.entry_offset)))
         else:
             self.forget(link)
         highest = max(asked.sequence_id, asked.highest_sequence_id)
@@ -118,6 +152,39 @@ class OneTopic(Store):
         self.drop_answers = False
         self.forget()
         self.waiting = None
+
+
+def body_of(entry: Entry) -> bytes:
+    """Return the body of a message, which is also its key: each chunk has it."""
+    return entry.metadata.partition_key.encode()
+
+
+def received(entries: Iterable[tuple[tuple[float, float], Entry]]) -> list[bytes]:
+    """Return the bodies of the complete messages among entries, each with the times when it arrived and when it was stored.
+
+    As in Java, an incomplete message is dropped CHUNK_EXPIRY_S after its first chunk, and so is one with a missing chunk. The
+    time for which the broker of the test holds a later chunk does not count.
+    """
+    bodies: list[bytes] = []
+    incomplete: dict[str, tuple[float, int]] = {}
+    for (arrived, stored), entry in entries:
+        metadata = entry.metadata
+        if not describes_chunk(metadata):
+            bodies.append(body_of(entry))
+            continue
+        uuid, chunk = metadata.uuid, metadata.chunk_id
+        if chunk == 0:
+            incomplete[uuid] = stored, 0
+        elif uuid in incomplete:
+            begun, last = incomplete[uuid]
+            if arrived > begun + CHUNK_EXPIRY_S or chunk > last + 1:
+                del incomplete[uuid]
+            else:
+                incomplete[uuid] = begun, max(last, chunk)
+        if uuid in incomplete and incomplete[uuid][1] == metadata.num_chunks_from_msg - 1:
+            bodies.append(body_of(entry))
+            del incomplete[uuid]
+    return bodies
 
 
 class ProducerConversation(RuleBasedStateMachine):
@@ -153,6 +220,7 @@ class ProducerConversation(RuleBasedStateMachine):
                 max_elapsed_s=MAX_ELAPSED_S if in_order else None,
                 fails_in_order=in_order,
                 retries_first_opening=True,
+                chunking=True,
             ),
         )
 
@@ -179,7 +247,9 @@ class ProducerConversation(RuleBasedStateMachine):
         self.pass_time(STEP_S)
 
     def _submit(self, body: bytes, caller: Caller) -> "asyncio.Future[Any]":
-        return self.producer.send(MessageMetadata(), body, caller=caller)
+        payload = bytes(LARGE_BYTES if int(body.rpartition(b":")[2]) % 3 == 2 else 10)
+        metadata = MessageMetadata(partition_key=body.decode(), num_messages_in_batch=1)
+        return self.producer.send(metadata, join_batch([(SingleMessageMetadata(), payload)]), caller=caller)
 
     @rule(index=st.integers(0, 1))
     def withdraw(self, index: int) -> None:
@@ -240,9 +310,13 @@ class ProducerConversation(RuleBasedStateMachine):
             assert self.producer._state.link is State.ENDED
 
     @precondition(lambda self: not self.ended and self.broker.links)
-    @rule(stored=st.integers(0, WINDOW), withdraws=st.booleans())
-    def lose_connection(self, stored: int, withdraws: bool) -> None:
-        """The broker may have stored some entries, but their receipts are lost. A caller may have withdrawn its entries."""
+    @rule(stored=st.integers(0, WINDOW), withdraws=st.booleans(), limit=st.sampled_from(LIMITS))
+    def lose_connection(self, stored: int, withdraws: bool, limit: int = LIMITS[0]) -> None:
+        """The broker may have stored some entries, but their receipts are lost. A caller may have withdrawn its entries.
+
+        Another broker may serve the topic then, which has another limit.
+        """
+        self.broker.max_message_size = limit
         if withdraws:
             self.withdraw(0)
         self.do(self.broker.lose, stored)
@@ -280,14 +354,26 @@ class ProducerConversation(RuleBasedStateMachine):
         assert self.broker.sent_after_deletion == 0
 
     @precondition(lambda self: not self.ended and self.broker.links)
-    @rule(seconds=st.sampled_from([1.0, 2 * MAX_ELAPSED_S]))
-    def outage(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([1.0, 2 * MAX_ELAPSED_S, LONG_S]), stored=st.integers(0, WINDOW))
+    def outage(self, seconds: float, stored: int) -> None:
         """The broker is unreachable for a while."""
         self.broker.unreachable = {"broker"}
-        self.lose_connection(0, False)
+        self.lose_connection(stored, False)
         self.pass_time(seconds)
         self.broker.unreachable = set()
         self.pass_time(STEP_S)
+
+    @precondition(lambda self: not self.ended and self.broker.open)
+    @rule(index=st.integers(0, 1), seconds=st.sampled_from([1.0, LONG_S]))
+    def outage_between_chunks(self, index: int, seconds: float) -> None:
+        """The broker stores the first chunk of a message, and is then unreachable for a while."""
+        self.drain()
+        self.send(index, 3, 1)
+        while self.broker.held and not self.broker.holds_chunk:
+            self.store(1)
+        if self.broker.held:
+            self.store(1)
+            self.outage(seconds, 0)
 
     @precondition(lambda self: self.kind == "exclusive")
     @rule(is_taken=st.booleans())
@@ -314,7 +400,8 @@ class ProducerConversation(RuleBasedStateMachine):
         if state.link is not State.REGISTERED:
             assert not any(caller.withdrawn for caller in self.callers), "a withdrawn entry waits to be sent again"
         waiting = self.producer._sends.waiting
-        assert not any(entry.future.done() for entry in waiting), "an entry that has ended waits to be sent again"
+        ended = [entry for entry in waiting if entry.future.done() and not entry.has_failed_chunk]
+        assert not ended, "an entry that has ended waits to be sent again"
         if state.link is State.WAITING:
             assert self.producer.awaits_exclusive_access
             assert self.broker.waiting is not None
