@@ -1,6 +1,7 @@
 """The adapter against a real RocketMQ: features of RocketMQ alone, which the conformance suite does not test."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -266,6 +267,27 @@ async def test_every_message_below_the_brokers_limit_is_stored_whatever_the_size
         server.configure({"maxMessageSize": 4 << 20})
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(150, Failure.REFUSED)]
     assert [position for position in receipt.positions if position] == [(number,) for number in range(299)]
+
+
+@cluster_test
+async def test_a_message_above_the_brokers_limit_is_stored_if_it_is_small_enough_when_compressed(endpoints: Endpoints) -> None:
+    server = endpoints.server
+    cluster, topic = await endpoints.cluster(), server.take_topic(1)
+    options = RocketMQOutboundOptions(compression="zlib")
+    outbound = await cluster.outbound(OutboundSpec(topic, options=options))
+    endpoints.push_async_callback(outbound.close)
+    messages = [
+        Message(b"first"),
+        Message(b"large " * (1 << 20), [("a", "b")], "k"),
+        Message(os.urandom(5 << 20)),
+        Message(b"last"),
+    ]
+    receipt = await outbound.send(0, Share(Batch.of(messages)))
+    [failure] = receipt.failures
+    assert (failure.index, failure.failure_kind) == (2, Failure.REFUSED)
+    stored = await read(await lane_of(await endpoints.inbound(cluster, InboundSpec((topic,), group()))), 3)
+    assert [message.payload for message in stored] == [messages[index].payload for index in (0, 1, 3)]
+    assert (stored[1].key, stored[1].properties) == ("k", (("a", "b"),))
 
 
 @cluster_test

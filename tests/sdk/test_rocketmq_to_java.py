@@ -12,6 +12,7 @@ import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.message import Batch, Message, Share
+from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.record import Record
@@ -111,6 +112,34 @@ async def test_java_reads_our_messages(client: str, request: pytest.FixtureReque
     assert len(tagged) == len(chosen)
     assert sorted(map(body, tagged)) == sorted(message.payload or b"" for message in chosen)
     await assert_found(rocketmq, topic, sent, spread)
+
+
+@Clients
+@pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
+async def test_java_reads_our_compressed_messages(
+    client: str, compression: str, request: pytest.FixtureRequest, rocketmq: RocketMQ
+) -> None:
+    topic, rocket = rocketmq.take_topic(1), side("rocketmq", request)
+    late = int(time.time() + DELAY_S) * 1000
+    messages = [
+        Message(b"small", (("n", "0"),)),
+        Message(b"large " * 1000, (("n", "1"), ("a b", "c=d,e")), key="shard", keys=("k",), msg_type="t0"),
+        Message(b"small again"),
+        Message(b"above the limit unless compressed " * (200 << 10), (("n", "2"),)),
+        Message(b"last"),
+        Message(b"late " * 1000, (("n", "3"),), msg_type="late", deliver_at=late),
+    ]
+    async with opened(rocket.system, rocket.settings) as cluster:
+        options = RocketMQOutboundOptions.model_validate({"compression": compression})
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False, options=options))
+        receipt = await outbound.send(0, Share(Batch.of(messages)))
+        assert [failure.reason for failure in receipt.failures] == []
+        await outbound.close()
+    await wait_until_stored(rocketmq, topic, len(messages))
+    common = {"name_servers": rocketmq.name_server, "topic": topic, "idle": IDLE_S, "client": client}
+    lines = await run_java("RocketConsume", group=f"g_{time.time_ns()}", messages=len(messages), orderly=True, **common)
+    for line, message in zip(lines, messages, strict=True):
+        assert_sees(line, message)
 
 
 def named(record: Record) -> dict[str, str]:

@@ -14,6 +14,7 @@ from mqbridge.net.secret import IS_SHOWN, Secret
 from mqbridge.rocketmq.client.admin.name_rules import check_topic
 from mqbridge.rocketmq.client.connection.credentials import Credentials
 from mqbridge.rocketmq.client.connection.name_server_address import DEFAULT_PORT
+from mqbridge.rocketmq.mapping.compressed_body import Compression
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 SCHEME, TLS_SCHEME = "rocketmq", "rocketmq+ssl"
@@ -171,6 +172,12 @@ class RocketMQOutboundOptions(BaseModel):
     batch_messages: int = Field(default=2000, ge=1, le=100_000, description="Maximum number of messages per send.")
     batch_bytes: Size = Field(
         default=BATCH_BYTES, ge=1, le=4 << 20, description="Maximum bytes per send; a larger message is sent alone."
+    )
+    compression: Compression = Field(
+        default="none",
+        description="Compression of bodies of 4 KiB or more that it makes smaller. Such messages are sent one by one, not in"
+        " batches, so a queue stores fewer of them per second. A message above `max_message_size` is sent if it is small enough"
+        " when compressed. Consumers before 4.9.4 read only `zlib`.",
     )
     require_replica: bool = Field(
         default=False,

@@ -31,6 +31,7 @@ from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.producer.send_request import DIVIDED, OnDivided, SendRequest, SendResult
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
+from mqbridge.rocketmq.wire import compression
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.wire.javahash import java_string_hash
 
@@ -80,6 +81,7 @@ class RocketMQOutbound:
             max_message_bytes=max_message_bytes,
             levels=delay_levels,
             requires_keys=requires_keys,
+            codec=compression.NAMES.get(options.compression),
         )
         self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
         """The last send of each partition, by index: its queue and its receipt."""

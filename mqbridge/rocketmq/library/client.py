@@ -38,7 +38,6 @@ from mqbridge.rocketmq.client.consumer.sendback import MAX_REDELIVERIES
 from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.client.producer.queue_producer import ORDERED
 from mqbridge.rocketmq.library.consumer import Consumer
-from mqbridge.rocketmq.library.encoding import Compression
 from mqbridge.rocketmq.library.group_member import GroupMember, Mode, Strategy, join_group, parse_start
 from mqbridge.rocketmq.library.lazy_client import LazyClusterClient
 from mqbridge.rocketmq.library.partitions import find_queue
@@ -47,6 +46,7 @@ from mqbridge.rocketmq.library.pop_consumer import PopConsumer
 from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.library.transactions import Check, TransactionProducer
+from mqbridge.rocketmq.mapping.compressed_body import Compression
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 SCHEME = "rocketmq"

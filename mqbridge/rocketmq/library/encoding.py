@@ -7,7 +7,6 @@ within the broker's limit only without the framing of a batch. Other messages sh
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Literal
 
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure, MappingError
@@ -15,6 +14,7 @@ from mqbridge.message import Pair
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.mapping.batch_builder import born_at
 from mqbridge.rocketmq.mapping.compacted import NO_KEY, with_index_key
+from mqbridge.rocketmq.mapping.compressed_body import MIN_COMPRESSED_BYTES, Compression, compress_body
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.request import EncodedRequest, ReserveIds, encode
@@ -23,12 +23,7 @@ from mqbridge.rocketmq.wire import compression
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.delay_levels import MAX_LEVEL
 from mqbridge.rocketmq.wire.properties import Name
-from mqbridge.rocketmq.wire.record import SysFlag
 
-Compression = Literal["none", "zlib", "lz4", "zstd"]
-"""Compression of message bodies. Java consumers before 4.9.4 can decompress only zlib."""
-MIN_COMPRESSED_BYTES = 4096
-"""Smaller payloads are not compressed; the same limit as in the Java clients."""
 MAX_BATCH_BYTES = 1 << 20
 """Limit of the encoded messages of one batch. Brokers accept up to their `maxMessageSize`, 4 MiB by default."""
 MAX_BATCH_MESSAGES = 1000
@@ -133,7 +128,7 @@ class MessageEncoder:
             raise MappingError(oversize_reason(block))
         if unique_id is not None or props.find(block, Name.UNIQ_KEY) is None:
             block += props.encode([(Name.UNIQ_KEY, unique_id or self._unique_id())])
-        body, compression_bits = self._compress(message.payload or PLACEHOLDER)  # brokers refuse an empty body
+        body, compression_bits = compress_body(self._codec, message.payload or PLACEHOLDER)  # brokers refuse an empty body
         if len(body) > self._max_message_bytes:
             compressed = " when compressed" if compression_bits else ""
             raise MappingError(
@@ -150,10 +145,3 @@ class MessageEncoder:
             sys_flag=sys_flag | compression_bits,
             delayed=delay is not None,
         )
-
-    def _compress(self, body: bytes) -> tuple[bytes, int]:
-        """Return the body, compressed if this makes it smaller, and the bits of the system flag that name the compression."""
-        if self._codec is None or len(body) < MIN_COMPRESSED_BYTES:
-            return body, 0
-        compressed = compression.compress(self._codec, body)
-        return (compressed, SysFlag.COMPRESSED | self._codec) if len(compressed) < len(body) else (body, 0)

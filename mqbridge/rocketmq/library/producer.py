@@ -12,11 +12,12 @@ from mqbridge.net.home_loop import HomeLoop
 from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
-from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
+from mqbridge.rocketmq.library.encoding import MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue, partition_name
 from mqbridge.rocketmq.library.queue_batcher import PendingMessage, QueueBatcher, make_send_receipts
 from mqbridge.rocketmq.library.queue_wait import QueueWait
+from mqbridge.rocketmq.mapping.compressed_body import Compression
 from mqbridge.rocketmq.mapping.request import EncodedRequest
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 

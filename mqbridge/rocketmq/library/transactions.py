@@ -26,10 +26,11 @@ from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.producer.send_request import SendResult
-from mqbridge.rocketmq.library.encoding import Compression, MessageEncoder
+from mqbridge.rocketmq.library.encoding import MessageEncoder
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue
 from mqbridge.rocketmq.library.queue_wait import QueueWait
+from mqbridge.rocketmq.mapping.compressed_body import Compression
 from mqbridge.rocketmq.mapping.stored import decode_record
 from mqbridge.rocketmq.wire import properties as props
 from mqbridge.rocketmq.wire.codes import Code, Status

@@ -21,9 +21,12 @@ class Limits:
     `levels` are the delays (ms), from level 1 on, of a broker that supports only delay levels. It is empty for a broker that can
     deliver a message at any time; only then, `max_delay_ms` limits the delay, otherwise the longest level does. `requires_keys`
     is True for a compacted topic, whose messages need KEYS.
+
+    `codec` (one of `compression.NAMES`; None: none) compresses the bodies that it makes smaller, from MIN_COMPRESSED_BYTES on.
+    Such messages are sent alone, and `max_message_bytes` limits the compressed body.
     """
 
-    __slots__ = ("_levels", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages", "requires_keys")
+    __slots__ = ("_levels", "codec", "max_bytes", "max_delay_ms", "max_message_bytes", "max_messages", "requires_keys")
 
     def __init__(
         self,
@@ -34,8 +37,9 @@ class Limits:
         levels: Sequence[int] = (),
         *,
         requires_keys: bool = False,
+        codec: int | None = None,
     ) -> None:
-        self.requires_keys = requires_keys
+        self.requires_keys, self.codec = requires_keys, codec
         self.max_bytes, self.max_messages = max_bytes, max_messages
         self.max_message_bytes, self.max_delay_ms = max_message_bytes, max(levels, default=max_delay_ms)
         self._levels = sorted((delay, level) for level, delay in enumerate(levels, 1))

@@ -1,8 +1,8 @@
 """`Message` -> RocketMQ send requests: batches within the limits, and single sends for messages that cannot be in a batch.
 
-Batches are preferred because brokers store the property strings of their messages unchanged. Two kinds of messages are sent
-alone: delayed ones, and those that are within the broker's limit only without the framing of a batch. If the compiled module is
-installed, it encodes; `encode_plain` is the reference.
+Batches are preferred because brokers store the property strings of their messages unchanged. Three kinds of messages are
+sent alone: delayed ones, those that are within the broker's limit only without the framing of a batch, and compressed ones. If
+the compiled module is installed, it encodes; `encode_plain` is the reference, and alone encodes what the module cannot.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +14,7 @@ from mqbridge.message import Message, Pair, format_position
 from mqbridge.native import compiled, is_native
 from mqbridge.rocketmq.mapping.batch_builder import BatchBuilder, born_at
 from mqbridge.rocketmq.mapping.compacted import NO_KEY, with_index_key
+from mqbridge.rocketmq.mapping.compressed_body import MIN_COMPRESSED_BYTES, compress_body
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
 from mqbridge.rocketmq.mapping.read_block import PLACEHOLDER
 from mqbridge.rocketmq.mapping.write_block import write_block
@@ -42,7 +43,7 @@ class EncodedRequest:
     `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the born timestamp (ms) of the
     request. A broker stores a `delayed` message in another topic first, so the offset in the response is not an offset of the
     target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`. `sys_flag` consists
-    of the bits of `record.SysFlag`: 0 from `encode`; the library sets others, for example for a compressed body.
+    of the bits of `record.SysFlag`: from `encode` those of a compressed body; the library sets others.
     """
 
     __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
@@ -80,7 +81,7 @@ def encode(
     (None: no ids are made) makes a UNIQ_KEY for messages without one: without it, Java consumers may see another message id on
     each delivery. The new id comes after the gateway's own pairs: this tells `read_block` that no producer set it.
     """
-    if compiled is not None and not limits.requires_keys:  # only the plain encoder writes keys as KEYS for compacted topics
+    if compiled is not None and not _needs_plain(messages, limits):
         compiled_messages = messages if is_native(messages) else compiled.Messages.of(messages)
         encoded = (
             None
@@ -94,6 +95,13 @@ def encode(
                 [MessageFailure(index, Failure.REFUSED, reason) for index, reason in refused],
             )
     return encode_plain(messages, origin, limits, now, reserve_ids)
+
+
+def _needs_plain(messages: Sequence[Message], limits: Limits) -> bool:
+    """Return True if only the plain encoder can encode the messages: with KEYS for a compacted topic, or compressed bodies."""
+    if limits.requires_keys:
+        return True
+    return limits.codec is not None and any(len(message.payload or b"") >= MIN_COMPRESSED_BYTES for message in messages)
 
 
 def _request_of(
@@ -136,7 +144,7 @@ class _RequestBuilder:
         """Add messages in order; record a failure for each that cannot be sent."""
         origin, now, with_id = self._origin, self._now, self._with_id
         add_to_batch, max_bytes_in_batch = self._batch.add, self._limits.max_message_bytes - OVERHEAD_BYTES
-        requires_keys = self._limits.requires_keys
+        requires_keys, codec = self._limits.requires_keys, self._limits.codec
         for index, original in enumerate(messages):
             if original.defect is not None:
                 self._refuse(index, f"it could not be read: {original.defect}")
@@ -150,6 +158,11 @@ class _RequestBuilder:
                 if message.deliver_at is not None and message.deliver_at > now:
                     self._add_delayed(index, message, stamp)
                     continue
+                if codec is not None:
+                    compressed, compression_bits = compress_body(codec, message.payload or PLACEHOLDER)
+                    if compression_bits:
+                        self._add_alone(index, message, stamp, None, compressed, compression_bits)
+                        continue
                 block, flag = write_block(message, stamp, alone=False)
             except UnicodeEncodeError as error:
                 self._refuse(index, f"it has texts that are not valid Unicode: {error}")
@@ -159,7 +172,7 @@ class _RequestBuilder:
                 self._refuse(index, oversize_reason(block))
             elif len(body) + len(properties) > max_bytes_in_batch:
                 # With the framing of a batch, the message would exceed the broker's limit.
-                self._add_alone(index, message, stamp, None)
+                self._add_alone(index, message, stamp, None, body)
             else:
                 add_to_batch(index, born_at(message.event_time, now), (flag, body, properties))
         self._batch.close()
@@ -180,13 +193,16 @@ class _RequestBuilder:
         except ValueError as error:
             self._refuse(index, str(error))
         else:
-            self._add_alone(index, message, stamp, delay)
+            self._add_alone(index, message, stamp, delay, *compress_body(self._limits.codec, message.payload or PLACEHOLDER))
 
-    def _add_alone(self, index: int, message: Message, stamp: str | None, delay: Pair | None) -> None:
-        """Add a message as a single send; `delay` is the property that delays it, if any."""
-        body, max_bytes = message.payload or PLACEHOLDER, self._limits.max_message_bytes
+    def _add_alone(
+        self, index: int, message: Message, stamp: str | None, delay: Pair | None, body: bytes, compression_bits: int = 0
+    ) -> None:
+        """Add a message as a single send with this body; `delay` is the property that delays it, if any."""
+        max_bytes = self._limits.max_message_bytes
         if len(body) > max_bytes:
-            self._refuse(index, f"its payload has {len(body)} bytes, the broker takes {max_bytes} (maxMessageSize)")
+            compressed = " when compressed" if compression_bits else ""
+            self._refuse(index, f"its payload has {len(body)} bytes{compressed}, the broker takes {max_bytes} (maxMessageSize)")
             return
         block, flag = write_block(message, stamp, alone=True, delay=delay)
         if len(block) > MAX_PROPERTIES_BYTES:
@@ -201,6 +217,7 @@ class _RequestBuilder:
                 is_batch=False,
                 properties=self._with_id(block),
                 flag=flag,
+                sys_flag=compression_bits,
                 delayed=delay is not None,
             )
         )

@@ -35,7 +35,12 @@ RECORD_FIELDS = (
     FieldRule("FLAG", "properties", NATIVE, f"a number of the application; unless it is 0, the property {FLAG} has it", own=True),
     FieldRule("QUEUEOFFSET", "position", RECOMPUTED, "the offset in the queue; every queue counts its own"),
     FieldRule("PHYSICALOFFSET", None, RECOMPUTED, "the offset in the broker's commit log"),
-    FieldRule("SYSFLAG", None, RECOMPUTED, "bodies are decompressed when read; transaction bits are never copied"),
+    FieldRule(
+        "SYSFLAG",
+        None,
+        RECOMPUTED,
+        "bodies are decompressed when read, and compressed as the outbound's option says; transaction bits are never copied",
+    ),
     FieldRule(
         "BORNTIMESTAMP",
         "event_time",

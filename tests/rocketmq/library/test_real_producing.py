@@ -7,12 +7,12 @@ import pytest
 
 from mqbridge.errors import MappingError
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
-from mqbridge.rocketmq.library.encoding import Compression
 from mqbridge.rocketmq.library.outgoing import OutgoingMessage
 from mqbridge.rocketmq.library.partitions import find_queue
 from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.library.transactions import Half, State, TransactionProducer
+from mqbridge.rocketmq.mapping.compressed_body import Compression
 from tests.kit.rocketmq import RocketMQ
 from tests.rocketmq.client.test_real_producing import client, properties_of, read, read_all, wait_for_result
 
