@@ -18,6 +18,7 @@ from tests.kit.rocketmq import RocketMQ
 
 SECONDS = 15
 FAULTS = ("kill", "roll", "cut", "late", "burst", "grow", "move_running")
+SWITCHES = ("pause_group", "refuse_target", "remake_topic", "lower_limit")
 SLOW_SECONDS = 30
 SLOW_FAULTS = ("restart_broker", "restart_during_pause", "pause_target", "roll")
 
@@ -31,6 +32,14 @@ async def test_a_short_run_loses_nothing(rocketmq: RocketMQ, tmp_path: Path) -> 
     result = await run(schedule, {"rocketmq": RocketMQSystem(rocketmq)}, tmp_path)
     assert not result.problems, "\n".join(result.lines())
     assert result.verdicts["rocketmq-rocketmq"].sent > 1000
+
+
+async def test_switches_of_administrators_lose_nothing(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    java.build()
+    drawn = (draw(seed, SECONDS, ("rocketmq-rocketmq",), SWITCHES, FULL) for seed in itertools.count())
+    schedule = next(schedule for schedule in drawn if {event.kind.name for event in schedule.events[:2]} >= {"refuse_target"})
+    result = await run(schedule, {"rocketmq": RocketMQSystem(rocketmq)}, tmp_path)
+    assert not result.problems, "\n".join(result.lines())
 
 
 async def test_slow_traffic_survives_restarts_of_the_broker_in_order(tmp_path: Path) -> None:
