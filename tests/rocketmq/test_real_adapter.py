@@ -168,8 +168,31 @@ async def test_queues_of_an_absent_broker_keep_their_indexes() -> None:
     assert outbound._queues == [present[0], absent[0], absent[1], absent[1]], "index 2, of queue a:1, has another queue"
     outbound.on_route(route_of({"a": 0, "b": 0}, {"a", "b"}))
     assert outbound._queues == [present[0], absent[0], absent[1], absent[1]], "no queue is writable: sends report the error"
+    outbound.on_route(route_of({"a": 2, "b": 2}, {"a", "b"}))
+    assert outbound._queues == by_number, "each index has its own queue again"
     outbound.on_route(route_of({"a": 3, "b": 3}, {"a", "b"}))
     assert outbound.partitions == 6
+
+
+def outbound_with(queues: list[Queue]) -> RocketMQOutbound:
+    cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers="127.0.0.1:1"))
+    return RocketMQOutbound(cluster, None, OutboundSpec("t"), queues, max_message_bytes=100)  # type: ignore[arg-type]
+
+
+async def test_as_many_new_queues_as_are_drained_replace_them() -> None:
+    a, b = [Queue("t", "a", 0), Queue("t", "a", 1)], [Queue("t", "b", 0), Queue("t", "b", 1)]
+    outbound = outbound_with(a)
+    outbound.on_route(route_of({"a": 0, "b": 2}, {"a", "b"}))
+    assert outbound._queues == b, "broker a is drained, b came"
+    outbound.on_route(route_of({"a": 2, "b": 2}, {"a", "b"}))
+    assert outbound._queues == [a[0], b[0], a[1], b[1]]
+    outbound = outbound_with(a)
+    outbound.on_route(route_of({"a": 1, "b": 1}, {"a", "b"}))
+    assert outbound._queues == [a[0], b[0]], "the index of the drained queue gets the new one"
+    outbound.on_route(route_of({"a": 0, "b": 1}, {"a", "b"}))
+    assert outbound._queues == [b[0], b[0]], "both indexes share the only queue"
+    outbound.on_route(route_of({"a": 2, "b": 0}, {"a", "b"}))
+    assert outbound._queues == a
 
 
 def route_of(queues: dict[str, int], present: set[str], frozen: str = "") -> TopicRoute:

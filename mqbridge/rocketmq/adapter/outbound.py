@@ -111,23 +111,23 @@ class RocketMQOutbound:
 
         A queue of a Broker without a master keeps its index, because the master may return. On ordered routes so does a queue
         without the permission to write. If there are more queues than before, all are used. Otherwise the number of partitions
-        stays the same, and each index whose queue is not writable gets one of the other queues, until its own is writable again.
-        If no queue is left, nothing changes.
+        stays the same, and each index whose queue is not writable gets a new queue, or if there is none, shares another one, until
+        its own is writable again. If no queue is left, nothing changes.
         """
         frozen = route.frozen_queues if self._spec.ordered else frozenset()
-        remaining = [
+        kept = {
             queue
             for queue in self._sorted_queues
             if route.is_writable(queue) or queue in frozen or route.master(queue.broker) is None
-        ]
-        queues = {*route.write_queues(), *remaining}
-        if len(queues) > len(self._sorted_queues):
-            self._adopt(queues)
-        elif substitutes := remaining or sorted(queues, key=_list_order):
-            kept = frozenset(remaining)
+        }
+        usable = sorted({*route.write_queues(), *kept}, key=_list_order)
+        if len(usable) > len(self._sorted_queues):
+            self._adopt(usable)
+        elif usable:
+            new_queues = iter([queue for queue in usable if queue not in kept])
             self._use(
                 [
-                    queue if queue in kept else substitutes[index % len(substitutes)]
+                    queue if queue in kept else next(new_queues, usable[index % len(usable)])
                     for index, queue in enumerate(self._sorted_queues)
                 ]
             )
@@ -256,3 +256,8 @@ def _positions(request: EncodedRequest, result: SendResult) -> Sequence[Position
 def _positions_of_part(count: int, result: SendResult) -> Sequence[Position]:
     """Return the position of each of `count` messages; () if the batch was divided, because its parts have the positions."""
     return [()] * count if result.offset == DIVIDED else [(result.offset + index,) for index in range(count)]
+
+
+def _in_index_order(queues: Collection[Queue]) -> list[Queue]:
+    """Return queues in the order of their indexes: by number, then by broker."""
+    return sorted(queues, key=lambda queue: list_order(partition_name(queue)))

@@ -93,10 +93,11 @@ class PulledRecords:
     def count(self) -> int:
         """The number of messages in `records`.
 
-        With `tags`, the compiled module counts without decoding. If it is not installed, or cannot count these records, they are
-        decoded here, and kept until the next use of `records`.
+        With `tags` or inner batches, of which one that is damaged is a single message, the compiled module counts without
+        decoding. If it is not installed, or cannot count these records, they are decoded here, and kept until the next use of
+        `records`.
         """
-        if not self.tags:
+        if not self.tags and not self.has_inner_batches:
             return self.stored
         if self._count < 0:
             count_and_first = None if compiled is None else compiled.rocketmq_count(self.fields, decompress)

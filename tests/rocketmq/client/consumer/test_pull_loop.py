@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from mqbridge.errors import Failure, GapError, LaneRevoked, RemoteProtocolError, ServerRefused
-from mqbridge.rocketmq.client.consumer import pull_loop, pull_request, queue_identity
+from mqbridge.rocketmq.client.consumer import pull_loop, pull_request, pulled_records, queue_identity
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.budget import MAX_HELD_PULL_MESSAGES
 from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel, StartOffset
@@ -21,7 +21,7 @@ from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.pull import PullFlag
-from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
 from tests.patience import PATIENCE_S
 from tests.rocketmq.client.broker import A, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import ScriptedEnvironment, environment, first_stream, offset_moved, pull_response
@@ -731,6 +731,19 @@ def test_pulled_records_are_cut_at_an_offset_even_inside_an_inner_batch() -> Non
     batch = PulledRecords(QUEUE, encode_record(Record("T", elements, sys_flag=64 | 128, queue_offset=10)), 11, 13)
     assert (bodies_of(batch.until(12)), batch.until(12).count) == ([b"b"], 1)
     assert batch.may_contain(b"anything"), "its properties may be compressed"
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_inner_batches_count_as_many_messages_as_are_delivered(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(pulled_records, "compiled", None)
+    flags = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+    whole = b"".join(encode_element(body, b"", 0) for body in (b"a", b"b"))
+    damaged = encode_record(Record("T", whole[:-1], sys_flag=flags, queue_offset=10))
+    pulled = PulledRecords(QUEUE, damaged, 10, 15)
+    assert pulled.count == len(pulled.records) == 1, "it is one raw message, whatever it contains"
+    compacted = PulledRecords(QUEUE, damaged + encode_record(Record("T", whole, sys_flag=flags, queue_offset=15)), 10, 20)
+    assert compacted.count == len(compacted.records) == 3, "some offsets have no message"
 
 
 def test_decoded_records_are_not_cached() -> None:
