@@ -1,5 +1,6 @@
 """Responses of web services are bounded, and their members are checked by the clients that use them."""
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -9,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mqbridge.errors import ClusterError, MqbridgeError, RemoteProtocolError
+from mqbridge.errors import ClusterError, MqbridgeError, RemoteProtocolError, WrongEventLoop
 from mqbridge.net import http_client
 from mqbridge.net.http_client import HttpConnections
 from mqbridge.pulsar.client.admin.admin import Admin as PulsarAdmin
@@ -136,3 +137,15 @@ async def test_an_impossible_number_of_partitions_is_refused(stores: object, par
     for call in (admin.partitions("t"), admin._partition_names("t")):
         with pytest.raises((RemoteProtocolError, ClusterError), match=r"at most|expected form"):
             await call
+
+
+def test_a_client_that_is_used_in_a_second_event_loop_says_so() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200))
+    connections = HttpConnections(httpx.Timeout(5), transport=transport)
+
+    async def request() -> None:
+        await connections.request("GET", httpx.URL("http://here/"))
+
+    asyncio.run(request())
+    with pytest.raises(WrongEventLoop, match="the client of the administration interface was made or used first in"):
+        asyncio.run(request())

@@ -64,7 +64,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         if not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
             return {}
         data = yaml.safe_load(file.read_bytes())
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return data if isinstance(data, dict) else {}
 
