@@ -9,8 +9,7 @@ from mqbridge.net.http_client import check_proxy_url
 
 PROXY_DESCRIPTION = (
     "A forward proxy for the calls to `admin_url` and to the web addresses of Brokers: `http://host:3128`, with `user:password@` "
-    "before the host if it needs them. Without it there is no proxy: variables such as HTTP_PROXY have no effect. "
-    "`${HTTP_PROXY}` uses that of the environment."
+    "before the host if it needs them. Without it there is no proxy: variables such as HTTP_PROXY have no effect."
 )
 
 

@@ -1,9 +1,10 @@
 """The addresses that a client is given: the URL of a cluster, `scheme://host:port[,host:port]` or `scheme+ssl://`, and others."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mqbridge.errors import ConfigError
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import AddressMap, AddressMapError, split_address
 from mqbridge.net.http_client import check_proxy_url
 from mqbridge.net.tls.tls import Tls
 
@@ -53,3 +54,11 @@ def parse_proxy(url: str | None) -> str | None:
         return None if url is None else check_proxy_url(url)
     except ValueError as error:
         raise ConfigError(f"admin_proxy cannot be used: {error}") from None
+
+
+def parse_addresses(entries: Mapping[str, str] | None) -> AddressMap:
+    """Return the map of advertised to reachable addresses. Raises ConfigError."""
+    try:
+        return AddressMap(entries)
+    except AddressMapError as error:
+        raise ConfigError(f"addresses[{error.advertised!r}] cannot be used: {error}") from None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, RequestTimeout, Unreachable
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Link
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.race import race, resolve
@@ -25,21 +26,6 @@ _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 """Errors of a TLS handshake; some servers reject a certificate by closing the connection."""
 
 
-def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """Split `host:port`, `host` or `[IPv6]:port` into host and port; without a port, it is `default_port`.
-
-    Raises ValueError if the host is empty, the port is not a number from 1 to 65535, or the address contains a user.
-    """
-    has_port = ":" in address.rsplit("]", 1)[-1]  # the colons of an IPv6 address are inside its brackets
-    host, _, port = address.rpartition(":") if has_port else (address, "", "")
-    if "@" in address:  # not shown: it may be a password
-        raise ValueError("an address must not contain a user or a password: give credentials as `auth`")
-    number = default_port if not port else int(port) if port.isdecimal() else 0
-    if not host or not 0 < number < 65536:
-        raise ValueError(f"{address!r} is not host:port, with a port from 1 to 65535")
-    return host.strip("[]"), number
-
-
 async def dial(
     host: str,
     port: int,
@@ -48,15 +34,19 @@ async def dial(
     tls: Tls | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
     link: Link | None = None,
+    addresses: AddressMap = DIRECT,
 ) -> Endpoint:
     """Connect within `timeout` seconds, by TLS unless `tls` is None; return the endpoint that `make_endpoint` made.
+
+    `host` and `port` are the address by which the cluster knows the server, and `host` is the name in its certificate; the
+    connection goes to where `addresses` says that it can be reached.
 
     The endpoint reports its state to `link`; a failure to connect is reported there too. None: nothing is reported.
     Raises Unreachable, and ClusterError (FATAL) if the files that `tls` needs are unusable. Unreachable is FATAL if TLS fails
     so that a retry cannot help, and the cluster has never accepted our credentials (see `refusal_failure`).
     """
     try:
-        return await _connect(host, port, make_endpoint, tls, timeout, link)
+        return await _connect(host, port, make_endpoint, tls, timeout, link, addresses)
     except Unreachable as error:
         if link is not None and error.failure is not Failure.FATAL:  # a FATAL failure is not retried, so it is no outage
             link.record_failure(error)
@@ -64,57 +54,66 @@ async def dial(
 
 
 async def _connect(
-    host: str, port: int, make_endpoint: Callable[[], Endpoint], tls: Tls | None, timeout: float, link: Link | None
+    host: str,
+    port: int,
+    make_endpoint: Callable[[], Endpoint],
+    tls: Tls | None,
+    timeout: float,
+    link: Link | None,
+    addresses: AddressMap,
 ) -> Endpoint:
     context = None if tls is None else await tls.context()
     certificate_name = None if tls is None else tls.server_name(host)
     loop = asyncio.get_running_loop()
+    reachable_host, reachable_port = addresses.reachable(host, port)
+    name = addresses.describe(host, port)
     claim = _Claim(make_endpoint, tls, link)
 
     async def connect(ip: str) -> None:
         transport, _ = await loop.create_connection(
-            lambda: _Attempt(claim, ip), ip, port, ssl=context, server_hostname=certificate_name
+            lambda: _Attempt(claim, ip), ip, reachable_port, ssl=context, server_hostname=certificate_name
         )
         if claim.ip != ip:
             raise ConnectionAbortedError("another address was faster")
         if tls is not None:
             tls.record_server_certificate(f"{host}:{port}", transport)
 
-    addresses: list[str] = []
+    ips: list[str] = []
     failed: dict[str, OSError] = {}
     try:
         async with asyncio.timeout(timeout):
-            addresses = await resolve(host, port)
-            if link is not None and len(addresses) > 1:
-                addresses = link.sort_addresses(addresses)
+            ips = await resolve(reachable_host, reachable_port)
+            if link is not None and len(ips) > 1:
+                ips = link.sort_addresses(ips)
                 claim.reports_ip = True
-            is_connected = await race(addresses, connect, timeout, failed)
+            is_connected = await race(ips, connect, timeout, failed)
     except TimeoutError as error:
-        raise _timeout_error(host, port, tls, timeout, addresses, failed) from error
+        raise Unreachable(f"{_timeout_text(name, tls, timeout, ips, failed)}{addresses.hint(host, port)}") from error
     except UnicodeError as error:  # raised before the DNS lookup: a label of the name is empty or too long
-        raise Unreachable(f"{host}:{port} cannot be reached: the host name is invalid: {error}") from error
+        raise Unreachable(f"{name} cannot be reached: the host name is invalid: {error}") from error
     except OSError as error:  # of the DNS lookup
-        raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
+        raise Unreachable(f"{name} cannot be reached: {error.strerror or error}{addresses.hint(host, port)}") from error
     if not is_connected or claim.endpoint is None:
-        raise _failure_error(host, port, tls, failed, refusal_failure(link))
+        raise _failure_error(host, name, tls, failed, refusal_failure(link), addresses.hint(host, port))
     return claim.endpoint
 
 
-def _timeout_error(
-    host: str, port: int, tls: Tls | None, timeout: float, addresses: list[str], failed: dict[str, OSError]
-) -> Unreachable:
-    if not addresses:
-        return Unreachable(f"{host}:{port} cannot be reached: the name was not resolved within {timeout:g} s")
+def _timeout_text(name: str, tls: Tls | None, timeout: float, ips: list[str], failed: dict[str, OSError]) -> str:
+    """Return the error text if the time is over; `name` is the address as errors show it."""
+    if not ips:
+        return f"{name} cannot be reached: the name was not resolved within {timeout:g} s"
     with_tls = "" if tls is None else " by TLS"
     hint = "" if tls is None else ": is this its port for TLS?"
-    if len(addresses) > 1:
-        states = (f"{ip}: {failed[ip].strerror or failed[ip]}" if ip in failed else f"{ip}: no answer" for ip in addresses)
+    if len(ips) > 1:
+        states = (f"{ip}: {failed[ip].strerror or failed[ip]}" if ip in failed else f"{ip}: no answer" for ip in ips)
         hint = f" ({'; '.join(states)}){hint}"
-    return Unreachable(f"{host}:{port} did not accept a connection{with_tls} within {timeout:g} s{hint}")
+    return f"{name} did not accept a connection{with_tls} within {timeout:g} s{hint}"
 
 
-def _failure_error(host: str, port: int, tls: Tls | None, failed: dict[str, OSError], if_permanent: Failure) -> Unreachable:
-    """Return the error if every address failed; with `if_permanent` if a retry helps at none of them."""
+def _failure_error(
+    host: str, name: str, tls: Tls | None, failed: dict[str, OSError], if_permanent: Failure, hint: str
+) -> Unreachable:
+    """Return the error if every IP address failed; with `if_permanent` if a retry helps at none of them."""
     tls_errors = [] if tls is None else [error for error in failed.values() if isinstance(error, _TLS_ERRORS)]
     reasons = {
         ip: explain_tls(error, tls.settings, tls.server_name(host))
@@ -125,7 +124,7 @@ def _failure_error(host: str, port: int, tls: Tls | None, failed: dict[str, OSEr
     reason = "; ".join(f"{ip}: {why}" for ip, why in reasons.items()) if len(reasons) > 1 else next(iter(reasons.values()))
     by_tls = " by TLS" if tls_errors else ""
     failure = if_permanent if tls_errors and all(map(is_permanent, failed.values())) else Failure.RETRY
-    error = Unreachable(f"{host}:{port} cannot be reached{by_tls}: {reason}", failure)
+    error = Unreachable(f"{name} cannot be reached{by_tls}: {reason}{'' if tls_errors else hint}", failure)
     error.__cause__ = next(iter(tls_errors or failed.values()))
     return error
 

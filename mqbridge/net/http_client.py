@@ -14,10 +14,12 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import httpcore
 import httpx
 import orjson
 
 from mqbridge.errors import ClusterError
+from mqbridge.net.addresses import DIRECT, AddressMap, HostPort
 from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tls.explain import explain_tls
 from mqbridge.net.tls.tls import Tls
@@ -73,6 +75,10 @@ def check_proxy_url(url: str) -> str:
     return url.strip().rstrip("/")
 
 
+def _address_of(url: httpx.URL) -> tuple[str, int]:
+    return url.host, url.port or (443 if url.scheme == "https" else 80)
+
+
 def origin_of(url: httpx.URL) -> str:
     """Return `scheme://host[:port]`, without credentials."""
     return f"{url.scheme}://{url.netloc.decode()}"
@@ -82,7 +88,8 @@ class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
     `tls` None: HTTPS trusts the authorities of the platform. `proxy` is the address of a forward proxy for all of them, see
-    `check_proxy_url`; None: no proxy. Tests give a `transport`, which replaces sockets.
+    `check_proxy_url`; None: no proxy. `addresses` says where the servers can be reached; a proxy gets the advertised addresses,
+    since it makes the connections itself. Tests give a `transport`, which replaces sockets.
     """
 
     def __init__(
@@ -92,11 +99,12 @@ class HttpConnections:
         transport: httpx.AsyncBaseTransport | None = None,
         *,
         proxy: str | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
         self._home = HomeLoop("the client of the administration interface")
+        self._transport, self._addresses = transport, DIRECT if proxy is not None else addresses
         self._settings: dict[str, Any] = {
             "timeout": timeout,
-            "transport": transport,
             "trust_env": False,
             "proxy": proxy,
             "headers": {"accept-encoding": "identity"},
@@ -139,7 +147,7 @@ class HttpConnections:
         client, old_client = self._current, None
         if client is None or context is not self._context:
             old_client, self._context = client, context
-            client = self._current = _Client(httpx.AsyncClient(verify=True if context is None else context, **self._settings))
+            client = self._current = _Client(self._make_client(context))
         client.running_calls += 1  # before the next await: a newer client may replace this one meanwhile
         try:
             if old_client is not None:
@@ -150,8 +158,16 @@ class HttpConnections:
             await client.close_if_unused()
 
     def name(self, url: httpx.URL) -> str:
-        """Return the origin of a URL, and the proxy if there is one, for errors."""
+        """Return the origin of a URL, and the proxy or the reachable address if there is one, for errors."""
+        if self._addresses and (reachable := self._addresses.reachable(*(address := _address_of(url)))) != address:
+            return f"{origin_of(url)} (at {HostPort(*reachable)})"
         return f"{origin_of(url)}{self.proxy_note}"
+
+    def _make_client(self, context: ssl.SSLContext | None) -> httpx.AsyncClient:
+        transport, verify = self._transport, True if context is None else context
+        if transport is None and self._addresses:
+            transport = _MappedTransport(self._addresses, verify)
+        return httpx.AsyncClient(verify=verify, transport=transport, **self._settings)
 
     @property
     def proxy_note(self) -> str:
@@ -170,7 +186,8 @@ class HttpConnections:
             return f"{self.name(url)} cannot be reached by TLS: {why}"
         reason = str(error) or type(error).__name__
         if self._proxy is None or not isinstance(error, _PROXY_FAILURES):
-            return f"{self.name(url)} cannot be reached: {reason}"
+            hint = self._addresses.hint(*_address_of(url)) if isinstance(error, _PROXY_FAILURES) else ""
+            return f"{self.name(url)} cannot be reached: {reason}{hint}"
         proxy = f"the proxy {self._proxy} for {origin_of(url)}"
         if not isinstance(error, httpx.ProxyError):
             return f"{proxy} cannot be reached: {reason}"
@@ -216,6 +233,24 @@ async def _read_bounded(streamed: httpx.Response) -> httpx.Response:
         request=streamed.request,
         extensions=streamed.extensions,
     )
+
+
+class _MappedTransport(httpx.AsyncHTTPTransport):
+    """Connects to where advertised addresses can be reached; requests and certificates keep the advertised host."""
+
+    def __init__(self, addresses: AddressMap, verify: ssl.SSLContext | bool) -> None:
+        super().__init__(verify=verify, trust_env=False)
+        context = verify if isinstance(verify, ssl.SSLContext) else httpx.create_ssl_context(trust_env=False)
+        self._pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=_MappedNetwork(addresses))
+
+
+class _MappedNetwork(httpcore.AnyIOBackend):
+    def __init__(self, addresses: AddressMap) -> None:
+        self._addresses = addresses
+
+    async def connect_tcp(self, host: str, port: int, *arguments: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        """Connect to the reachable address; like every backend, it tries all IP addresses of the name."""
+        return await super().connect_tcp(*self._addresses.reachable(host, port), *arguments, **options)
 
 
 class _Client:

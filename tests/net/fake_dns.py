@@ -5,11 +5,14 @@ All addresses are on this machine: Linux accepts connections to every 127.x.x.x.
 
 import asyncio
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import httpcore
 import pytest
+
+from mqbridge.net import dial
 
 BACKLOG_FILLERS = 4
 
@@ -23,6 +26,24 @@ def install(monkeypatch: pytest.MonkeyPatch, names: Mapping[str, Sequence[str]])
         return [entry for ip in names.get(name, [name]) for entry in real(ip, port, *arguments, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def make_unreachable(monkeypatch: pytest.MonkeyPatch, ports: Collection[int]) -> None:
+    """Let mqbridge fail to connect to these ports, as if the servers were in another network."""
+    resolve, connect_tcp = dial.resolve, httpcore.AnyIOBackend.connect_tcp
+
+    async def resolve_reachable(host: str, port: int) -> list[str]:
+        if port in ports:
+            raise OSError(113, "No route to host")
+        return await resolve(host, port)
+
+    async def connect_reachable(self: httpcore.AnyIOBackend, host: str, port: int, *arguments: Any, **options: Any) -> Any:
+        if port in ports:
+            raise httpcore.ConnectError("No route to host")
+        return await connect_tcp(self, host, port, *arguments, **options)
+
+    monkeypatch.setattr(dial, "resolve", resolve_reachable)
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect_reachable)
 
 
 @contextmanager

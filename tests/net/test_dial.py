@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from mqbridge.errors import ConnectionLost, Failure, PeerSilent, Unreachable
+from mqbridge.net.addresses import AddressMap
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.endpoint import Endpoint
@@ -253,6 +254,39 @@ async def test_the_error_names_every_address(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_name_without_address_is_an_error() -> None:
     with pytest.raises(Unreachable, match=r"cannot be reached: .*[Nn]ame"):
         await dial("nobody.invalid", 1, lambda: Talk().endpoint)
+
+
+# --- advertised and reachable addresses --------------------------------------------------------------------------------
+
+
+async def test_an_advertised_address_is_reached_where_the_map_says(tmp_path: Path) -> None:
+    """The certificate is verified for the advertised name, and the cluster's state has the advertised address."""
+    authority = Authority(tmp_path)
+    identity = authority.issue("server", hosts=["broker-1.internal"])
+    tls = Tls(TlsSettings(authorities=authority.certificate))
+    async with serving(identity=identity) as (server, port):
+        addresses = AddressMap({"broker-1.internal:6650": f"{SECOND}:{port}"})
+        talk, connectivity = Talk(), Connectivity("c", [("broker-1.internal", 6650)])
+        link = Link(connectivity, "broker-1.internal", 6650)
+        await dial("Broker-1.internal", 6650, lambda: talk.endpoint, tls=tls, link=link, addresses=addresses)
+        await talk.echo()
+        assert server.accepted == 1
+        assert list(tls.expiries) == ["certificate of Broker-1.internal:6650"]
+        assert connectivity.unreachable_s is None
+        with pytest.raises(Unreachable, match=r"^other:6650 \(at .*\) cannot be reached by TLS: .*is not for other"):
+            await dial("other", 6650, lambda: Talk().endpoint, tls=tls, addresses=AddressMap({"other:6650": f"{SECOND}:{port}"}))
+
+
+async def test_the_error_names_both_addresses_or_the_missing_entry() -> None:
+    async with serving() as (_, port):
+        pass
+    addresses = AddressMap({"broker-1:6650": f"{SECOND}:{port}"})
+    with pytest.raises(Unreachable, match=rf"^broker-1:6650 \(at {SECOND}:{port}\) cannot be reached: "):
+        await dial("broker-1", 6650, lambda: Talk().endpoint, addresses=addresses)
+    with pytest.raises(Unreachable, match=r"; `addresses` has no entry for it, but one for 'broker-1:6650'$"):
+        await dial("broker-1", 6651, lambda: Talk().endpoint, addresses=addresses)
+    with pytest.raises(Unreachable, match=r"; `addresses` has no entry for it$"):
+        await dial("nobody.invalid", 9, lambda: Talk().endpoint, addresses=addresses)
 
 
 # --- addresses -----------------------------------------------------------------------------------------------------------

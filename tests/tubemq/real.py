@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from mqbridge.errors import LaneRevoked
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.master import Masters

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 from tests.kit.gateway import GatewayProcess
 from tests.kit.tcp_proxy import Network
 from tests.kit.tubemq import TubeMQ

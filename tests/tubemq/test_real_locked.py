@@ -17,7 +17,7 @@ import pytest_asyncio
 import yaml
 
 from mqbridge.errors import ServerRefused
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 from mqbridge.net.secret import Secret
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.net.tls.settings import TlsSettings

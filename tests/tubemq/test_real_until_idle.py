@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 from tests.kit.gateway import GatewayProcess
 from tests.kit.tcp_proxy import Network
 from tests.kit.tubemq import TubeMQ

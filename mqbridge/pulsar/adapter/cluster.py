@@ -53,7 +53,15 @@ class Pulsar:
         self._tls = config.make_tls(name)
         self._auth = make_auth(config.auth, config.certificate)
         tls = self._tls if config.is_tls else None  # the REST interface may use TLS where brokers do not
-        self._client = ClusterClient(service, tls=tls, auth=self._auth, timing=timing, connectivity=self.connectivity)
+        self._client = ClusterClient(
+            service,
+            tls=tls,
+            auth=self._auth,
+            timing=timing,
+            connectivity=self.connectivity,
+            addresses=config.addresses,
+            listener_name=config.listener_name,
+        )
         if config.sends_credentials_unencrypted:
             log.warning(
                 "cluster %s: %s is sent over connections without TLS, readable by anybody on the network path",
@@ -70,6 +78,7 @@ class Pulsar:
                 auth=self._auth,
                 is_guess=config.admin_is_guessed,
                 proxy=config.admin_proxy,
+                addresses=config.addresses,
             )
         self._operations = PulsarOperations(name, self._topics, self._admin, self.bounds)
         self._known_entries = KnownEntries()
@@ -91,6 +100,7 @@ class Pulsar:
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection; stop waiting for that at `deadline` (loop time; None: in 30 s, `deadlines.CLOSE_S`)."""
         self.connectivity.close()
+        self._config.addresses.log_unused(self.name)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
                 await self._client.close()

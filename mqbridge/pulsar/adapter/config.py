@@ -8,11 +8,13 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator, model_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.addresses import ADDRESSES_DESCRIPTION, Addresses
 from mqbridge.config.proxy import PROXY_DESCRIPTION, AdminProxy
 from mqbridge.config.tls import TlsChoice, TlsOptions
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_url
 from mqbridge.errors import ConfigError
+from mqbridge.net.addresses import AddressMap
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.auth import AuthOptions
 from mqbridge.pulsar.client.admin.admin_addresses import SCHEMES, parse_admin_url
@@ -46,6 +48,13 @@ class PulsarCluster(ClusterModel):
         " their positions cannot be read, and the retention of a target cannot be checked.",
     )
     admin_proxy: AdminProxy = Field(default=None, repr=False, description=PROXY_DESCRIPTION)
+    listener_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The listener of `advertisedListeners` whose addresses the gateway uses, for clients outside of the brokers'"
+        " network. Without it, brokers return the addresses of their internal listener.",
+    )
+    addresses: Addresses = Field(default_factory=AddressMap, description=ADDRESSES_DESCRIPTION)
     namespace: str = Field(default=DEFAULT_NAMESPACE, description="`tenant/namespace` of topics whose name has none.")
     tls: TlsChoice = Field(
         default=None,

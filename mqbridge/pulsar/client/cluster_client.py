@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.connection import schema_registry
@@ -51,7 +52,8 @@ class ClusterClient:
     """Low-level client; it connects on the first request. All topic names are full: `persistent://tenant/namespace/topic`.
 
     `service` are the addresses in the service URL. `tls` None means connections without TLS. Connections report their state to
-    `connectivity`; None: the state is not reported outside of this client.
+    `connectivity`; None: the state is not reported outside of this client. `addresses` says where brokers can be reached.
+    `listener_name` is the listener whose addresses they return; None: the internal one.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class ClusterClient:
         auth: Auth = NO_AUTH,
         timing: Timing | None = None,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
+        listener_name: str | None = None,
     ) -> None:
         self._timing = timing = timing or Timing()
         self._pool = ConnectionPool(
@@ -71,8 +75,9 @@ class ClusterClient:
             keep_alive_s=timing.keep_alive,
             connect_timeout_s=timing.connect,
             connectivity=connectivity,
+            addresses=addresses,
         )
-        self._lookup = Lookup(self._pool, timing.request)
+        self._lookup = Lookup(self._pool, timing.request, listener_name)
         self._ids = itertools.count()
         """Unused ids for new producers, consumers and watchers."""
 

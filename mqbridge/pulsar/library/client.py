@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from mqbridge.errors import ConfigError
-from mqbridge.library.cluster_url import parse_cluster_url, parse_proxy
+from mqbridge.library.cluster_url import parse_addresses, parse_cluster_url, parse_proxy
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import Closable, OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
@@ -66,7 +66,9 @@ class PulsarClient:
     proxy, whatever the environment says). `request_timeout_s` is the timeout of one request, `operation_timeout_s` the
     timeout of an operation with all its retries, such as opening a consumer, and `connect_timeout_s` the timeout of a connection
     with its handshake. `keep_alive_s` is the interval between pings; a connection on which nothing arrives between two pings is
-    closed. Raises ConfigError for an invalid URL.
+    closed. `addresses` says where brokers can be reached, if not at the addresses that they advertise: advertised to reachable
+    address, both `host:port` or both `host`. `listener_name` is the listener of `advertisedListeners` whose addresses are used
+    (None: the internal one). Raises ConfigError for an invalid URL or address.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class PulsarClient:
         auth: Auth = NO_AUTH,
         admin_url: str | None = None,
         admin_proxy: str | None = None,
+        addresses: Mapping[str, str] | None = None,
+        listener_name: str | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         operation_timeout_s: float = OPEN_TIMEOUT_S,
         connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
@@ -84,8 +88,14 @@ class PulsarClient:
     ) -> None:
         cluster_url = parse_cluster_url(url, "pulsar", DEFAULT_PORT, tls, DEFAULT_TLS_PORT)
         timing = Timing(operation_timeout_s, request_timeout_s, connect_timeout_s, keep_alive_s)
+        self._addresses = parse_addresses(addresses)
         self._client = ClusterClient(
-            [Address(*each) for each in cluster_url.addresses], tls=cluster_url.tls, auth=auth, timing=timing
+            [Address(*each) for each in cluster_url.addresses],
+            tls=cluster_url.tls,
+            auth=auth,
+            timing=timing,
+            addresses=self._addresses,
+            listener_name=listener_name,
         )
         self._timing, self._tls = timing, tls
         self._auth, self._admin_url = auth, admin_url
@@ -127,7 +137,14 @@ class PulsarClient:
         if self._admin is None:
             if self._admin_url is None:
                 raise ConfigError("the client has no admin_url: open the client with one, such as http://host:8080")
-            self._admin = Admin(self._admin_url, self._timing.operation, tls=self._tls, auth=self._auth, proxy=self._admin_proxy)
+            self._admin = Admin(
+                self._admin_url,
+                self._timing.operation,
+                tls=self._tls,
+                auth=self._auth,
+                proxy=self._admin_proxy,
+                addresses=self._addresses,
+            )
         return self._admin
 
     # --- producers, consumers and readers ---------------------------------------------------------------------------

@@ -49,9 +49,14 @@ def partition_metadata(request_id: int, topic: str, create: bool) -> bytes:
     return encode_command(BaseCommand(type=BaseCommand.PARTITIONED_METADATA, partitionMetadata=command))
 
 
-def lookup(request_id: int, topic: str, authoritative: bool) -> bytes:
-    """Encode LOOKUP. `authoritative` is the flag of the response that redirected to this broker, False without a redirect."""
-    command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
+def lookup(request_id: int, topic: str, authoritative: bool, listener_name: str | None = None) -> bytes:
+    """Encode LOOKUP. `authoritative` is the flag of the response that redirected to this broker, False without a redirect.
+
+    `listener_name` names the listener whose addresses the broker shall return; None: those of its internal listener.
+    """
+    command = pb.CommandLookupTopic(
+        topic=topic, request_id=request_id, authoritative=authoritative, advertised_listener_name=listener_name
+    )
     return encode_command(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=command))
 
 

@@ -90,6 +90,7 @@ class RocketMQ:
     async def close(self, deadline: float | None = None) -> None:
         """Close the shared client; at the deadline (loop time; None: CLOSE_S from now), abandon requests without a response."""
         self.connectivity.close()
+        self._config.addresses.log_unused(self.name)
         client, self._shared_client = self._shared_client, None
         if client is not None:
             await close_by_deadline(client.close(), deadline, f"cluster {self.name!r}")
@@ -98,7 +99,12 @@ class RocketMQ:
         config = self._config
         timing = Timing(request=config.request_timeout, route=config.refresh, heartbeat=config.heartbeat)
         return ClusterClient(
-            config.name_servers, timing=timing, tls=self._tls, credentials=self._credentials, connectivity=self.connectivity
+            config.name_servers,
+            timing=timing,
+            tls=self._tls,
+            credentials=self._credentials,
+            connectivity=self.connectivity,
+            addresses=config.addresses,
         )
 
     @property

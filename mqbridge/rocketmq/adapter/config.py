@@ -5,11 +5,12 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.addresses import ADDRESSES_DESCRIPTION, Addresses
 from mqbridge.config.base import Options
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import join_addresses, server_identities, split_names, split_url
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import AddressMap, split_address
 from mqbridge.net.secret import IS_SHOWN, Secret
 from mqbridge.rocketmq.client.admin.name_rules import check_topic
 from mqbridge.rocketmq.client.connection.credentials import Credentials
@@ -53,6 +54,7 @@ class RocketMQCluster(ClusterModel):
         "down; with this list the gateway notices that one is missing. Without it, it knows the Brokers in `state`.",
         examples=["broker-a,broker-b"],
     )
+    addresses: Addresses = Field(default_factory=AddressMap, description=ADDRESSES_DESCRIPTION)
     tls: TlsChoice = Field(
         default=None,
         description="`true`, or the options of TLS. Name servers and Brokers must all accept it; their ports stay the same.",

@@ -111,8 +111,8 @@ class RocketMQOutbound:
 
         A queue of a Broker without a master keeps its index, because the master may return. On ordered routes so does a queue
         without the permission to write. If there are more queues than before, all are used. Otherwise the number of partitions
-        stays the same, and each index whose queue is not writable gets a new queue, or if there is none, shares another one, until
-        its own is writable again. If no queue is left, nothing changes.
+        stays the same, and each index whose queue is not writable gets a new queue, or if there is none, shares another one,
+        until its own is writable again. If no queue is left, nothing changes.
         """
         frozen = route.frozen_queues if self._spec.ordered else frozenset()
         kept = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.tls.tls import Tls
 from mqbridge.rocketmq.client.admin.admin import Admin
@@ -30,9 +31,16 @@ class ClusterClient(BaseClient):
         tls: Tls | None = None,
         credentials: Credentials | None = None,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
         super().__init__(
-            name_servers, timing=timing, instance=instance, tls=tls, credentials=credentials, connectivity=connectivity
+            name_servers,
+            timing=timing,
+            instance=instance,
+            tls=tls,
+            credentials=credentials,
+            connectivity=connectivity,
+            addresses=addresses,
         )
         self.admin, self.positions = Admin(self), Positions(self)
         self.groups = GroupAdmin(self, self.admin, self.positions)

@@ -11,12 +11,12 @@
 A partition is a queue, written `broker:queue`, for example `broker-a:3`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Self
 
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.library.cluster_url import parse_cluster_url
+from mqbridge.library.cluster_url import parse_addresses, parse_cluster_url
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
@@ -70,6 +70,8 @@ class RocketMQClient:
     request_timeout_s  timeout of one response, in seconds; pulls and pops, which brokers hold until there is a message, have a
                        longer one
     heartbeat_s        interval between heartbeats, in seconds; brokers remove a client after 120 s without one
+    addresses          where the servers can be reached, if not at the addresses that they advertise: advertised to reachable
+                       address, both `host:port` or both `host`; None: they can be reached as they are
     refresh_s          interval between route queries, in seconds: how soon new queues and moved brokers are noticed
     """
 
@@ -84,11 +86,13 @@ class RocketMQClient:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         heartbeat_s: float = Timing().heartbeat,
         refresh_s: float = Timing().route,
+        addresses: Mapping[str, str] | None = None,
     ) -> None:
         """Raises ConfigError for an invalid URL or incomplete credentials."""
         parsed_url = parse_cluster_url(url, SCHEME, DEFAULT_PORT, tls)
         self._name_servers = [join_address(host, port) for host, port in parsed_url.addresses]
         self._tls = parsed_url.tls
+        self._addresses = parse_addresses(addresses)
         self._credentials = _make_credentials(access_key, secret_key, security_token)
         self._timing = Timing(request=request_timeout_s, heartbeat=heartbeat_s, route=refresh_s)
         self._shared: LazyClusterClient | None = None
@@ -398,7 +402,11 @@ class RocketMQClient:
         self._opened.check_open()
         if self._shared is None:
             self._shared = LazyClusterClient(
-                self._name_servers, timing=self._timing, tls=self._tls, credentials=self._credentials
+                self._name_servers,
+                timing=self._timing,
+                tls=self._tls,
+                credentials=self._credentials,
+                addresses=self._addresses,
             )
         return self._shared
 
@@ -412,7 +420,12 @@ class RocketMQClient:
         """Return a new cluster client for one group member or reader. Raises ClusterError if the client is closed."""
         self._opened.check_open()
         return ClusterClient(
-            self._name_servers, timing=self._timing, instance=instance, tls=self._tls, credentials=self._credentials
+            self._name_servers,
+            timing=self._timing,
+            instance=instance,
+            tls=self._tls,
+            credentials=self._credentials,
+            addresses=self._addresses,
         )
 
     async def _open_consumer(self, settings: ConsumerSettings, max_redeliveries: int, instance: str | None) -> Consumer:

@@ -68,7 +68,7 @@ class TubeMQ:
         )
         self.known_brokers = KnownBrokers(config.brokers)
         self._target_orders = TargetOrders(self.known_brokers)
-        self._addresses = config.addresses
+        self._addresses = config.master_addresses
         self._tls = None if config.tls is None else config.tls.make(name)
         self._credentials = config.credentials
         self.connectivity = Connectivity(name, self._addresses)
@@ -95,7 +95,9 @@ class TubeMQ:
         """Register a producer at a Master, to learn the topics' routes for outbounds and inbounds. Raises ClusterError."""
         config = self._config
         self.connectivity.open()
-        self._connections = ConnectionPool(timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity)
+        self._connections = ConnectionPool(
+            timeout_s=config.request_timeout, tls=self._tls, connectivity=self.connectivity, addresses=config.addresses
+        )
         routes = Routes(Masters(self._addresses, self._connections, self._credentials), heartbeat_s=config.heartbeat)
         try:
             with detect_wrong_port("a TubeMQ Master", ", ".join(config.masters)):
@@ -105,7 +107,13 @@ class TubeMQ:
             raise
         self._routes = routes
         if config.admin_url is not None:
-            self._admin = GroupAdmin(config.admin_url, config.admin_token, tls=self._tls, proxy=config.admin_proxy)
+            self._admin = GroupAdmin(
+                config.admin_url,
+                config.admin_token,
+                tls=self._tls,
+                proxy=config.admin_proxy,
+                addresses=config.addresses,
+            )
         self._reader = TemporaryGroupReader(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
@@ -114,6 +122,7 @@ class TubeMQ:
         At `deadline` (event loop time; None: CLOSE_S (30 s) from now) it drops these requests and only closes the connections.
         """
         self.connectivity.close()
+        self._config.addresses.log_unused(self.name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_until(deadline)):
                 # Called even if the deadline has passed: it first stops its heartbeats, which would open new connections.

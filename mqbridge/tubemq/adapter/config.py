@@ -6,12 +6,13 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mqbridge.adapter.registry import ClusterModel
+from mqbridge.config.addresses import ADDRESSES_DESCRIPTION, Addresses
 from mqbridge.config.base import Options
 from mqbridge.config.proxy import PROXY_DESCRIPTION, AdminProxy
 from mqbridge.config.tls import TlsChoice
 from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_names, split_url
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import AddressMap, split_address
 from mqbridge.net.secret import Secret
 from mqbridge.tubemq.adapter.topic_names import check_topic_name
 from mqbridge.tubemq.client.connection.credentials import Credentials
@@ -56,6 +57,7 @@ class TubeMQCluster(ClusterModel):
     )
     admin_proxy: AdminProxy = Field(default=None, repr=False, description=PROXY_DESCRIPTION)
     admin_token: Secret | None = Field(default=None, description="The Master's confModAuthToken, needed only to create topics.")
+    addresses: Addresses = Field(default_factory=AddressMap, description=ADDRESSES_DESCRIPTION)
     tls: TlsChoice = Field(
         default=None,
         description="`true`, or options: the gateway connects to Masters and Brokers with TLS, at their TLS ports. Servers of"
@@ -97,7 +99,7 @@ class TubeMQCluster(ClusterModel):
         return cls.model_validate({"heartbeat": URL_HEARTBEAT} | settings | {"masters": addresses})
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
+    def master_addresses(self) -> list[tuple[str, int]]:
         """Host and port of each Master."""
         port = DEFAULT_MASTER_PORT if self.tls is None else DEFAULT_MASTER_TLS_PORT
         return [split_address(address, port) for address in self.masters]
@@ -105,12 +107,12 @@ class TubeMQCluster(ClusterModel):
     @property
     def identity(self) -> str:
         """The Masters' addresses."""
-        return join_addresses("tubemq", self.addresses)
+        return join_addresses("tubemq", self.master_addresses)
 
     @property
     def server_identities(self) -> frozenset[str]:
         """The address of each Master."""
-        return server_identities("tubemq", self.addresses)
+        return server_identities("tubemq", self.master_addresses)
 
     def check_topic_name(self, topic: str) -> None:
         """Raise ConfigError if Masters accept no topic of this name."""

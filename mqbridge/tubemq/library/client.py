@@ -16,7 +16,7 @@ from typing import Self
 from zoneinfo import ZoneInfo
 
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.library.cluster_url import parse_cluster_url, parse_proxy
+from mqbridge.library.cluster_url import parse_addresses, parse_cluster_url, parse_proxy
 from mqbridge.library.contract import CLOSE_TIMEOUT_S, Start
 from mqbridge.library.opening import OpenedByClient, Opening
 from mqbridge.library.send_window import MAX_PENDING_BYTES
@@ -66,6 +66,8 @@ class TubeMQClient:
     user, password      for clusters that authenticate clients; both or neither
     admin_url           the Master's web address, such as `http://host:8080`; without it `admin` raises ClusterError
     admin_proxy         a forward proxy for `admin`, such as `http://host:3128`; None: no proxy, whatever the environment says
+    addresses           where the servers can be reached, if not at the addresses that they advertise: advertised to reachable
+                        address, both `host:port` or both `host`; None: they can be reached as they are
     admin_token         the Master's confModAuthToken, needed by `admin` only to create topics
     time_zone           the time zone of `$msgTime$`, the event time that messages carry as YYYYMMDDHHMM
     heartbeat_s         seconds between heartbeats to Masters and Brokers; a Master drops members after 30 s without one
@@ -83,6 +85,7 @@ class TubeMQClient:
         password: Secret | str | None = None,
         admin_url: str | None = None,
         admin_proxy: str | None = None,
+        addresses: Mapping[str, str] | None = None,
         admin_token: Secret | str | None = None,
         time_zone: str = "UTC",
         heartbeat_s: float = HEARTBEAT_S,
@@ -93,6 +96,7 @@ class TubeMQClient:
         self._addresses, self._tls = parse_cluster_url(
             url, scheme="tubemq", default_port=DEFAULT_MASTER_PORT, tls=tls, default_tls_port=DEFAULT_MASTER_TLS_PORT
         )
+        self._reachable = parse_addresses(addresses)
         self._credentials = as_credentials(user, password)
         self._admin_url, self._admin_token, self._admin_proxy = admin_url, admin_token, parse_proxy(admin_proxy)
         self._zone = _time_zone(time_zone)
@@ -142,6 +146,7 @@ class TubeMQClient:
                 shared=self._shared_connections,
                 tls=self._tls,
                 connectivity=Connectivity(cluster_name, self._addresses),
+                addresses=self._reachable,
             )
             self._masters = Masters(self._addresses, connections, self._credentials)
         return self._masters
@@ -374,7 +379,7 @@ class TubeMQClient:
         """Return a client of the HTTP administration API: topics, groups, offsets. Raises ClusterError without `admin_url`."""
         if self._admin_url is None:
             raise ClusterError("admin() needs the Master's web address: open the client with admin_url", Failure.FATAL)
-        admin = Admin(self._admin_url, self._admin_token, tls=self._tls, proxy=self._admin_proxy)
+        admin = Admin(self._admin_url, self._admin_token, tls=self._tls, proxy=self._admin_proxy, addresses=self._reachable)
         self._admins.append(admin)
         return admin
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
 from mqbridge.errors import ClusterError, Failure, ServerRefused
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.http_client import reads_json
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT, HTTP_NOT_FOUND, AdminHttp
@@ -47,7 +48,7 @@ class Admin:
 
     `url` contains one address or several, see `parse_admin_url`. `timeout_s` limits one call, with all
     addresses that it tries. With `is_guess`, errors mention that the address was guessed. `proxy` is the address of a forward
-    proxy; None: no proxy, whatever the environment says.
+    proxy; None: no proxy, whatever the environment says. `addresses` says where the servers can be reached.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Admin:
         auth: Auth = NO_AUTH,
         is_guess: bool = False,
         proxy: str | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
         self.is_guess = is_guess
         """True if the address was derived from the service URL, not configured."""
-        self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess, proxy=proxy)
+        self._http = AdminHttp(url, timeout_s, tls=tls, auth=auth, is_guess=is_guess, proxy=proxy, addresses=addresses)
 
     async def close(self) -> None:
         """Close the connections."""

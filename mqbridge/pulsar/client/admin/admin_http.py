@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.http_client import HttpConnections, origin_of, parse_json
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.client.admin.admin_addresses import parse_admin_url
@@ -69,10 +70,12 @@ class AdminHttp:
         auth: Auth = NO_AUTH,
         is_guess: bool = False,
         proxy: str | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
         """`url` contains one address or several, see `parse_admin_url`. `timeout_s` is the deadline of one call.
 
-        `proxy` is the address of a forward proxy, None for direct connections: nothing is taken from the environment.
+        `proxy` is the address of a forward proxy, None for direct connections: nothing is taken from the environment. `addresses`
+        says where these addresses, and the brokers that they redirect to, can be reached.
 
         With `is_guess`, errors mention that the address was guessed. Tests pass a `transport` instead of sockets.
         """
@@ -88,7 +91,7 @@ class AdminHttp:
         # A configured address that accepts no connection must leave time for the others. Its own IP addresses are tried beside
         # each other, so they need no shares.
         timeout = httpx.Timeout(timeout_s, connect=timeout_s / len(configured))
-        self._http = HttpConnections(timeout, tls, transport, proxy=proxy)
+        self._http = HttpConnections(timeout, tls, transport, proxy=proxy, addresses=addresses)
         self._has_succeeded = False
         """True once a call has succeeded. TLS errors and refused `auth` credentials are FATAL before that, temporary later."""
         self._needs_fresh_credentials = False

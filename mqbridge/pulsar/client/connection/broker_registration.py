@@ -211,6 +211,8 @@ class BrokerRegistration:
 
     def on_closed(self, command: CloseCommand) -> None:
         """Process the broker's close command, which may name the next owner."""
+        if not self._lookup.can_use_assignments:
+            return
         if command.assignedBrokerServiceUrl or command.assignedBrokerServiceUrlTls:
             self._assignment = command
 

@@ -1,7 +1,7 @@
 """Connection pool: one connection per pair of broker and address, replaced when it is lost.
 
 The broker is the `host:port` by which the cluster knows it; the address is the one that the socket connects to. Behind a proxy
-many brokers have the same address.
+many brokers have the same address. `AddressMap` says where the address can be reached; only `dial` needs to know.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
@@ -38,7 +39,9 @@ class ConnectionPool:
         keep_alive_s: float = KEEP_ALIVE_S,
         connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
+        self._addresses = addresses
         self._service = list(service)
         self.connectivity = connectivity or Connectivity(",".join(map(str, service)), service)
         self._home = HomeLoop(f"the client of Pulsar cluster {self.connectivity.name}")
@@ -133,6 +136,7 @@ class ConnectionPool:
                 keep_alive_s=self._keep_alive_s,
                 timeout=self._connect_timeout_s,
                 link=Link(self.connectivity, *key[1]),
+                addresses=self._addresses,
             )
         except CredentialsRefused as error:
             self._credentials_refused = True

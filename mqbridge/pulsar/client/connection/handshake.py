@@ -4,6 +4,7 @@ import asyncio
 import ssl
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RemoteProtocolError, ServerRefused, Unreachable
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Link
 from mqbridge.net.dial import dial, refusal_failure
 from mqbridge.net.tls.explain import explain_tls, is_permanent
@@ -24,19 +25,20 @@ async def open_connection(
     keep_alive_s: float = KEEP_ALIVE_S,
     timeout: float = HANDSHAKE_TIMEOUT_S,
     link: Link | None = None,
+    addresses: AddressMap = DIRECT,
 ) -> Connection:
     """Dial and complete the handshake; each of the two steps may take `timeout` seconds.
 
     If the address is a proxy, `proxy_to` is the `host:port` of the broker behind it. If `fresh` is True, the credentials are read
     from their source again, because the last ones were refused. `keep_alive_s` is the interval between pings. `link`
-    reports the connection's state to the cluster's `Connectivity`.
+    reports the connection's state to the cluster's `Connectivity`. `addresses` says where the address can be reached.
 
     Raises ClusterError: FATAL if the server is no Pulsar broker. Refused credentials raise ServerRefused (FATAL) if the cluster
     has never accepted this client, and Unreachable otherwise.
     """
     connection = Connection(auth, keep_alive_s, link)
     credentials = await auth.credentials(fresh=fresh)
-    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
+    await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link, addresses=addresses)
     endpoint = connection.endpoint
     # Until the handshake is complete, received bytes must not report the broker as reachable: they may be its refusal.
     endpoint.link = None

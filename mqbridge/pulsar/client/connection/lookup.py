@@ -71,8 +71,12 @@ class TopicList(NamedTuple):
 class Lookup:
     """Lookups at the brokers of one cluster. Each call makes one attempt and raises ClusterError; `retry` repeats it."""
 
-    def __init__(self, pool: ConnectionPool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(
+        self, pool: ConnectionPool, request_timeout_s: float = REQUEST_TIMEOUT_S, listener_name: str | None = None
+    ) -> None:
+        """`listener_name` is the listener of the brokers whose addresses are used; None: their internal listener."""
         self._pool = pool
+        self._listener_name = listener_name
         self._timeout_s = request_timeout_s
 
     async def owner(self, topic: str, service: Sequence[Address] = ()) -> Owner:
@@ -84,7 +88,7 @@ class Lookup:
         authoritative = False  # after a redirect: the flag of the redirecting broker, to be sent to the next one
         for _ in range(MAX_REDIRECTS):
             response: pb.CommandLookupTopicResponse = await connection.request(
-                lambda request_id: client_commands.lookup(request_id, topic, authoritative),  # noqa: B023 - called before they change
+                lambda request_id: client_commands.lookup(request_id, topic, authoritative, self._listener_name),  # noqa: B023 - called before they change
                 BaseCommand.LOOKUP_RESPONSE,
                 f"the lookup of {topic}",
                 self._timeout_s,
@@ -102,6 +106,11 @@ class Lookup:
         raise ClusterError(
             f"looking up topic {topic}: more than {MAX_REDIRECTS} redirects, because the brokers do not agree on its owner"
         )
+
+    @property
+    def can_use_assignments(self) -> bool:
+        """True if a close command may name the next owner: brokers name it by the address of their internal listener."""
+        return self._listener_name is None
 
     async def connect_assigned(self, url: str, url_tls: str, proxied: bool) -> Connection:
         """Connect to the next owner of a topic, which a broker named in its close command. Raises ClusterError.

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 
 DEFAULT_PORT, DEFAULT_TLS_PORT = 6650, 6651
 SCHEME = "pulsar://"

@@ -17,8 +17,8 @@ from ipaddress import ip_address
 from typing import Self
 
 from mqbridge.errors import Failure, LocalProtocolError, MqbridgeError
+from mqbridge.net.addresses import DIRECT, AddressMap, split_address
 from mqbridge.net.connectivity import Connectivity, retry_log_level
-from mqbridge.net.dial import split_address
 from mqbridge.net.tls.tls import Tls
 from mqbridge.net.window import RequestWindow
 from mqbridge.rocketmq.client.connection.connection import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Connection
@@ -67,7 +67,8 @@ class BaseClient:
 
     `name_servers` are `host:port`. `timing` None: the defaults of Timing. `instance` is the part of the client id after the
     address; by default it is unique. `tls` None: plain connections. `credentials` sign every request; None: no request is signed.
-    `connectivity` records which servers of the cluster can be reached; by default the client has one of its own.
+    `connectivity` records which servers of the cluster can be reached; by default the client has one of its own. `addresses` says
+    where they can be reached.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class BaseClient:
         tls: Tls | None = None,
         credentials: Credentials | None = None,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
         self.timing = timing = timing or Timing()
         self.connectivity = connectivity or connectivity_of(",".join(name_servers), name_servers)
@@ -91,6 +93,7 @@ class BaseClient:
             credentials=credentials,
             connect_timeout_s=timing.connect,
             connectivity=self.connectivity,
+            addresses=addresses,
         )
         self.name_servers = NameServers(name_servers, self.pool, timing.request)
         self.routes = RouteTable(self.name_servers, timing.route)

@@ -15,8 +15,9 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from mqbridge.errors import ClusterError, ConnectionLost, PeerSilent, RequestTimeout, Unreachable
+from mqbridge.net.addresses import DIRECT, AddressMap, split_address
 from mqbridge.net.connectivity import Connectivity, Link
-from mqbridge.net.dial import dial, refusal_failure, split_address
+from mqbridge.net.dial import dial, refusal_failure
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.net.pending import Pending
 from mqbridge.net.tls.tls import Tls
@@ -262,17 +263,19 @@ async def open_connection(
     credentials: Credentials | None = None,
     timeout: float = CONNECT_TIMEOUT_S,
     connectivity: Connectivity | None = None,
+    addresses: AddressMap = DIRECT,
 ) -> Connection:
     """Connect to `host:port` within `timeout` seconds. `tls` None: a plain connection.
 
     With `credentials` None, requests are not signed. `connectivity` records whether the cluster's servers are reachable; None
-    records nothing. Raises Unreachable, ValueError for an invalid address, ClusterError for unreadable TLS files.
+    records nothing. `addresses` says where the address can be reached. Raises Unreachable, ValueError for an invalid address,
+    ClusterError for unreadable TLS files.
     """
     host, port = split_address(address, default_port=0)  # the default is never used: callers pass a port
     connection = Connection(address, on_request, on_lost, credentials)
     link = None if connectivity is None else Link(connectivity, host, port)
     try:
-        await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link)
+        await dial(host, port, lambda: connection.endpoint, tls=tls, timeout=timeout, link=link, addresses=addresses)
     except Unreachable as error:
         if isinstance(error.__cause__, (ConnectionError, ssl.SSLEOFError)) and tls is not None:
             raise Unreachable(f"{error}; {TLS_REFUSED}", error.failure) from error

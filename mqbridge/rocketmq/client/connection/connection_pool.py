@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, Unreachable
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
@@ -36,7 +37,9 @@ class ConnectionPool:
         credentials: Credentials | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
+        self._addresses = addresses
         self.connectivity = connectivity or Connectivity("rocketmq")
         self._home = HomeLoop(f"the client of RocketMQ cluster {self.connectivity.name}")
         self._on_request, self._on_lost, self._greet = on_request, on_lost, greet
@@ -111,6 +114,7 @@ class ConnectionPool:
                 credentials=self._credentials,
                 timeout=self._connect_timeout_s,
                 connectivity=self.connectivity,
+                addresses=self._addresses,
             )
         except ValueError as error:
             raise Unreachable(f"{address!r} is not host:port: {error}") from error

@@ -1,6 +1,6 @@
 """Addresses of name servers: `host` or `host:port`."""
 
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 
 DEFAULT_PORT = 9876
 """Port of an address that contains none."""

@@ -6,7 +6,7 @@ Responses of name servers are validated: an invalid address, or an impossible nu
 from collections.abc import Mapping, Sequence
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
-from mqbridge.net.dial import split_address
+from mqbridge.net.addresses import split_address
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.routes import Perm, QueueData, RouteData
 from mqbridge.wire.limits import check_partitions, is_number

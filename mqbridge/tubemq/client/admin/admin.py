@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.http_client import HttpConnections, parse_json, reads_json
 from mqbridge.net.secret import Secret
 from mqbridge.net.tls.tls import Tls
@@ -58,7 +59,7 @@ class Admin:
 
     `tls` is for an `https` address, that is for a reverse proxy in front of the Master. The servers' own web interfaces have no
     TLS, so Brokers are called without it. `proxy` is the address of a forward proxy for all calls; None: no proxy, whatever the
-    environment says.
+    environment says. `addresses` says where Masters and Brokers can be reached.
 
     Methods raise Unreachable, RequestTimeout, ServerRefused (FATAL), and for malformed responses RemoteProtocolError or
     ClusterError (RETRY); changes also raise ClusterError, FATAL without a token and RETRY if no Broker is online.
@@ -72,12 +73,13 @@ class Admin:
         timeout_s: float = TIMEOUT_S,
         tls: Tls | None = None,
         proxy: str | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
         # An address with a path, such as that of a proxy, is used as it is.
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/webapi.htm"
         self._token = Secret(token) if isinstance(token, str) else token
         self._timeout_s = timeout_s
-        self._http = HttpConnections(httpx.Timeout(timeout_s), tls, proxy=proxy)
+        self._http = HttpConnections(httpx.Timeout(timeout_s), tls, proxy=proxy, addresses=addresses)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
@@ -26,6 +27,7 @@ class ConnectionPool:
     timeout_s     seconds for which a server may be silent before the requests to it time out
     idle_s        a connection without requests for this many seconds is closed
     connectivity  records which servers are reachable; None for a new object that only this pool uses
+    addresses     where the servers can be reached
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class ConnectionPool:
         shared: bool = True,
         idle_s: float = IDLE_S,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
     ) -> None:
+        self._addresses = addresses
         self.connectivity = connectivity or Connectivity("tubemq")
         self._home = HomeLoop(f"the client of TubeMQ cluster {self.connectivity.name}")
         self._timeout_s, self._tls = timeout_s, tls
@@ -57,7 +61,13 @@ class ConnectionPool:
         connection = self._connections.get(key)
         if connection is None:
             connection = ServerConnection(
-                host, port, timeout_s=self._timeout_s, tls=self._tls, connectivity=self.connectivity, closed=self._closed
+                host,
+                port,
+                timeout_s=self._timeout_s,
+                tls=self._tls,
+                connectivity=self.connectivity,
+                addresses=self._addresses,
+                closed=self._closed,
             )
             if self._closed:
                 return connection

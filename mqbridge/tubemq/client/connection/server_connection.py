@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 from google.protobuf.message import Message
 
 from mqbridge.errors import ConnectionLost
+from mqbridge.net.addresses import DIRECT, AddressMap
 from mqbridge.net.connectivity import Connectivity, Link
 from mqbridge.net.dial import dial
 from mqbridge.net.tasks import mark_error_retrieved, spawn
@@ -38,6 +39,7 @@ class ServerConnection:
     timeout_s     seconds for which the server may send nothing before pending requests time out
     tls           None for a connection without TLS
     connectivity  records whether the server is reachable; None for a new object that only this connection uses
+    addresses     where the server can be reached
     closed        True: the connection is closed from the start and never connects, because its pool was closed before
     """
 
@@ -49,8 +51,10 @@ class ServerConnection:
         timeout_s: float = REQUEST_TIMEOUT_S,
         tls: Tls | None = None,
         connectivity: Connectivity | None = None,
+        addresses: AddressMap = DIRECT,
         closed: bool = False,
     ) -> None:
+        self._addresses = addresses
         self._connectivity = connectivity or Connectivity(f"{host}:{port}")
         self.host, self.port = host, port
         self.address = f"{host}:{port}"
@@ -105,7 +109,9 @@ class ServerConnection:
             raise ConnectionLost(f"the connection to {self.address} is closed")
         make = partial(TcpConnection, self.address, self._timeout_s, self.counters, self._on_lost)
         link = Link(self._connectivity, self.host, self.port)
-        endpoint = await dial(self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link)
+        endpoint = await dial(
+            self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link, addresses=self._addresses
+        )
         tcp = cast(TcpConnection, endpoint)
         if self._closed:
             await tcp.close()

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.pulsar.client.cluster_client import ClusterClient
+from mqbridge.pulsar.client.connection.service_url import parse_service_url
 from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire import ids
@@ -12,7 +14,7 @@ from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.pulsar.wire.schemas import STRING
 from tests.patience import PATIENCE_S
-from tests.pulsar.client.broker import Broker, found, in_turn, scripted_client, silent, until
+from tests.pulsar.client.broker import URL, Broker, found, in_turn, scripted_client, silent, until
 
 TOPIC = "persistent://public/default/t"
 Migrated = pb.CommandTopicMigrated
@@ -168,6 +170,20 @@ async def test_the_owner_named_in_a_close_command_is_used(broker: Broker, client
     assert len(broker.asked[BaseCommand.LOOKUP]) == 4, "the named broker is tried once"
     await producer.close()
     await consumer.close()
+
+
+async def test_lookups_name_the_listener_and_assignments_are_not_used(broker: Broker):
+    """A close command names the next owner by the address of the internal listener, which cannot be reached."""
+    client = ClusterClient(parse_service_url(URL, tls=False), listener_name="outside")
+    producer = client.producer(TOPIC)
+    await producer.opened()
+    assigned = {"request_id": ids.NO_REQUEST, "assignedBrokerServiceUrl": "pulsar://inside:6650"}
+    broker.link.send(close_producer=pb.CommandCloseProducer(producer_id=0, **assigned))
+    await until(lambda: producer.registrations == 2)
+    assert [link.address for link in broker.links] == ["broker"]
+    assert [asked.advertised_listener_name for asked in broker.asked[BaseCommand.LOOKUP]] == ["outside", "outside"]
+    await producer.close()
+    await client.close()
 
 
 async def test_an_assigned_broker_behind_a_proxy_is_reached_through_it(broker: Broker, client):
