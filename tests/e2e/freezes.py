@@ -161,6 +161,7 @@ async def check_at_start(case: Case) -> None:
     await case.prepare()
     await case.send()
     await switch.off(case)
+    is_off = True
     try:
         with GatewayProcess(case.config(), case.folder) as gateway:
             await until(gateway, lambda: switch.text in reasons(gateway))
@@ -169,12 +170,14 @@ async def check_at_start(case: Case) -> None:
             assert switch.text in (await asyncio.to_thread(ready, gateway))[1]
             await until(gateway, lambda: bool(warnings(gateway, switch)))
             await switch.on(case)
+            is_off = False
             await asyncio.to_thread(gateway.wait_stored, case.sent)
             await until(gateway, lambda: ready(gateway)[0] == 200)
             _check_log(gateway, switch)
             assert await asyncio.to_thread(gateway.terminate) == 0, gateway.log
     finally:
-        await switch.on(case)
+        if is_off:
+            await switch.on(case)
 
 
 def _check_log(gateway: GatewayProcess, switch: Switch) -> None:

@@ -57,8 +57,7 @@ def broker_accepts(**what: bool) -> Callable[[Case], Awaitable[None]]:
     return run
 
 
-BLACK_LIST = {"topicName": "{case.topic}", "groupName": "{case.group}"}
-SWITCHES = [
+RUNNING = [
     Switch(
         "topic closed for producers",
         "target",
@@ -76,17 +75,13 @@ SWITCHES = [
     Switch(
         "read-only broker",
         "target",
-        broker_accepts(isAcceptPublish=False, isAcceptSubscribe=True),
-        broker_accepts(isAcceptPublish=True, isAcceptSubscribe=True),
+        broker_accepts(acceptPublish=False, acceptSubscribe=True),
+        broker_accepts(acceptPublish=True, acceptSubscribe=True),
         "closed",
     ),
-    Switch(
-        "group in the black list",
-        "source",
-        call("admin_add_black_consumergroup_info", createUser="tests", **BLACK_LIST),
-        call("admin_delete_black_consumergroup_info", modifyUser="tests", **BLACK_LIST),
-        "FORBIDDEN",
-    ),
+]
+STARTING = [
+    *RUNNING,
     Switch(
         "topic for listed groups",
         "source",
@@ -101,11 +96,11 @@ def case_of(server: TubeMQ, switch: Switch, folder: Path) -> Case:
     return Case("tubemq", tubemq_settings(server) | {"admin_token": TOKEN}, server.take_topic(PARTITIONS), switch, folder, server)
 
 
-@pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.name)
+@pytest.mark.parametrize("switch", RUNNING, ids=lambda switch: switch.name)
 async def test_a_route_waits_while_it_is_switched_off(server: TubeMQ, tmp_path: Path, switch: Switch) -> None:
     await check_while_running(case_of(server, switch, tmp_path))
 
 
-@pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.name)
+@pytest.mark.parametrize("switch", STARTING, ids=lambda switch: switch.name)
 async def test_a_start_waits_while_it_is_switched_off(server: TubeMQ, tmp_path: Path, switch: Switch) -> None:
     await check_at_start(case_of(server, switch, tmp_path))

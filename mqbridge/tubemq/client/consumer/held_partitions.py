@@ -26,7 +26,6 @@ from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import COMMIT_AFTER_S
 from mqbridge.tubemq.client.consumer.partition_state import Unsettled
 from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
-from mqbridge.tubemq.client.consumer.read_history import ReadHistory
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 
 log = logging.getLogger(__name__)
@@ -138,8 +137,6 @@ class HeldPartitions:
         """The tasks that set groups back, by partition."""
         self._ever_held: set[PartitionKey] = set()
         """All partitions that this consumer has ever held."""
-        self._histories: dict[PartitionKey, ReadHistory] = {}
-        """What was read of partitions that are not held now."""
         self._needs_fresh_id: set[PartitionKey] = set()
         """Partitions with abandoned requests that may still arrive; after a registration with a fresh id, Brokers refuse them."""
         self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -221,8 +218,6 @@ class HeldPartitions:
         await cancel(setting_back)  # the registration sets the group back itself
         is_alone = bool if self._is_alone is None else partial(self._is_alone, ref)
         partition = HeldPartition(self, ref, fresh_id=ref.key in self._needs_fresh_id, is_alone=is_alone)
-        if (history := self._histories.pop(ref.key, None)) is not None:
-            partition.inherit(history)
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
         # A new partition is read from its first message. One that was held before is not started at its end again, because this
         # would skip messages that arrived meanwhile.
@@ -236,8 +231,6 @@ class HeldPartitions:
                 # With ALWAYS_LATEST a Broker would ignore the offset.
                 await partition.start_at(min(status, StartOffset.LATEST), offset)
         except BaseException:
-            if history is not None:
-                self._histories[ref.key] = history
             if partition.has_abandoned_requests:  # the Broker may have carried out the registration
                 self._needs_fresh_id.add(ref.key)
             if partition.has_abandoned_requests or partition.state.is_registered:
@@ -255,8 +248,6 @@ class HeldPartitions:
     async def _register(self, partition: HeldPartition, status: StartOffset) -> None:
         """Register at the group's position; set the group back if it is behind messages that nobody has confirmed."""
         position = (await partition.register(status)).currOffset
-        if status is not StartOffset.ALWAYS_LATEST:
-            position = await partition.check_position(position)
         unsettled = self._positions.unsettled(partition.ref)
         if unsettled is None or status is StartOffset.ALWAYS_LATEST or not unsettled.is_needed_at(position):
             return
@@ -293,7 +284,6 @@ class HeldPartitions:
             self._needs_fresh_id.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]
-            self._histories[partition.ref.key] = partition.history
             self.has_unreported_changes = True
             self._share_budget()
             self._settle(partition)

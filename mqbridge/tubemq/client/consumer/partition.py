@@ -48,7 +48,6 @@ from mqbridge.tubemq.client.consumer.partition_state import (
     Unsettled,
 )
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
-from mqbridge.tubemq.client.consumer.read_history import ReadHistory
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 from mqbridge.tubemq.wire.string_formats import PartitionRef
@@ -377,37 +376,6 @@ class HeldPartition:
         which is logged. Returns the offset at which the Broker starts.
         """
         return await self._registration.start_at(read_status, offset)
-
-    def inherit(self, earlier: ReadHistory) -> None:
-        """Take over what an earlier assignment of this partition has read, for `check_position`."""
-        self._reader.history = earlier
-
-    @property
-    def history(self) -> ReadHistory:
-        """What was read lately."""
-        return self._reader.history
-
-    async def check_position(self, position: int) -> int:
-        """Check that the Broker has what earlier assignments read before the group's `position`; return where reading begins.
-
-        A topic that was deleted and created again counts its offsets from 0 again: its first messages may be behind the position,
-        although nobody has read them. Then reading begins with the first message. Raises ClusterError, LaneRevoked.
-        """
-        if not self.history.newest_first(position):
-            self.history.clear()
-            return position
-        begin = await self._registration.find_unread(position)
-        if begin is None:
-            return await self._registration.start_at(0, position, exact=False)
-        start = await self._registration.start_at(0, begin, exact=False)
-        log.warning(
-            "%s: reading continues at offset %d instead of at the group's position %d, because the Broker has other messages than"
-            " those that were read: the topic was deleted and created again, or the Broker has lost messages",
-            self,
-            start,
-            position,
-        )
-        return start
 
     async def seek(self, offset: int, *, exact: bool = True) -> int:
         """Continue reading at `offset`, also after a GapError; a delivered pack is dropped.

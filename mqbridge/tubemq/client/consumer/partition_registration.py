@@ -233,27 +233,6 @@ class PartitionRegistration:
                     return pack.offset, None
         return min([offset, position, *(pack.offset for pack in remembered)]), None
 
-    async def find_unread(self, position: int) -> int | None:
-        """Return where to read on if the Broker does not have what an earlier assignment of this partition has read; else None.
-
-        `position` is that of the group, at which the partition was registered. The comparison moves the group, so the caller
-        registers again, with None at `position`. If none of the remembered packs is there, the topic was deleted and created
-        again, or its Broker has lost all of them: everything is read, from the first message on.
-
-        Raises ClusterError, LaneRevoked.
-        """
-        remembered = self._reader.history.newest_first(position)
-        for pack in remembered:
-            match await self._compare(pack, None):
-                case Comparison.DIFFERENT:
-                    continue
-                case Comparison.SAME | Comparison.DELETED if pack is remembered[0]:
-                    return None
-                case _:
-                    return pack.offset
-        self._reader.history.clear()
-        return 0 if remembered else None
-
     async def _compare(self, pack: ReadPack, offset: int | None) -> "Comparison":
         """Compare a pack that was read with what the Broker has at its offset. Moves the group. Raises ClusterError, LaneRevoked.
 

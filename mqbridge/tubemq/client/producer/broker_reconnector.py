@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError, ProtocolError, TopicChanged
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ProtocolError, TopicChanged
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.connectivity import Connectivity, retry_log_level
 from mqbridge.net.failing_sends import FailingSends
@@ -51,6 +51,15 @@ class BrokerReconnector:
         self.failing.clear()
         self._backoff.reset()
 
+    @property
+    def why_closed(self) -> ClusterError | None:
+        """The error while the Master does not list the partition to producers; None while it does, or does not answer."""
+        if self._partition not in self._context.route.unlisted:
+            return None
+        problem = f"the Master lists no partition {self._partition} of topic {self._context.topic} to producers now"
+        why = "the topic or its Broker is closed for producers (acceptPublish), or the Broker is down"
+        return ClusterError(f"{problem}: {why}", Failure.REFRESH)
+
     async def reconnect(self, error: MqbridgeError | None) -> ServerConnection:
         """Wait for the backoff delay, refresh the route unless the Broker's memory is full, and connect.
 
@@ -64,6 +73,8 @@ class BrokerReconnector:
             await asyncio.sleep(self._backoff.delay())
             if not _is_store_full(error):
                 await self._refresh_route(may_be_deleted=getattr(error, "code", None) == codes.FORBIDDEN)
+        if (closed := self.why_closed) is not None:
+            raise closed
         connection = self._context.connection_for(self._partition)
         await connection.connect()
         if not connection.alive:
@@ -78,7 +89,7 @@ class BrokerReconnector:
         try:
             async with asyncio.timeout(ROUTE_REFRESH_TIMEOUT_S):
                 await self._context.routes.refresh()
-            if may_be_deleted:
+            if may_be_deleted or self.why_closed is not None:
                 await self._context.routes.check_exists(self._context.route)
         except TopicChanged:
             raise

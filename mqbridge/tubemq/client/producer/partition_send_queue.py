@@ -102,6 +102,7 @@ class PartitionSendQueue:
 
     def __init__(self, sender: SenderContext, partition: str) -> None:
         self._sender, self._partition = sender, partition
+        self._route = sender.route
         self._max_in_flight = sender.max_in_flight
         self._sends: WaitingSends[_Message] = WaitingSends(in_order=sender.ordered)
         self._waiting = self._sends.waiting
@@ -150,9 +151,14 @@ class PartitionSendQueue:
     def send_waiting(self) -> None:
         """Send waiting messages until a limit is reached: `max_in_flight`, MAX_IN_FLIGHT_BYTES, or a full send buffer.
 
-        Sends nothing during a reconnect, or while failed messages wait for the responses to those in flight.
+        Sends nothing during a reconnect, while failed messages wait for the responses to those in flight, or while the Master
+        does not list the partition.
         """
         waiting, in_flight = self._waiting, self._in_flight
+        if self._route.unlisted and (closed := self._reconnector.why_closed) is not None:
+            if waiting and not in_flight:
+                self._recovery.start(closed)
+            return
         while waiting and len(in_flight) < self._max_in_flight and self._sends.link is SENDING and not self._retries:
             if in_flight and self._in_flight_bytes + len(waiting[0].data) > MAX_IN_FLIGHT_BYTES:
                 return

@@ -66,8 +66,9 @@ class TopicRoute:
         self.partitions: dict[str, PartitionRef] = {}
         self.listed: list[PartitionRef] = []
         self.read_only: dict[str, PartitionRef] = {}
-        self.is_listed = False
-        """True if the Master's last list for producers had a partition of the topic."""
+        self.unlisted: frozenset[str] = frozenset()
+        """Names of known partitions that the Master's last response did not list to producers: their Broker is down, or the topic
+        or the Broker is closed for producers. Brokers may store messages of a closed topic nevertheless."""
         self.checked_at = float("-inf")
         """Loop time of the last check whether the topic was deleted."""
 
@@ -79,7 +80,6 @@ class TopicRoute:
     def update(self, info: TopicInfo, brokers: dict[int, Broker]) -> None:
         """Apply the topic's description from the response to a heartbeat. Raises RemoteProtocolError for too many partitions."""
         self.max_message_bytes = info.max_message_bytes
-        self.is_listed = True
         listed: dict[str, PartitionRef] = {}
         for broker_id, partitions, stores in info.deployments:
             broker = brokers.get(broker_id)
@@ -91,7 +91,12 @@ class TopicRoute:
         check_partitions(len(self.partitions | listed), f"topic {self.topic}, with those that it listed before")
         self.partitions = {ref.name: ref for ref in sorted((self.partitions | listed).values(), key=_sort_key)}
         self.listed = sorted(listed.values(), key=_sort_key) or self.listed
+        self.unlisted = frozenset(self.partitions.keys() - listed.keys())
         self.read_only = {name: ref for name, ref in self.read_only.items() if name not in self.partitions}
+
+    def on_unlisted(self) -> None:
+        """Record that the Master's last response did not list the topic at all."""
+        self.unlisted = frozenset(self.partitions)
 
 
 def _sort_key(ref: PartitionRef) -> tuple[int, int]:
@@ -200,7 +205,8 @@ class Routes:
         """
         now = asyncio.get_running_loop().time()
         is_current = self._topics.get(route.topic) is route
-        if is_current and (route.is_listed or now - route.checked_at < DELETED_CHECK_S):
+        is_listed = len(route.unlisted) < len(route.partitions)
+        if is_current and (is_listed or now - route.checked_at < DELETED_CHECK_S):
             return
         route.checked_at = now
         if is_current and await topic_exists(self.masters, self.host, route.topic):
@@ -238,7 +244,7 @@ class Routes:
             return
         infos = await self._request_topics(sorted(self._topics))
         for topic in self._topics.keys() - {info.topic for info in infos}:
-            self._topics[topic].is_listed = False
+            self._topics[topic].on_unlisted()
         for info in infos:
             if info.topic in self._topics:
                 self._topics[info.topic].update(info, self._brokers)

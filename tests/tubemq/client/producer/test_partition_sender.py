@@ -14,6 +14,7 @@ from mqbridge.errors import (
     MqbridgeError,
     RequestTimeout,
     ServerRefused,
+    TopicChanged,
     Unreachable,
 )
 from mqbridge.net.connectivity import Connectivity
@@ -23,6 +24,7 @@ from mqbridge.tubemq.client.producer.routes import TopicRoute
 from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.wire.pb.broker_pb2 import AuthorizedInfo, SendMessageRequestP2B, SendMessageResponseB2P
 from mqbridge.tubemq.wire.string_formats import Broker, TopicInfo
+from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 
 
@@ -79,6 +81,7 @@ class FakeCluster:
         self.masters = self
         self.client_id, self.host, self.broker_auth = "p1", "192.0.2.2", AuthorizedInfo(visitAuthorizedToken=7)
         self.refreshed = 0
+        self.is_deleted = False
         self.connectivity = Connectivity("fake")
 
     def connection_to(self, host: str, port: int, partition: str = "") -> Any:
@@ -86,6 +89,10 @@ class FakeCluster:
 
     async def refresh(self) -> None:
         self.refreshed += 1
+
+    async def check_exists(self, route: TopicRoute) -> None:
+        if self.is_deleted:
+            raise TopicChanged("the topic was deleted")
 
 
 def sender_to(
@@ -350,3 +357,28 @@ async def test_a_route_keeps_the_partitions_of_an_unlisted_broker() -> None:
     route.update(TopicInfo("demo", ((1, 1, 1), (10, 2, 1)), None), brokers | {1: Broker(1, "moved", 2)})
     assert list(route.partitions) == [*names, "10:1"]
     assert route.partitions["1:0"].broker.host == "moved"
+
+
+async def test_nothing_is_sent_to_a_partition_that_the_master_does_not_list() -> None:
+    """A Broker stores messages of a topic that is closed for producers, so the sender itself has to wait."""
+    broker = FakeBroker()
+    sender = sender_to(broker)
+    sender.route.on_unlisted()
+    sent = sender.send("1:0", b"000")
+    await until(lambda: sender.routes.refreshed > 2)
+    assert not sent.done()
+    (failing,) = [each for each in sender.failing if each.failing_since is not None]
+    assert "closed for producers" in failing.reason
+    sender.route.update(TopicInfo("demo", ((1, 2, 1),), 1 << 20), {1: Broker(1, "10.0.0.5", 8123)})
+    assert isinstance(await asyncio.wait_for(sent, PATIENCE_S), SendResult)
+    await sender.close()
+
+
+async def test_a_deleted_topic_fails_every_message_that_waits() -> None:
+    sender = sender_to(FakeBroker(403))
+    sender.routes.is_deleted = True
+    sent = [sender.send("1:0", b"%03d" % number) for number in range(3)]
+    results = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), PATIENCE_S)
+    assert isinstance(results[0], TopicChanged)
+    assert all(isinstance(result, ClusterError) and result.failure is Failure.FATAL for result in results)
+    await sender.close()
