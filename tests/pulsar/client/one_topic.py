@@ -34,8 +34,8 @@ class OneTopic(Broker):
     """Entries are numbered from 0; `cursor` is the last one that is acknowledged with all before it. Each has `batch` messages.
 
     `ledgers` has the id of each ledger and the number of its first entry, also of deleted ones; `first` is the first entry that
-    is not deleted. `parts` has the masks of the unacknowledged messages of partly acknowledged entries. The entries in `chunks`
-    are together one chunked message.
+    is not deleted. `parts` has the masks of the unacknowledged messages of partly acknowledged entries. Each list
+    in `chunked` has the entries of one chunked message, also those that do not exist: its first or last chunk may be missing.
 
     `owed` are those that the application must see before they are acknowledged, and sooner or later. Deliveries are made when the
     test says so, and only against credit.
@@ -45,7 +45,7 @@ class OneTopic(Broker):
         super().__init__()
         self.batch, self.parts = batch, dict[int, int]()
         self.ledgers, self.first = [(99, 0)], 0
-        self.chunks: list[int] = []
+        self.chunked: list[list[int]] = []
         self.receipt = "sent"
         """The next receipt of an acknowledgement: "sent", "lost", "refused", or "cut" with the connection."""
         self.refusals = 0
@@ -274,20 +274,24 @@ class OneTopic(Broker):
         more: dict[str, Any] = {} if epoch is None else {"consumer_epoch": epoch}
         if self.batch > 1:
             more["metadata"] = {"num_messages_in_batch": self.batch}
-        if entry in self.chunks:
-            more["metadata"], payload = self._chunk(entry)
+        if (chunks := self.chunks_with(entry)) is not None:
+            more["metadata"], payload = self._chunk(entry, chunks)
         if entry in self.parts:
             more["ack_set"] = ids.to_words(self.parts[entry])
         link.message(consumer, *position, payload, **more)
 
-    def _chunk(self, entry: int) -> tuple[dict[str, Any], bytes]:
+    def chunks_with(self, entry: int) -> list[int] | None:
+        """Return the entries of the chunked message with this entry; None if the entry is no chunk."""
+        return next((chunks for chunks in self.chunked if entry in chunks), None)
+
+    def _chunk(self, entry: int, chunks: list[int]) -> tuple[dict[str, Any], bytes]:
         """Return metadata and payload of a chunk; the payload of the whole message is the number of its last entry."""
-        whole = b"%d" % self.chunks[-1] + bytes(len(self.chunks) - 1)
-        index, first_bytes = self.chunks.index(entry), len(whole) - len(self.chunks) + 1
+        whole = b"%d" % chunks[-1] + bytes(len(chunks) - 1)
+        index, first_bytes = chunks.index(entry), len(whole) - len(chunks) + 1
         metadata = {
-            "uuid": "chunked",
+            "uuid": f"chunked{self.chunked.index(chunks)}",
             "chunk_id": index,
-            "num_chunks_from_msg": len(self.chunks),
+            "num_chunks_from_msg": len(chunks),
             "total_chunk_msg_size": len(whole),
         }
         return metadata, whole[:first_bytes] if index == 0 else b"\0"

@@ -317,7 +317,7 @@ def a_reset_before_receipts_time_out(conversation: Conversation) -> None:
 
 def an_incomplete_message_begins_before_the_first_delivered_entry(conversation: Conversation) -> None:
     """Its first chunk keeps the cursor back, which is no reset."""
-    conversation.broker.chunks = [0, 5]
+    conversation.broker.chunked = [[0, 5]]
     one_by_one(conversation, 3)
     generation = conversation.consumer.generation
     conversation.acknowledge(12)
@@ -330,7 +330,7 @@ def an_incomplete_message_begins_before_the_first_delivered_entry(conversation: 
 
 
 def an_incomplete_message_begins_before_a_redelivery(conversation: Conversation) -> None:
-    conversation.broker.chunks = [0, 5]
+    conversation.broker.chunked = [[0, 5]]
     one_by_one(conversation, 3)
     generation = conversation.consumer.generation
     conversation.acknowledge(12)
@@ -346,9 +346,39 @@ def a_reset_while_an_acknowledgement_stops_before_a_chunk(conversation: Conversa
     one_by_one(conversation, 2)
     conversation.acknowledge(12)
     conversation.flush()
-    conversation.broker.chunks = [3, 5]
+    conversation.broker.chunked = [[3, 5]]
     one_by_one(conversation, 5)
     conversation.reset_from_outside(back=1, slow=False, waits=False, index=12)
+
+
+def more_than_ten_messages_are_interleaved(conversation: Conversation) -> None:
+    """Each of them begins before the first one is complete."""
+    conversation.publish(16, big=False)
+    conversation.broker.chunked = [[entry, entry + 12] for entry in range(12)]
+    one_by_one(conversation, 24)
+    assert [entry for _, entry in conversation.taken] == list(range(12, 24))
+
+
+def late_chunks_without_the_first_one(conversation: Conversation) -> None:
+    """Each is delivered at once, and delays no acknowledgement."""
+    conversation.broker.chunked = [[-1, 1, 4, 99]]
+    one_by_one(conversation, 6)
+    assert [entry for _, entry in conversation.taken] == [0, 1, 2, 3, 4, 5]
+    conversation.acknowledge(12)
+    conversation.flush()
+    assert conversation.broker.cursor == 5
+
+
+def a_restart_behind_a_dangling_chunk(conversation: Conversation) -> None:
+    conversation.broker.chunked = [[1, 99]]
+    one_by_one(conversation, 6)
+    assert [entry for _, entry in conversation.taken] == [0, 2, 3, 4, 5]
+    conversation.acknowledge(3)
+    conversation.flush()
+    assert conversation.broker.cursor == 0
+    conversation.restart()
+    one_by_one(conversation, 8)
+    assert [entry for _, entry in conversation.taken] == [5, 6, 7]
 
 
 KEPT = ("exclusive", "failover")
@@ -402,6 +432,15 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
     *((kind, 0, an_incomplete_message_begins_before_the_first_delivered_entry) for kind in KEPT),
     *((kind, 0, an_incomplete_message_begins_before_a_redelivery) for kind in KEPT),
     *((kind, 0, a_reset_while_an_acknowledgement_stops_before_a_chunk) for kind in KEPT),
+    *(
+        (kind, 0, steps)
+        for kind in KEPT
+        for steps in (
+            more_than_ten_messages_are_interleaved,
+            late_chunks_without_the_first_one,
+            a_restart_behind_a_dangling_chunk,
+        )
+    ),
 ]
 
 
