@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
-from mqbridge.net.http_client import check_proxy_url
+from mqbridge.net.proxy_url import check_proxy_url
 
 PROXY_DESCRIPTION = (
     "A forward proxy for the calls to `admin_url` and to the web addresses of Brokers: `http://host:3128`, with `user:password@` "

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ConfigError
 from mqbridge.net.addresses import AddressMap, AddressMapError, split_address
-from mqbridge.net.http_client import check_proxy_url
+from mqbridge.net.proxy_url import check_proxy_url
 from mqbridge.net.tls.tls import Tls
 
 

@@ -27,8 +27,6 @@ from mqbridge.net.tls.tls import Tls
 _TLS_ERRORS = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 """Exceptions that a failed TLS handshake may raise; some servers reject a certificate by closing the connection."""
 
-PROXY_SCHEMES = ("http", "https")
-"""Schemes of the address of a forward proxy."""
 PROXY_CREDENTIALS_NEEDED = 407
 """HTTP status that only a proxy sends."""
 _PROXY_FAILURES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
@@ -64,17 +62,6 @@ def reads_json(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
     return read
 
 
-def check_proxy_url(url: str) -> str:
-    """Return the address of a proxy, `http[s]://[user:password@]host:port`. Raises ValueError, without the password."""
-    try:
-        parsed = httpx.URL(url.strip())
-    except httpx.InvalidURL:
-        parsed = httpx.URL()
-    if parsed.scheme not in PROXY_SCHEMES or not parsed.host or parsed.raw_path not in (b"", b"/") or parsed.fragment:
-        raise ValueError("a proxy is http://host:port or https://host:port, with user:password@ before the host if it needs them")
-    return url.strip().rstrip("/")
-
-
 def _address_of(url: httpx.URL) -> tuple[str, int]:
     return url.host, url.port or (443 if url.scheme == "https" else 80)
 
@@ -88,7 +75,7 @@ class HttpConnections:
     """HTTP connections to the web services of one cluster.
 
     `tls` None: HTTPS trusts the authorities of the platform. `proxy` is the address of a forward proxy for all of them, see
-    `check_proxy_url`; None: no proxy. `addresses` says where the servers can be reached; a proxy gets the advertised addresses,
+    `proxy_url`; None: no proxy. `addresses` says where the servers can be reached; a proxy gets the advertised addresses,
     since it makes the connections itself. Tests give a `transport`, which replaces sockets.
     """
 

@@ -78,7 +78,7 @@ def test_the_folders_with_a_group_exist() -> None:
     folders = [ROOT, *(path.parent for path in ROOT.rglob("adapter") if path.parent != ROOT)]
     existing = {path.stem for folder in folders for path in folder.iterdir()}
     assert FOLDERS.keys() <= existing
-    cold = {"cli", "config", "errors", "library", "native", "py", "spark"}  # `native` only chooses an implementation
+    cold = {"cli", "config", "errors", "library", "native", "py", "shipped", "spark"}  # `native` only chooses an implementation
     systems = {folder.name for folder in folders}
     assert {path.stem for path in ROOT.iterdir() if not path.name.startswith("__")} - systems <= FOLDERS.keys() | cold
 

@@ -10,7 +10,8 @@ import pytest
 
 from mqbridge import PulsarClient, TubeMQClient
 from mqbridge.errors import ConfigError, Failure, MqbridgeError, RequestTimeout, Unreachable
-from mqbridge.net.http_client import HttpConnections, check_proxy_url
+from mqbridge.net.http_client import HttpConnections
+from mqbridge.net.proxy_url import check_proxy_url
 from mqbridge.net.tls.settings import TlsSettings
 from mqbridge.net.tls.tls import Tls
 from mqbridge.pulsar.adapter.cluster import Pulsar

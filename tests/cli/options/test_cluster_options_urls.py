@@ -40,7 +40,7 @@ def test_parameters_are_the_settings_of_the_configuration() -> None:
         ("pulsar://a?adminurl=http://b", "there is no parameter 'adminurl'. Did you mean 'admin_url'?"),
         (
             "rocketmq://a?admin_token=x",
-            "there is no parameter 'admin_token'. Known: auth, brokers, heartbeat, max_message_size, ",
+            "there is no parameter 'admin_token'. Known: addresses, auth, brokers, heartbeat, max_message_size, ",
         ),
         ("log:///x.db?admin=http://b", "there is no parameter 'admin'. Known: busy_timeout, "),
         ("pulsar://a?service_url=pulsar://b", "there is no parameter 'service_url'"),

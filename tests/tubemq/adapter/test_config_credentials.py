@@ -11,8 +11,8 @@ from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_TLS_PORT, parse_b
 
 
 def test_the_default_port_with_tls_is_the_tls_port() -> None:
-    assert TubeMQCluster(masters=("a", "b:1")).addresses == [("a", 8715), ("b", 1)]
-    assert TubeMQCluster.model_validate({"masters": "a,b:1", "tls": True}).addresses == [("a", 8716), ("b", 1)]
+    assert TubeMQCluster(masters=("a", "b:1")).master_addresses == [("a", 8715), ("b", 1)]
+    assert TubeMQCluster.model_validate({"masters": "a,b:1", "tls": True}).master_addresses == [("a", 8716), ("b", 1)]
     assert parse_broker("1:10.0.0.5: ", DEFAULT_BROKER_TLS_PORT).port == 8124
     assert parse_subscription("c@g#1:10.0.0.5: #demo:0", DEFAULT_BROKER_TLS_PORT).broker.port == 8124
     assert parse_broker("1:10.0.0.5: ").port == 8123
@@ -22,7 +22,7 @@ def test_a_url_over_tls() -> None:
     found = TubeMQCluster.from_url(
         "tubemq+ssl://a,b:1?tls.authorities=ca.pem&auth.user=app&auth.password.file=pw&admin=https://c"
     )
-    assert found.addresses == [("a", 8716), ("b", 1)]
+    assert found.master_addresses == [("a", 8716), ("b", 1)]
     assert found.tls is not None
     assert (found.tls.authorities, found.admin_url) == (Path("ca.pem"), "https://c")
     assert found.auth is not None

@@ -6,10 +6,10 @@ from mqbridge.tubemq.adapter.config import TubeMQCluster
 
 
 def test_a_url_with_ssl_is_one_with_tls() -> None:
-    assert TubeMQCluster.from_url("tubemq://m").addresses == [("m", 8715)]
+    assert TubeMQCluster.from_url("tubemq://m").master_addresses == [("m", 8715)]
     encrypted = TubeMQCluster.from_url("tubemq+ssl://m")
     assert encrypted.tls is not None
-    assert encrypted.addresses == [("m", 8716)]
+    assert encrypted.master_addresses == [("m", 8716)]
 
 
 def test_a_url_with_ssl_is_never_plain() -> None:
