@@ -373,6 +373,8 @@ class EntryProducer:
             error = TopicChanged(str(error))
         self._state.on_ended(error)
         self._detach()
+        self._registration.failing.clear()  # nothing is retried any more: sends fail with the error
+        self._failing.clear()
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # mark as retrieved: nobody may be waiting for the opening
