@@ -73,6 +73,13 @@ RUNNING = [
         "closed for consumers",
     ),
     Switch(
+        "group in the black list",
+        "source",
+        call("admin_add_black_consumergroup_info", topicName="{case.topic}", groupName="{case.group}", createUser="tests"),
+        call("admin_delete_black_consumergroup_info", topicName="{case.topic}", groupName="{case.group}", modifyUser="tests"),
+        "in its black list",
+    ),
+    Switch(
         "read-only broker",
         "target",
         broker_accepts(acceptPublish=False, acceptSubscribe=True),

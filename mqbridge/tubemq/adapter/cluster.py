@@ -274,8 +274,8 @@ class TubeMQ:
         await self._check_names(spec)
         consumer = self._consumer(spec)
         await consumer.start()
-        closed_at = None if self._admin is None else self._admin.brokers_without_consumers
-        return TubeMQInbound(self.name, consumer, self._zone, self._index_of, spec.topics, closed_at)
+        why_closed = None if self._admin is None else partial(_why_closed, self._admin, spec.group)
+        return TubeMQInbound(self.name, consumer, self._zone, self._index_of, spec.topics, why_closed)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check that the topics exist, our credentials allow consuming, and with `admin_url` that the group may consume them.
@@ -408,3 +408,12 @@ def _forbidden_text(group: str, topic: str) -> str:
 
 def _query_priority(spec: InboundSpec) -> int | None:
     return spec.options.query_priority if isinstance(spec.options, TubeMQInboundOptions) else None
+
+
+async def _why_closed(admin: GroupAdmin, group: str, topic: str) -> str | None:
+    """Return why no member of the group may read the topic by its configuration; None if its members may."""
+    if brokers := await admin.brokers_without_consumers(topic):
+        return f"closed for consumers at Broker {', '.join(map(str, brokers))} (acceptSubscribe=false)"
+    if await admin.is_black_listed(topic, group):
+        return f"closed for the group {group}, which is in its black list (admin_delete_black_consumergroup_info takes it out)"
+    return None

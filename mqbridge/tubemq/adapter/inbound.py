@@ -30,8 +30,8 @@ FORMAT = "tubemq.pack"
 CLOSED_CHECK_S = 5.0
 """Pause between two checks whether topics without an assigned partition are closed for consumers."""
 
-ClosedAt = Callable[[str], Awaitable[Sequence[int]]]
-"""Function that returns the ids of the Brokers at which a topic is closed for consumers."""
+WhyClosed = Callable[[str], Awaitable[str | None]]
+"""Function that returns why no member of the group may read a topic, as a predicate; None if its members may."""
 IndexOf = Callable[[PartitionRef], Awaitable[int]]
 """Function that returns the index of a partition in its topic."""
 
@@ -39,8 +39,8 @@ IndexOf = Callable[[PartitionRef], Awaitable[int]]
 class TubeMQInbound:
     """The gateway's membership in a group: yields the lanes of the partitions that the Master assigns to it.
 
-    The Master assigns no partition of a topic that is closed for consumers, and does not say why. `closed_at` finds it out; None
-    if nobody can be asked.
+    The Master assigns no partition of a topic that is closed, for all consumers or for this group, and does not say so.
+    `why_closed` finds it out; None if nobody can be asked.
     """
 
     individual_ack = False
@@ -53,42 +53,41 @@ class TubeMQInbound:
         zone: tzinfo,
         index_of: IndexOf,
         topics: Sequence[str] = (),
-        closed_at: ClosedAt | None = None,
+        why_closed: WhyClosed | None = None,
     ) -> None:
         self._cluster, self._consumer = cluster, consumer
         self._zone, self._index_of = zone, index_of
         self._topics = topics
         self._closed_topics: dict[str, str] = {}
-        """Topics without an assigned partition that are closed for consumers, with the reason."""
+        """Topics without an assigned partition that are closed, with the reason."""
         self._closed = False
-        self._watch = None if closed_at is None else spawn(self._watch_closed(closed_at), f"closed topics of {cluster}")
+        self._watch = None if why_closed is None else spawn(self._watch_closed(why_closed), f"closed topics of {cluster}")
 
     @property
     def pauses(self) -> Mapping[str, str]:
-        """Why Brokers refuse to let this member read now, by partition, or by topic if it is closed for consumers."""
+        """Why Brokers refuse to let this member read now, by partition, or by topic if it is closed."""
         return {**self._closed_topics, **self._consumer.refusals}
 
-    async def _watch_closed(self, closed_at: ClosedAt) -> None:
+    async def _watch_closed(self, why_closed: WhyClosed) -> None:
         """Check regularly whether topics without an assigned partition are closed; log each once, and that it is open again."""
         while True:
             await asyncio.sleep(CLOSED_CHECK_S)
             for topic in self._topics:
-                await self._check_closed(topic, closed_at)
+                await self._check_closed(topic, why_closed)
 
-    async def _check_closed(self, topic: str, closed_at: ClosedAt) -> None:
+    async def _check_closed(self, topic: str, why_closed: WhyClosed) -> None:
         is_assigned = any(held.ref.topic == topic for held in self._consumer.held_partitions.held.values())
         try:
-            brokers = [] if is_assigned else await closed_at(topic)
+            reason = None if is_assigned else await why_closed(topic)
         except (ClusterError, ProtocolError) as error:
-            log.debug("topic %s: it is unknown whether it is closed for consumers: %s", topic, error)
+            log.debug("topic %s: it is unknown whether it is closed: %s", topic, error)
             return
-        if brokers:
-            reason = f"closed for consumers at Broker {', '.join(map(str, brokers))} (acceptSubscribe=false)"
+        if reason is not None:
             if topic not in self._closed_topics:
-                log.warning("topic %s: reading waits, because the topic is %s", topic, reason)
+                log.warning("topic %s: reading waits, because it is %s", topic, reason)
             self._closed_topics[topic] = reason
         elif self._closed_topics.pop(topic, None) is not None:
-            log.info("topic %s is open for consumers again", topic)
+            log.info("topic %s may be read again", topic)
 
     async def lanes(self) -> AsyncIterator["TubeMQLane"]:
         """Yield a lane for each partition that the Master assigns."""

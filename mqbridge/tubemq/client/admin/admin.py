@@ -175,6 +175,12 @@ class Admin:
         )
 
     @reads_json
+    async def is_black_listed(self, topic: str, group: str) -> bool:
+        """Return True if the group is in the topic's black list: the Master then assigns it none of the topic's partitions."""
+        response = await self._master("admin_query_black_consumer_group_info", topicName=topic, groupName=group)
+        return any((entry["topicName"], entry["groupName"]) == (topic, group) for entry in response["data"])
+
+    @reads_json
     async def brokers(self) -> list[Node]:
         """Return the Brokers that administrators have set online, whether or not they run."""
         response = await self._master("admin_query_broker_run_status")
