@@ -64,6 +64,8 @@ async def broker(ports: TwoNetworks, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     yield ports
     listening.close()
     link.cut()
+    while link.connections:
+        await asyncio.sleep(0)
 
 
 async def test_the_client_uses_the_addresses_of_its_listener(broker: TwoNetworks) -> None:
