@@ -1,6 +1,7 @@
 """Dead letters of messages that cannot be read, from a real broker: nothing of them is lost, and they can be put back."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 from mqbridge.config.load import from_dict
 from mqbridge.delivery.counters import Counters
 from mqbridge.gateway.run import Gateway
+from mqbridge.pulsar.adapter import inbound
+from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
@@ -92,6 +96,23 @@ async def test_unreadable_entries_are_put_back_as_they_were(pulsar: Pulsar, clie
     entries = await drain(await subscribe(restored))
     assert [entry.defect for entry in entries] == [entry.defect for entry in originals[:-1]]
     assert [content(entry) for entry in entries] == [content(entry) for entry in originals[:-1]]
+
+
+async def test_a_run_ends_only_when_incomplete_messages_are_dead_letters(
+    pulsar: Pulsar, client, routes: Routes, monkeypatch: pytest.MonkeyPatch
+):
+    """Else its chunk would stay in the topic for ever, and every run would repeat what is behind it."""
+    limits = ChunkLimits(expiry_s=3.0)
+    monkeypatch.setattr(inbound, "Subscription", partial(Subscription, chunk_limits=limits))
+    topic = pulsar.keep(pulsar.take_topic())
+    producer = client.producer(topic)
+    chunk = MessageMetadata(publish_time=7, uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=9)
+    await producer.send(chunk, b"first")
+    await producer.send(MessageMetadata(), b"behind")
+    await producer.close()
+    for stored, dead in ((1, 1), (0, 0)):
+        counters, error = await routes.run(f"pulsar/{topic}", {"cluster": "log", "topic": "copy"}, "log/dead")
+        assert (counters.stored, counters.dead, error) == (stored, dead, None)
 
 
 async def test_an_entry_of_the_largest_size_has_its_dead_letter_in_the_same_cluster(

@@ -31,7 +31,8 @@ class EndCheck:
     def reached(self) -> bool:
         """True if the last `confirm` found no further entry, none has arrived since, and the consumer has kept its connection."""
         consumer = self._consumer
-        return consumer.is_subscribed and self._reached_in == consumer.registrations and not consumer.queued
+        has_received = consumer.queued or consumer.incomplete
+        return consumer.is_subscribed and self._reached_in == consumer.registrations and not has_received
 
     def invalidate(self) -> None:
         """Forget the result, because an entry was taken or the read position changed."""

@@ -199,6 +199,10 @@ class ChunkJoiner:
         self._incomplete.clear()
         self.payload_bytes = self.overhead_bytes = 0
 
+    def forget_completed(self) -> None:
+        """Forget the messages that were joined, because the topic's entries get other ids and are all delivered again."""
+        self._completed.clear()
+
     def add(self, entry: Entry, now: float) -> list[JoinedMessage]:
         """Add a chunk; return the message that it completes, and all messages that are abandoned.
 

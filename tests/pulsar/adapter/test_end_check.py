@@ -228,3 +228,17 @@ async def _feeding(broker: Broker, reader: RangeReader, count: int):
     async for batch in reader.batches():
         yield batch
     await feeding
+
+
+async def test_a_lane_with_an_incomplete_message_has_not_caught_up(broker: Broker, lane: PulsarLane):
+    """The message will be delivered, also if its last chunk never comes."""
+    broker.on[LAST] = ends_at(1, 0)
+    broker.link.message(0, 1, 0, b"x")
+    assert await receive(lane) == (1, 0)
+    assert await lane.confirm_caught_up()
+    metadata = {"uuid": "u", "chunk_id": 0, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+    broker.link.message(0, 1, 1, b"x", metadata=metadata)
+    await iterate()
+    assert not lane.caught_up
+    broker.on[LAST] = ends_at(1, 1)
+    assert not await lane.confirm_caught_up()

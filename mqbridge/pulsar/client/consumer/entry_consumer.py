@@ -406,6 +406,7 @@ class EntryConsumer:
                 if self._registration.on_migrated(frame.command.topicMigrated):
                     self._state.on_migrated()
                     self._forget()
+                    self._receiver_queue.chunks.forget_completed()
             case _:  # CLOSE_CONSUMER
                 text = "topic %s, subscription %s: the broker closed the consumer, looking up the topic's new owner"
                 log.info(text, self.topic, self.subscription.name)

@@ -381,6 +381,16 @@ def a_restart_behind_a_dangling_chunk(conversation: Conversation) -> None:
     assert [entry for _, entry in conversation.taken] == [5, 6, 7]
 
 
+def a_topic_with_a_chunked_message_moves_to_a_cluster_with_larger_ids(conversation: Conversation) -> None:
+    """There, the chunks come once more, and are no repetitions by their producer."""
+    conversation.broker.chunked = [[0, 1]]
+    one_by_one(conversation, 3)
+    conversation.migrate(closes=True, by=10)
+    conversation.pass_time(1.0)
+    one_by_one(conversation, 3)
+    assert [entry for _, entry in conversation.taken] == [1, 2]
+
+
 KEPT = ("exclusive", "failover")
 BATCHES = ("batches", "batches by index")
 CONVERSATIONS: list[tuple[str, int, Steps]] = [
@@ -439,6 +449,7 @@ CONVERSATIONS: list[tuple[str, int, Steps]] = [
             more_than_ten_messages_are_interleaved,
             late_chunks_without_the_first_one,
             a_restart_behind_a_dangling_chunk,
+            a_topic_with_a_chunked_message_moves_to_a_cluster_with_larger_ids,
         )
     ),
 ]

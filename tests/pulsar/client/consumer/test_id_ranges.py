@@ -26,6 +26,17 @@ def test_ranges_are_a_sorted_list(steps: list[tuple[str, EntryId]]) -> None:
         assert bool(ranges) == bool(expected)
 
 
+def test_the_number_of_ids_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(id_ranges, "MAX_IDS", 5)
+    ranges = IdRanges()
+    for entry in range(9):
+        ranges.add((1, entry))
+    assert list(ranges) == [(1, entry) for entry in range(5)]
+    ranges.discard_up_to((1, 3))
+    ranges.add((1, 9))
+    assert list(ranges) == [(1, 4), (1, 9)]
+
+
 def test_the_number_of_ranges_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr(id_ranges, "MAX_RANGES", 3)
     ranges = IdRanges()
