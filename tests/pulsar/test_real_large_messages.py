@@ -1,13 +1,16 @@
 """Messages of routes above the limit of a real broker: stored in chunks, in their place, and found again."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from mqbridge import PulsarClient
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.errors import Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.e2e.support import opened, pulsar_settings
@@ -58,6 +61,7 @@ async def test_a_route_copies_messages_above_the_limit_in_their_place(pulsar: Pu
     }
 
 
+@pytest.mark.thorough  # the resumed sender waits a minute for the rest of the last message
 async def test_incomplete_messages_at_the_ends_of_a_target_do_not_stop_a_sender_that_resumes(pulsar: Pulsar, client):
     """They are what a process leaves that is killed between chunks."""
     topic = pulsar.keep(pulsar.take_topic())
@@ -74,8 +78,24 @@ async def test_incomplete_messages_at_the_ends_of_a_target_do_not_stop_a_sender_
         bounds = (await cluster.bounds(topic))["-1"]
         assert (bounds.first[1], bounds.next[1]) == (0, receipt.positions[0][1] + 2)
         assert await outbound.resume(SOURCE) == {0: (7,)}
-        read = [message async for batch in cluster.read(topic, "-1", bounds.first, bounds.next) for message in batch.messages]
-        assert [message.payload for message in read] == [LARGE]
+        await outbound.close()
+
+
+async def test_a_topic_that_is_compacted_gets_no_chunks(pulsar: Pulsar):
+    """Compaction would keep the last chunk, and neither the message nor the one before it."""
+    namespace = await asyncio.to_thread(pulsar.create_namespace, "acme", f"compacted-{uuid4().hex[:6]}")
+    topic = pulsar.keep(await asyncio.to_thread(pulsar.create_topic, "t", namespace=namespace))
+    async with opened("pulsar", pulsar_settings(pulsar)) as cluster:
+        outbound = await cluster.outbound(OutboundSpec(topic))
+        receipt = await outbound.send(0, Share(Batch.of([Message(LARGE, key="k")])))
+        assert receipt.failures == []
+        await outbound.close()
+        await asyncio.to_thread(pulsar.admin, "PUT", f"namespaces/{namespace}/compactionThreshold", 1 << 20)
+        outbound = await cluster.outbound(OutboundSpec(topic))
+        receipt = await outbound.send(0, Share(Batch.of([Message(b"small", key="k"), Message(LARGE, key="k")])))
+        [failure] = receipt.failures
+        assert (failure.index, failure.failure_kind) == (1, Failure.REFUSED)
+        assert "compaction of topic" in failure.reason
         await outbound.close()
 
 

@@ -327,6 +327,7 @@ class Pulsar:
             await self._client.max_message_size(),
             self._operations.warn_undeduplicated,
             await self._schema(spec),
+            await self._operations.why_unchunked(spec.topic),
         )
 
     async def check_outbound(self, spec: OutboundSpec) -> None:

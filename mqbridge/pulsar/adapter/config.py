@@ -228,7 +228,7 @@ class PulsarOutboundOptions(BaseModel):
         default=True,
         description="Store a message above the broker's `maxMessageSize` in chunks. Consumers of Shared subscriptions need"
         " brokers of 2.11 or later; Key_Shared subscriptions and compaction do not support chunks. `false` refuses such a"
-        " message: it becomes a dead letter.",
+        " message: it becomes a dead letter. So does, with `admin_url`, a topic with a compaction threshold.",
     )
     key_hash: Literal["java", "murmur3"] = Field(
         default="java",

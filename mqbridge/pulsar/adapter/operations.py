@@ -329,6 +329,27 @@ class PulsarOperations:
         stats = await admin.stats_by_partition(full, 0 if UNPARTITIONED in names else len(names))
         return {name: retaining_subscriptions(stats.get(str(self._partition_topic(topic, name)))) for name in names}
 
+    async def why_unchunked(self, topic: str) -> str:
+        """Return why messages in chunks would be lost in this topic; empty if they are not, or if that cannot be known.
+
+        Compaction keeps only the last entry of a key, and so only the last chunk of a message.
+        """
+        if self._admin is None or not self._topics.is_persistent(topic):
+            return ""
+        full, threshold = self._topics.parse(topic), None
+        try:
+            try:
+                threshold = await self._admin.applied_policy(full, "compactionThreshold")
+            except ServerRefused:  # topic policies are disabled, or the broker is too old for them
+                threshold = (await self._admin.policies(f"{full.tenant}/{full.namespace}")).get("compaction_threshold")
+        except ServerRefused:  # the role may not read policies
+            return ""
+        except ClusterError as error:
+            text = "cannot find out whether topic %s is compacted, which would lose messages above the broker's limit: %s"
+            log.warning(text, full, error)
+            return ""
+        return f"compaction of topic {full} would keep only the last chunk" if threshold else ""
+
     # --- deduplication ----------------------------------------------------------------------------------------------
 
     @reads_json

@@ -52,7 +52,8 @@ class PulsarOutbound:
     """Sends to one topic. `resume` reads the topic through `cluster`; `targets` are the topic's partitions by index.
 
     `warn_undeduplicated` gets the topic's name, and logs a warning if the topic does not deduplicate; None: no warning. `resume`
-    calls it if the broker has no sequence id of a named sender for some partition.
+    calls it if the broker has no sequence id of a named sender for some partition. `unchunked_reason` is why this topic must not
+    have messages in chunks, if there is a reason.
     """
 
     formats = () if native.compiled is not None else (FORMAT,)
@@ -68,12 +69,14 @@ class PulsarOutbound:
         max_message_size: int,
         warn_undeduplicated: Callable[[str], Awaitable[None]] | None = None,
         schema: Schema | None = None,
+        unchunked_reason: str = "",
     ) -> None:
         assert spec.options is None or isinstance(spec.options, PulsarOutboundOptions)  # noqa: S101 - validated with that model
         options = spec.options or PulsarOutboundOptions()
         self.partitions = len(targets)
         self._cluster, self._targets = cluster, targets
         self._warn_undeduplicated, self._schema = warn_undeduplicated, schema
+        self._unchunked_reason = unchunked_reason
         self._fences = False
         """True once producers are opened with exclusive access, see `resume`."""
         self._sender_sequence = None if spec.sender is None else SenderSequence(spec.sender, spec.topic)
@@ -184,7 +187,8 @@ class PulsarOutbound:
         settings = ProducerSettings(
             name=self._spec.sender if has_sender else self._options.producer_name,
             codec=CODEC_NUMBERS[self._options.compression],
-            chunking=self._options.chunking,
+            chunking=self._options.chunking and not self._unchunked_reason,
+            unchunked_reason=self._unchunked_reason,
             access=pb.ExclusiveWithFencing if self._fences else ACCESS_MODES[self._options.access],
             schema=self._schema,
             properties=tuple(self._options.producer_properties.items()),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure, MqbridgeError, RemoteProtocolError
 from mqbridge.net.waiting_sends import Caller
+from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.batch import unframe
 from mqbridge.pulsar.wire.chunks import describes_chunk, max_chunk_payload, split_payload
 from mqbridge.pulsar.wire.compression import compress, decompress
@@ -138,20 +139,17 @@ class PendingEntry:
                 metadata.uncompressed_size = len(payload)
                 self.payload = compressed
 
-    def encode(self, encoder: SendEncoder, max_message_size: int, *, chunking: bool) -> None:
-        """Encode the frame up to the payload. Raises ClusterError, see `too_large_error`, if it is too large for the broker.
-
-        `chunking` is True if the producer splits messages that can be split.
-        """
+    def encode(self, encoder: SendEncoder, max_message_size: int, settings: ProducerSettings) -> None:
+        """Encode the frame up to the payload. Raises ClusterError, see `too_large_error`, if it is too large for the broker."""
         payload = self.payload
         if len(payload) > max_message_size:
-            raise too_large_error(self, len(payload), max_message_size, chunking=chunking)
+            raise too_large_error(self, len(payload), max_message_size, settings)
         is_chunk = self.chunked is not None or describes_chunk(self.metadata)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, is_chunk)
         # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
         # must not exceed the limit.
         if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
-            raise too_large_error(self, len(prefix) + len(payload), max_message_size, chunking=chunking)
+            raise too_large_error(self, len(prefix) + len(payload), max_message_size, settings)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
     def chunks(self, chunk_bytes: int | None, max_message_size: int) -> "list[PendingEntry]":
@@ -253,12 +251,11 @@ def entries_to_resend(entries: Iterable[PendingEntry], now: float, max_message_s
     return resent
 
 
-def too_large_error(entry: PendingEntry, size: int, limit: int, *, chunking: bool) -> ClusterError:
+def too_large_error(entry: PendingEntry, size: int, limit: int, settings: ProducerSettings) -> ClusterError:
     """Return the error for an entry that exceeds the broker's limit with its `size`.
 
     It is RETRY if the entry is divisible: each of its messages may be small enough, and they can be sent in smaller entries. It
-    is REFUSED for one message, and for several that the caller has only as this entry, such as an encrypted batch. `chunking` is
-    True if the producer splits messages that can be split.
+    is REFUSED for one message, and for several that the caller has only as this entry, such as an encrypted batch.
     """
     if entry.divisible:
         problem = f"an entry of {entry.count} messages and {size} bytes exceeds the broker's limit of {limit}"
@@ -270,10 +267,13 @@ def too_large_error(entry: PendingEntry, size: int, limit: int, *, chunking: boo
         problem += ", and it is encrypted, so only its consumers could divide it"
     elif metadata.uuid:
         problem += ", and it is a chunk, whose size its producer has chosen"
-    elif metadata.num_messages_in_batch > 1 or (chunking and metadata.HasField("num_messages_in_batch")):
+    elif metadata.num_messages_in_batch > 1 or (settings.chunking and metadata.HasField("num_messages_in_batch")):
         problem += f", and it is a batch of {metadata.num_messages_in_batch} that is stored as it was received"
-    elif chunking:
+    elif settings.chunking:
         problem += f"; its key and properties, which each chunk repeats, have {metadata.ByteSize()} bytes"
+    elif settings.unchunked_reason:
+        problem += f", and it is not sent in chunks, because {settings.unchunked_reason}"
+        advice += ", or send it compressed (`compression`)"
     else:
         advice += ", or send it in chunks (`chunking`) or compressed (`compression`)"
     return ClusterError(f"{problem}: {advice}", Failure.REFUSED)

@@ -23,6 +23,8 @@ class ProducerSettings:
     messages without a schema."""
     chunking: bool = False
     """True to split a message that exceeds the broker's maximum size into chunks; False to refuse it."""
+    unchunked_reason: str = ""
+    """Without `chunking`: why messages must not be split, for the error about a message that is too large; may be empty."""
     chunk_bytes: int | None = None
     """Maximum size of a chunk; None: the broker's maximum message size."""
     properties: tuple[tuple[str, str], ...] = ()

@@ -143,7 +143,7 @@ class SendQueue:
                     self._waiting.popleft()
                     self.sends.put_back(chunks)
                     return False
-            entry.encode(self._encoder, max_message_size, chunking=settings.chunking)
+            entry.encode(self._encoder, max_message_size, settings)
         except ClusterError as error:
             entry = self._waiting.popleft()
             if error.failure is Failure.REFUSED or not self.sends.in_order:

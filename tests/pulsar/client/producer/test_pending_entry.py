@@ -217,6 +217,14 @@ async def test_errors_about_entries_that_cannot_be_split_do_not_advise_chunks(
         assert text.endswith("raise maxMessageSize at the broker (and its bookies)")
 
 
+async def test_an_error_about_a_topic_that_must_not_have_chunks_does_not_advise_them(store: Store, client: ClusterClient):
+    producer = client.producer(TOPIC, ProducerSettings(unchunked_reason="it is compacted"))
+    with pytest.raises(ClusterError, match="not sent in chunks, because it is compacted") as caught:
+        await producer.send(*framed(LARGE))
+    assert re.findall(r"`(\w+)`", str(caught.value)) == ["compression"]
+    await producer.close()
+
+
 async def test_an_error_about_metadata_that_no_chunk_can_hold_says_so(store: Store, client: ClusterClient):
     metadata = MessageMetadata()
     metadata.properties.add(key="a", value="b" * LIMIT)
