@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.2, 10.0
 """Bounds of the pause before a failed pop is retried."""
+MAX_PENDING_RECEIPTS = 10_000
+"""Nothing is popped while more acknowledgements than this wait for a broker that does not respond."""
 
 
 class PopConsumer:
@@ -41,8 +43,8 @@ class PopConsumer:
         self._buffered: deque[ReceivedMessage] = deque()
         self._arrived = asyncio.Event()
         """Set when `receive` may have something to return or to raise."""
-        self._buffer_empty = asyncio.Event()
-        """Set when `receive` has taken the last buffered message."""
+        self._may_pop = asyncio.Event()
+        """Set when `receive` has taken the last buffered message, and when acknowledgements were sent."""
         self._fatal_error: MqbridgeError | None = None
         """The error that ended the pops of a broker; `receive` raises it once no message is buffered."""
         self._pending_receipts: list[ReceiptHandle] = []
@@ -72,7 +74,7 @@ class PopConsumer:
                 if self._buffered:
                     message = self._buffered.popleft()
                     if not self._buffered:
-                        self._buffer_empty.set()
+                        self._may_pop.set()
                     return message
                 if self._fatal_error is not None:
                     raise self._fatal_error
@@ -156,9 +158,9 @@ class PopConsumer:
         """Pop from one broker in a loop, but only while no message is buffered: one that waits too long is redelivered."""
         backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         while True:
-            while self._buffered:
-                self._buffer_empty.clear()
-                await self._buffer_empty.wait()
+            while self._buffered or len(self._pending_receipts) > MAX_PENDING_RECEIPTS:
+                self._may_pop.clear()
+                await self._may_pop.wait()
             try:
                 popped = await self._popper.pop(broker)
             except (ClusterError, ProtocolError) as error:
@@ -182,6 +184,7 @@ class PopConsumer:
         try:
             while self._pending_receipts:
                 receipts, self._pending_receipts = self._pending_receipts, []
+                self._may_pop.set()
                 try:
                     await self._popper.acknowledge(receipts)
                 except (ClusterError, ProtocolError) as error:

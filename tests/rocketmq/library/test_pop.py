@@ -1,6 +1,7 @@
 """POP: receipts, acknowledgements, and brokers that do not support it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.consumer.consumer_settings import StartOffset
 from mqbridge.rocketmq.client.consumer.subscription import everything, tagged
 from mqbridge.rocketmq.library import pop as module
+from mqbridge.rocketmq.library import pop_consumer
 from mqbridge.rocketmq.library.pop import Popper
 from mqbridge.rocketmq.library.pop_consumer import PopConsumer
 from mqbridge.rocketmq.library.pop_receipts import make_batch_acks, make_receipts, popped_topic
@@ -243,4 +245,39 @@ async def test_a_broker_that_comes_later_is_popped_too(cluster: Cluster) -> None
         async with asyncio.timeout(PATIENCE_S):
             while (await consumer.receive()).partition != "broker-a:0":
                 pass
+    await client.close()
+
+
+async def test_nothing_is_popped_while_too_many_acknowledgements_wait(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_consumer, "MAX_PENDING_RECEIPTS", 3)
+    cluster.topics["T"] = {"broker-a": 1}
+    waiting: list[tuple[Link, Command]] = []
+    number = iter(range(10**6))
+
+    def pop_one(link: Link, request: Command) -> None:
+        offset = next(number)
+        header = PopResult(1000, 60000, 3, 7, f"0 0 {offset}", f"0 0 {offset}")
+        link.answer(request, ext=header.encode(), body=encode_record(record(offset)))
+
+    def hold(link: Link, request: Command) -> None:
+        waiting.append((link, request))
+
+    cluster.on |= {Code.POP_MESSAGE: pop_one, Code.ACK_MESSAGE: hold, Code.BATCH_ACK_MESSAGE: hold}
+    client = scripted_client()
+    await client.connect()
+    consumer = PopConsumer(Popper(client, "G", everything("T")), "T", ["broker-a"])
+    received = 0
+    with contextlib.suppress(TimeoutError):
+        while received < 100:
+            consumer.acknowledge(await consumer.receive(0.2))
+            received += 1
+    assert 3 < received < 10
+    for code in (Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE):
+        cluster.on[code] = success
+    for link, request in waiting:
+        success(link, request)
+    while received < 100:
+        consumer.acknowledge(await consumer.receive(PATIENCE_S))
+        received += 1
+    await consumer.close()
     await client.close()
