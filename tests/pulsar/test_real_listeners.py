@@ -11,6 +11,8 @@ import pytest_asyncio
 
 from mqbridge import PulsarClient
 from mqbridge.errors import ClusterError
+from mqbridge.pulsar.client.connection.lookup import Lookup
+from mqbridge.pulsar.client.connection.service_url import Address
 from tests.e2e.support import opened
 from tests.kit.process import free_ports
 from tests.kit.pulsar import Pulsar
@@ -83,18 +85,23 @@ async def test_the_client_uses_the_addresses_of_its_listener(broker: TwoNetworks
             assert all(bounds.next > bounds.first for bounds in (await cluster.bounds("orders")).values())
 
 
-async def test_without_a_listener_the_broker_names_its_internal_address(broker: TwoNetworks) -> None:
-    async with asyncio.timeout(SERVER_PATIENCE_S):
-        async with PulsarClient(broker.outside_url, operation_timeout_s=3.0) as client:
-            with pytest.raises(ClusterError, match=f"{HOST}:{broker.inside_port} cannot be reached"):
-                await client.producer("orders")
+async def test_the_broker_names_the_address_of_the_listener_that_is_asked_for(
+    broker: TwoNetworks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standalone broker lets clients pass through its service address to the one that it names, so both are reached."""
+    named: list[str] = []
+    addresses = Lookup.addresses
 
+    def record(self: Lookup, url: str, url_tls: str) -> list[Address]:
+        named.append(url)
+        return addresses(self, url, url_tls)
 
-async def test_the_map_of_addresses_replaces_a_listener(broker: TwoNetworks) -> None:
-    addresses = {f"{HOST}:{broker.inside_port}": f"{HOST}:{broker.outside_port}"}
+    monkeypatch.setattr(Lookup, "addresses", record)
     async with asyncio.timeout(SERVER_PATIENCE_S):
-        async with PulsarClient(broker.outside_url, addresses=addresses) as client, client.producer("orders") as producer:
-            await producer.send(b"hello")
+        for listener in (None, OUTSIDE):
+            async with PulsarClient(broker.outside_url, listener_name=listener) as client, client.producer("orders") as producer:
+                await producer.send(b"hello")
+    assert named == [f"pulsar://{HOST}:{broker.inside_port}", broker.outside_url]
 
 
 async def test_an_unknown_listener_is_an_error_that_names_it(broker: TwoNetworks) -> None:
