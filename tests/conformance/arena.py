@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
+from pydantic import BaseModel
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec, Start
@@ -76,8 +77,9 @@ class Arena:
         stamp_origin: bool = True,
         sender: str | None = None,
         writer: str | None = None,
+        options: BaseModel | None = None,
     ) -> Outbound:
-        spec = OutboundSpec(topic, stamp_origin=stamp_origin, sender=sender, writer=writer)
+        spec = OutboundSpec(topic, stamp_origin=stamp_origin, sender=sender, writer=writer, options=options)
         outbound = await self.within(cluster.outbound(spec))
         self._closers.append(outbound.close)
         return outbound

@@ -40,6 +40,8 @@ class Harness(Protocol):
     """Fields of a message that arrive unchanged."""
     inbound_options: BaseModel | None
     """The options for joining groups."""
+    refusing_options: BaseModel | None
+    """The options of a target that refuses messages above the system's limit; None if every target does."""
     one_reader: bool
     """True if one member of a group at a time reads a partition."""
     room: Room
@@ -71,6 +73,7 @@ class BuiltIn:
 
     carried = COMPARED_FIELDS
     inbound_options: BaseModel | None = None
+    refusing_options: BaseModel | None = None
     one_reader = True
     room = Room.EXACT
     patience_s = 20.0

@@ -18,6 +18,7 @@ class PulsarHarness:
     max_payload = (5 << 20) - (4 << 10)
     """The broker's limit is 5 MiB, including metadata and stamps."""
     carried = COMPARED_FIELDS
+    refusing_options = ADAPTER.outbound_options.model_validate({"chunking": False})
     room = Room.DIVIDED
     finds_times = True
     patience_s = 30.0

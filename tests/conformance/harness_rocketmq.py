@@ -20,6 +20,7 @@ class RocketMQHarness:
     carried = COMPARED_FIELDS
     room = Room.EXACT
     inbound_options = None
+    refusing_options = None
     one_reader = True
     finds_times = True
     patience_s = 40.0

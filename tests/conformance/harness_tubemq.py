@@ -21,6 +21,7 @@ class TubeMQHarness:
     carried = COMPARED_FIELDS
     room = Room.EXACT
     inbound_options = None
+    refusing_options = None
     one_reader = True
     finds_times = False
     patience_s = 40.0

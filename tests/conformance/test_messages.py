@@ -102,7 +102,7 @@ async def test_refused_messages_are_reported_by_index(arena: Arena, cluster: Clu
 
 async def test_a_too_large_message_is_refused_and_blocks_nothing(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    outbound = await arena.outbound(cluster, topic)
+    outbound = await arena.outbound(cluster, topic, options=arena.harness.refusing_options)
     receipt = await arena.within(
         outbound.send(0, Share(Batch.of([Message(b"0"), Message(bytes(17 << 20)), Message(b"2")], SOURCE)))
     )

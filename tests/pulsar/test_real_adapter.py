@@ -192,7 +192,7 @@ async def test_missing_topics_are_fatal(endpoints):
 async def test_only_messages_that_are_too_large_fail(endpoints):
     cluster, topic = endpoints.cluster(), name()
     await cluster.create(topic, 1)
-    outbound = await endpoints.outbound(cluster, topic)
+    outbound = await endpoints.outbound(cluster, topic, chunking=False)
     sent = [*messages(0), Message(bytes(6 << 20)), *messages(2), Message(b"", defect="broken"), *messages(4)]
     receipt = await outbound.send(0, Share(Batch.of(sent, SOURCE)))
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(1, Failure.REFUSED), (3, Failure.REFUSED)]
