@@ -86,7 +86,8 @@ async def _connect(
             if link is not None and len(ips) > 1:
                 ips = link.sort_addresses(ips)
                 claim.reports_ip = True
-            is_connected = await race(ips, connect, timeout, failed)
+            with claim.closed_on_error():
+                is_connected = await race(ips, connect, timeout, failed)
     except TimeoutError as error:
         raise Unreachable(f"{_timeout_text(name, tls, timeout, ips, failed)}{addresses.hint(host, port)}") from error
     except UnicodeError as error:  # raised before the DNS lookup: a label of the name is empty or too long
@@ -150,6 +151,19 @@ class _Claim:
         if self._link is not None and self.reports_ip:
             self._link.ip = ip
         return endpoint
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Close the connection of the endpoint if the block fails: nobody gets the endpoint, so nobody else would.
+
+        An attempt may succeed just before its caller is cancelled, or the time is over.
+        """
+        try:
+            yield
+        except BaseException:
+            if self.endpoint is not None:
+                self.endpoint.abort(ConnectionLost("the connection is not needed any more"), intended=True)
+            raise
 
 
 class _Attempt(asyncio.Protocol):

@@ -210,6 +210,43 @@ async def test_no_connection_is_left_at_the_addresses_that_were_too_slow(monkeyp
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_no_connection_is_left_if_the_caller_is_cancelled_as_an_attempt_succeeds(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """In whichever iteration of the event loop after the connection was made."""
+
+    async def is_cancelled_after(iterations: int, server: Server, port: int) -> bool:
+        class Cancelling(Endpoint):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                count_down(iterations)
+
+        def count_down(left: int) -> None:
+            if left:
+                asyncio.get_running_loop().call_soon(count_down, left - 1)
+            else:
+                task.cancel()
+
+        endpoint = Cancelling(lambda *_: 1, lambda _: None, lambda _: None)
+        task = asyncio.ensure_future(dial(SECOND, port, lambda: endpoint))
+        await asyncio.wait([task])
+        if not task.cancelled():
+            await endpoint.close()
+        while server.open:
+            await asyncio.sleep(0.005)
+        return task.cancelled()
+
+    async def check() -> None:
+        async with serving() as (server, port):
+            iterations = 0
+            while await is_cancelled_after(iterations, server, port):
+                iterations += 1
+            assert iterations > 1
+
+    run(loop, check())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("greeting", [b"", b"hello"])
 def test_a_server_that_speaks_and_ends_the_connection_at_once_is_heard(
     loop: Callable[[], asyncio.AbstractEventLoop], greeting: bytes
