@@ -37,8 +37,8 @@ MAX_HEADER_BYTES = 16 << 10
 class _LimitedConnection(H11Protocol):
     """A connection with time limits.
 
-    It waits for a request, or serves one: then the application is responsible for its time. `_deadline` is the timer that ends
-    the waiting.
+    It waits for a request, or serves one: then the application is responsible for its time, except while it waits for the client
+    to read. `_deadline` is the timer that ends the waiting.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -63,6 +63,17 @@ class _LimitedConnection(H11Protocol):
     def handle_events(self) -> None:
         """Handle received data; a request that is complete has no time limit while it is served."""
         super().handle_events()
+        if self.is_serving and not self.flow.write_paused:
+            self._stop_limit()
+
+    def pause_writing(self) -> None:
+        """Start the time limit: the application waits until the client has read what was written, maybe for an earlier request."""
+        super().pause_writing()
+        self._limit(RESPONSE_TIMEOUT_S)
+
+    def resume_writing(self) -> None:
+        """Stop the time limit if a request is being served."""
+        super().resume_writing()
         if self.is_serving:
             self._stop_limit()
 

@@ -142,6 +142,28 @@ async def test_a_client_that_does_not_read_its_response_is_closed(server: HttpSe
     writer.close()
 
 
+async def test_a_client_that_reads_none_of_several_responses_is_closed(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "RESPONSE_TIMEOUT_S", 0.1)
+    served = 0
+
+    async def large(_: Request) -> Response:
+        nonlocal served
+        served += 1
+        return PlainTextResponse("x" * (8 << 20))
+
+    server.start(Starlette(routes=[Route("/", large)]))
+    _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        async with asyncio.timeout(PATIENCE_S):
+            while served < 2 or server.connections:
+                await asyncio.sleep(0.01)
+    finally:
+        writer.transport.abort()
+
+
 async def test_a_request_that_is_served_has_no_time_limit(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.2)
 
