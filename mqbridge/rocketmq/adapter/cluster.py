@@ -354,11 +354,12 @@ class RocketMQ:
         """Raise ClusterError (RETRY) while a Broker has no permission to write: keys would move to other queues, and back."""
         brokers = {queue.broker for queue in route.frozen_queues}
         if brokers := brokers & self.known_brokers.of(route.topic) if self.known_brokers.of(route.topic) else brokers:
-            names = ", ".join(sorted(brokers))
+            names = sorted(brokers)
             problem = (
-                f"topic {route.topic!r} of cluster {self.name!r} is not written now: it has no permission to write at {names}"
+                f"topic {route.topic!r} of cluster {self.name!r} is not written now: it has no permission to write at "
+                f"{', '.join(names)}, but at other Brokers"
             )
-            raise ClusterError(f"{problem}, but at other Brokers. {self._advice_if_gone}", Failure.RETRY)
+            raise ClusterError(f"{problem}. {self._advice_if_gone(names)}", Failure.RETRY)
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
         """Raise an error if the topic is missing or has no writable queue, or the permission to produce to it is missing.

@@ -1,5 +1,6 @@
 """A Broker that is down is in no route: what is known about it keeps the numbers of queues, and targets wait for it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from mqbridge.routing.partitions import Partitioner
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.gateway.world import put
 from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
 from tests.rocketmq.client import broker
 from tests.rocketmq.client.broker import TOPIC, A, B, cluster, responds_with, route_body
 
@@ -167,6 +169,7 @@ async def test_a_target_waits_for_the_permission_to_write_at_one_broker(cluster:
         with pytest.raises(ClusterError, match="no permission to write at broker-a") as caught:
             await open_outbound(rocket)
         assert caught.value.failure is Failure.RETRY
+        assert "If a broker is gone for good, list the others in `brokers` of cluster 'rocket'" in str(caught.value)
         cluster.closed.clear()
         rocket._client.routes.invalidate(TOPIC)
         outbound = await open_outbound(rocket)
@@ -179,6 +182,21 @@ async def test_a_target_waits_for_the_permission_to_write_at_one_broker(cluster:
         cluster.closed.clear()
         assert not (await sent).failures
         assert await where(cluster, outbound, 0) == (A, 0)
+        await outbound.close()
+
+
+async def test_an_unordered_route_sends_elsewhere_what_waits_for_a_drained_broker(cluster: broker.Cluster) -> None:
+    """The route delivers what could not be stored again; what it sends from then on goes to queues that may be written."""
+    async with opened() as rocket:
+        outbound = await rocket.outbound(OutboundSpec(TOPIC, ordered=False))
+        cluster.at[A, Code.SEND_MESSAGE_V2] = cluster.at[A, Code.SEND_BATCH_MESSAGE] = broker.refuses(Status.NO_PERMISSION)
+        cluster.closed.add("broker-a")
+        sent = outbound.send(0, Share(Batch.of([Message(b"waits")])))
+        async with asyncio.timeout(PATIENCE_S):
+            assert [failure.failure_kind for failure in (await sent).failures] == [Failure.REFRESH]
+            again = await outbound.send(0, Share(Batch.of([Message(b"waits")])))
+        assert not again.failures
+        assert not cluster.stored[A, 0]
         await outbound.close()
 
 

@@ -25,7 +25,8 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     """Return the address of the queue's master; `error` is the last failure of a send, a `locate` or a connect, if any.
 
     Raises QueueRemoved, QueueFrozen, ClusterError (REFRESH: try again later) if the broker has no master now, and errors of
-    `context.route`.
+    `context.route`. Without `context.fail_behind` no order binds sends to a frozen queue: it counts as removed while another queue
+    is writable.
     """
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):  # perhaps the current name server has not noticed yet that the broker moved
@@ -38,7 +39,7 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     address = route.master(queue.broker)
     if address is None:
         raise ClusterError(f"the route of topic {topic} contains no master of broker {queue.broker} now", Failure.REFRESH)
-    if queue in route.frozen_queues:
+    if queue in route.frozen_queues and (context.fail_behind or not route.write_queues()):
         problem = f"queue {queue_label(queue)} accepts no messages now: its topic or its broker has no permission to write"
         raise QueueFrozen(f"{problem} (mqadmin updateTopicPerm, brokerPermission, wipeWritePerm)")
     if not route.is_writable(queue):
