@@ -67,7 +67,7 @@ class _LimitedConnection(H11Protocol):
             self._stop_limit()
 
     def pause_writing(self) -> None:
-        """Start the time limit: the application waits until the client has read what was written, maybe for an earlier request."""
+        """Start the time limit: the application waits until the client reads what was written, maybe for an earlier request."""
         super().pause_writing()
         self._limit(RESPONSE_TIMEOUT_S)
 

@@ -25,8 +25,8 @@ async def locate(context: SenderContext, queue: Queue, error: MqbridgeError | No
     """Return the address of the queue's master; `error` is the last failure of a send, a `locate` or a connect, if any.
 
     Raises QueueRemoved, QueueFrozen, ClusterError (REFRESH: try again later) if the broker has no master now, and errors of
-    `context.route`. Without `context.fail_behind` no order binds sends to a frozen queue: it counts as removed while another queue
-    is writable.
+    `context.route`. Without `context.fail_behind` no order binds sends to a frozen queue: it counts as removed while another
+    queue is writable.
     """
     topic, routes = queue.topic, context.client.routes
     if isinstance(error, Unreachable):  # perhaps the current name server has not noticed yet that the broker moved
