@@ -167,7 +167,7 @@ class GapError(MqbridgeError):
 class DeliveryError(MqbridgeError):
     """A message could not be stored in a target, or in the route's dead-letter topic.
 
-    `failure` is REFUSED if a retry does not help.
+    `failure` is REFUSED if a retry does not help, FATAL if it helps only after a person has changed something.
     """
 
     def __init__(self, problem: str, failure: Failure = Failure.RETRY) -> None:

@@ -49,10 +49,12 @@ class Refusals:
         not_refused = [failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED]
         if not_refused or aborted:
             failures = not_refused or receipt.failures
+            is_fatal = any(failure.failure_kind is Failure.FATAL for failure in not_refused)
             count, reason = len(failures), failures[0].reason
             error = DeliveryError(
                 f"target {leg.target.label} did not store {count} messages of {leg.batch.partition}; the source will deliver "
-                f"them again: {reason}"
+                f"them again: {reason}",
+                Failure.FATAL if is_fatal else Failure.RETRY,
             )
             self._fail_leg(leg, error, receipt.failures)
         elif self._settings.dead_letters is None:

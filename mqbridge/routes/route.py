@@ -220,11 +220,8 @@ class Route:
             return True
         if is_transient(error):
             return True
-        if (
-            isinstance(error, DeliveryError)
-            and error.failure is not Failure.REFUSED
-            and self.config.delivery.retry.max_elapsed is None
-        ):
+        final = {Failure.REFUSED, Failure.FATAL} if self._needs_permission else {Failure.REFUSED}
+        if isinstance(error, DeliveryError) and error.failure not in final and self.config.delivery.retry.max_elapsed is None:
             self._must_reopen = "a target has changed"  # without a time limit, a send fails only if its partition is gone
             return True
         was_open = self._initial_partitions is not None
@@ -272,13 +269,14 @@ class Route:
     async def _prepare_connected(self) -> None:
         """Wait for the clusters and call `prepare`.
 
-        Until `settled_at`, and while the targets have to be opened again, every failure counts as transient.
+        Until `settled_at`, and while the targets have to be opened again, every failure counts as transient; but in a job
+        (`needs_permission`), nobody would undo what keeps them from being opened again.
         """
         settled_at = await self._wait_connected()  # before this time, a failure may be due to servers that still start
         try:
             await self.prepare()
         except MqbridgeError as error:
-            if self._must_reopen is not None and not is_transient(error):
+            if self._must_reopen is not None and not self._needs_permission and not is_transient(error):
                 raise ClusterError(f"{error} (retrying, because {self._must_reopen})") from error
             if isinstance(error, NotPermitted) or asyncio.get_running_loop().time() >= settled_at:
                 raise

@@ -7,12 +7,15 @@ from typing import Any
 import httpx
 import pytest
 
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.config.load import from_dict
 from mqbridge.errors import ClusterError, Failure, NotPermitted, TopicTerminated
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
+from mqbridge.message import Share
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.inbound import MemoryInbound
+from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
 from tests.gateway.world import ADAPTERS, World, committed, end, everything, fill, named, put, route, running, until
 from tests.kit.process import free_ports
 from tests.patience import PATIENCE_S
@@ -176,6 +179,35 @@ async def test_a_job_ends_if_its_permission_is_taken_away(world: World, how: dic
     world.b.faults.fatal = "the topic is read-only"
     result = await run_gateway(world.config(route("r", "a/t", "b/t")), **how)
     assert result.has_stopped
+
+
+@pytest.mark.parametrize("how", [{"fail_fast": True}, {"until_idle_s": 0.1}], ids=["fail fast", "until idle"])
+async def test_a_job_ends_if_its_target_refuses_single_sends_for_good(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    """As RocketMQ and TubeMQ do: the receipt has the failure of each message."""
+    fill(world.a, "t", 2, COUNT)
+
+    def refuse(self: MemoryOutbound, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        failures = [MessageFailure(index, Failure.FATAL, "no permission") for index in range(share.count)]
+        asyncio.get_running_loop().call_soon(future.set_result, Receipt([()] * share.count, failures))
+        return future
+
+    monkeypatch.setattr(MemoryOutbound, "send", refuse)
+    result = await run_gateway(world.config(route("r", "a/t", "b/t")), **how)
+    assert result.has_stopped
+
+
+@pytest.mark.parametrize("how", [{"fail_fast": True}, {"until_idle_s": PATIENCE_S}], ids=["fail fast", "until idle"])
+async def test_a_job_does_not_wait_for_a_deleted_target(world: World, how: dict[str, Any]) -> None:
+    world.b.create("t", 2)
+    fill(world.a, "t", 2, COUNT)
+    job = asyncio.ensure_future(run_gateway(world.config(route("r", "a/t", end("b/t", create=False))), **how))
+    await until(lambda: committed(world.a, "g-r") == COUNT)
+    del world.b.topics["t"]
+    put(world.a, "t", 1, b"%d" % COUNT)
+    assert (await job).has_stopped
 
 
 async def run_gateway(config: dict[str, Any], fail_fast: bool | None = None, until_idle_s: float | None = None) -> RunResult:
