@@ -35,6 +35,10 @@ _PROXY_FAILURES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 MAX_BODY_BYTES = 64 << 20
 """Limit of a response. The statistics of a topic with 10,000 partitions have about 30 MB; JSON takes up to 25 times its size."""
 
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=5.0)
+"""Limits of the connections of one client; further calls wait for one of them. httpx has these values by default, but its
+transport below, where the reachable addresses are put in, has others."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -92,6 +96,7 @@ class HttpConnections:
         self._transport, self._addresses = transport, DIRECT if proxy is not None else addresses
         self._settings: dict[str, Any] = {
             "timeout": timeout,
+            "limits": _LIMITS,
             "trust_env": False,
             "proxy": proxy,
             "headers": {"accept-encoding": "identity"},
@@ -228,7 +233,13 @@ class _MappedTransport(httpx.AsyncHTTPTransport):
     def __init__(self, addresses: AddressMap, verify: ssl.SSLContext | bool) -> None:
         super().__init__(verify=verify, trust_env=False)
         context = verify if isinstance(verify, ssl.SSLContext) else httpx.create_ssl_context(trust_env=False)
-        self._pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=_MappedNetwork(addresses))
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=_LIMITS.max_connections,
+            max_keepalive_connections=_LIMITS.max_keepalive_connections,
+            keepalive_expiry=_LIMITS.keepalive_expiry,
+            network_backend=_MappedNetwork(addresses),
+        )
 
 
 class _MappedNetwork(httpcore.AnyIOBackend):

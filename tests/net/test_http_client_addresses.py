@@ -1,5 +1,6 @@
 """Web interfaces behind NAT: calls go to where an advertised address can be reached, and keep its name."""
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.kit.authority import Authority
 from tests.net import fake_dns
 from tests.net.fake_dns import dropping
 from tests.net.web import ForwardProxy, WebService, listening
+from tests.patience import PATIENCE_S
 
 ONLINE = (
     b'{"result": true, "errCode": 0, "data": [{"brokerId": 1, "manageStatus": "online", "brokerIp": "broker-1.internal",'
@@ -49,6 +51,30 @@ async def test_the_web_addresses_of_brokers_are_mapped() -> None:
         assert await admin.groups("t") == []
         assert broker.headers["host"] == "broker-1.internal:8081"
         await admin.close()
+
+
+@pytest.mark.parametrize("addresses", [AddressMap(), AddressMap({"broker.internal": "127.0.0.1"})], ids=["direct", "mapped"])
+async def test_calls_to_mapped_addresses_wait_for_each_other_no_more_than_others(addresses: AddressMap) -> None:
+    """A web interface may be slow, and a topic have many partitions to ask about."""
+    count, arrived, all_arrived = 30, 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n")
+        arrived += 1
+        if arrived == count:
+            all_arrived.set()
+        await all_arrived.wait()
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = httpx.URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    connections = HttpConnections(httpx.Timeout(PATIENCE_S), addresses=addresses)
+    async with server:
+        responses = await asyncio.gather(*(connections.request("GET", url) for _ in range(count)))
+        assert {response.status_code for response in responses} == {204}
+        await connections.close()
 
 
 async def test_by_https_the_certificate_is_that_of_the_advertised_name(tmp_path: Path) -> None:
