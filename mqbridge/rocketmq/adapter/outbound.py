@@ -83,8 +83,8 @@ class RocketMQOutbound:
             requires_keys=requires_keys,
             codec=compression.NAMES.get(options.compression),
         )
-        self._last_sent: dict[int, tuple[Queue, asyncio.Future[Receipt]]] = {}
-        """The last send of each partition, by index: its queue and its receipt."""
+        self._last_sent: dict[Queue, tuple[Queue, asyncio.Future[Receipt]]] = {}
+        """The last send of each partition, by the partition's own queue: the queue of the send, and its receipt."""
         self._origin_of = spec.origin_of
         """Returns the origin prefix to stamp on messages of a source partition; None if they keep their origin."""
         self._loop = asyncio.get_running_loop()
@@ -183,10 +183,11 @@ class RocketMQOutbound:
         While the previous send of the partition has no receipt, this is the queue of that send, even if the route has changed:
         the order is kept only within a queue.
         """
-        queue, last_receipt = self._last_sent.get(partition, (None, None))
+        own_queue = self._sorted_queues[partition]  # not the index, which is that of another queue when there are more
+        queue, last_receipt = self._last_sent.get(own_queue, (None, None))
         if queue is None or last_receipt is None or last_receipt.done():
             queue = self._queues[partition]
-        self._last_sent[partition] = (queue, receipt)
+        self._last_sent[own_queue] = (queue, receipt)
         return queue
 
     def _submit(
@@ -256,8 +257,3 @@ def _positions(request: EncodedRequest, result: SendResult) -> Sequence[Position
 def _positions_of_part(count: int, result: SendResult) -> Sequence[Position]:
     """Return the position of each of `count` messages; () if the batch was divided, because its parts have the positions."""
     return [()] * count if result.offset == DIVIDED else [(result.offset + index,) for index in range(count)]
-
-
-def _in_index_order(queues: Collection[Queue]) -> list[Queue]:
-    """Return queues in the order of their indexes: by number, then by broker."""
-    return sorted(queues, key=lambda queue: list_order(partition_name(queue)))
