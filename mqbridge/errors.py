@@ -157,11 +157,21 @@ class GapError(MqbridgeError):
 
     `resume` is the first position after the gap that the source still holds. It is None if the source's positions start again
     below those that were read, as after a backup was restored: it is then unknown which of its messages were read.
+
+    `went_back` is set if the source ended before the position at which reading was to continue, for an unknown reason: its end,
+    and that position. Growth beyond the position must not hide that the messages between them were never read.
     """
 
-    def __init__(self, problem: str, resume: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        problem: str,
+        resume: tuple[int, ...] | None = None,
+        *,
+        went_back: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+    ) -> None:
         super().__init__(problem)
         self.resume = resume
+        self.went_back = went_back
 
 
 class DeliveryError(MqbridgeError):

@@ -5,6 +5,9 @@ message of a partition lies after its checkpoint, the source has lost messages t
 partitions that this gateway holds and has not released, the file also has the positions to which the group has to be set back if
 a server has moved it on by itself (see `mqbridge.adapter.inbound.HeldPositions`).
 
+The file also keeps which partitions stopped because they ended before the group's position: new messages beyond it must not hide
+that those before it were never read.
+
 The file also keeps which brokers had partitions of a topic, and over which of them indexes are counted: see
 `mqbridge.adapter.known_brokers`. A restart finds out by it that one is missing.
 
@@ -48,6 +51,10 @@ CREATE TABLE IF NOT EXISTS held (
     route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, confirmed TEXT NOT NULL, upper_limit TEXT NOT NULL,
     PRIMARY KEY (route, grp, cluster, topic, partition)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS went_back (
+    route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, ended TEXT NOT NULL, position TEXT NOT NULL,
+    PRIMARY KEY (route, grp, cluster, topic, partition)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS seen_broker (
     cluster TEXT, topic TEXT, broker TEXT, PRIMARY KEY (cluster, topic, broker)
 ) WITHOUT ROWID;
@@ -58,6 +65,9 @@ CREATE TABLE IF NOT EXISTS layout (
 
 Held = tuple[Position, Position]
 """Up to where the messages of a held partition are confirmed, and up to where a server may have moved the group by itself."""
+
+WentBack = tuple[Position, Position]
+"""The end of a partition that stopped because it ended before its reader's position, and that position."""
 
 
 class CheckpointKey(NamedTuple):
@@ -87,7 +97,7 @@ class Checkpoints:
             raise _unusable_error(path, error, "Give `state` a path that can be written") from error
         try:
             self._db = _open_database(path)
-            self._positions, self._held = _read_positions(self._db)
+            self._positions, self._held, self._went_back = _read_positions(self._db)
             self._seen_brokers, self._layouts = read_brokers(self._db)
         except (sqlite3.Error, ValueError) as error:
             self._lock.release()
@@ -95,6 +105,8 @@ class Checkpoints:
         self._unwritten: dict[CheckpointKey, Position] = {}
         self._unwritten_held: dict[CheckpointKey, Held | None] = {}
         """Changes of `_held`; None for a partition that was released."""
+        self._unwritten_went_back: dict[CheckpointKey, WentBack | None] = {}
+        """Changes of `_went_back`; None for a partition that may be read again."""
         self._unwritten_brokers: set[BrokerRow] = set()
         """New rows of `seen_broker`."""
         self._unwritten_layouts: dict[tuple[str, str], Collection[Series]] = {}
@@ -131,6 +143,17 @@ class Checkpoints:
             self._held[key] = self._unwritten_held[key] = held
         elif self._held.pop(key, None) is not None:
             self._unwritten_held[key] = None
+
+    def went_back(self, key: CheckpointKey) -> WentBack | None:
+        """Return the end and the position of a partition that stopped because it ended before the position; else None."""
+        return self._went_back.get(key)
+
+    def record_went_back(self, key: CheckpointKey, stop: WentBack | None) -> None:
+        """Record that a partition stopped because it ended before its reader's position; None: it may be read again."""
+        if stop is not None:
+            self._went_back[key] = self._unwritten_went_back[key] = stop
+        elif self._went_back.pop(key, None) is not None:
+            self._unwritten_went_back[key] = None
 
     def keep_brokers(self, cluster: str, known: KnownBrokers) -> None:
         """Load what is recorded about the brokers of a cluster, and record what changes."""
@@ -175,13 +198,19 @@ class Checkpoints:
                 "the state file %s could not be written before the shutdown deadline: it lacks new positions of %d partitions, "
                 "so the next start may not detect all gaps",
                 self._path,
-                len(self._unwritten.keys() | self._unwritten_held.keys()),
+                len(self._unwritten.keys() | self._unwritten_held.keys() | self._unwritten_went_back.keys()),
             )
         await asyncio.to_thread(self._close_database)
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._unwritten or self._unwritten_held or self._unwritten_brokers or self._unwritten_layouts)
+        return bool(
+            self._unwritten
+            or self._unwritten_held
+            or self._unwritten_went_back
+            or self._unwritten_brokers
+            or self._unwritten_layouts
+        )
 
     async def _write_pending(self, busy_timeout_s: float) -> None:
         """Write what was recorded since the last write, after any write that runs; after a failure, keep it for the next call."""
@@ -192,18 +221,20 @@ class Checkpoints:
         # Replaced on the event loop, where `record` runs too, so that nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
         held, self._unwritten_held = self._unwritten_held, {}
+        went_back, self._unwritten_went_back = self._unwritten_went_back, {}
         brokers, self._unwritten_brokers = self._unwritten_brokers, set()
         layouts, self._unwritten_layouts = self._unwritten_layouts, {}
-        if not (recorded or held or brokers or layouts):
+        if not (recorded or held or went_back or brokers or layouts):
             return
 
         def keep() -> None:
             self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
+            self._unwritten_went_back = went_back | self._unwritten_went_back
             self._unwritten_brokers |= brokers
             self._unwritten_layouts = layouts | self._unwritten_layouts
 
         try:
-            await asyncio.shield(asyncio.to_thread(self._write, recorded, held, brokers, layouts, busy_timeout_s))
+            await asyncio.shield(asyncio.to_thread(self._write, recorded, held, went_back, brokers, layouts, busy_timeout_s))
         except sqlite3.Error as error:
             if not self._last_write_failed:
                 log.error("the state file %s cannot be written, retrying until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
@@ -221,6 +252,7 @@ class Checkpoints:
         self,
         recorded: Mapping[CheckpointKey, Position],
         held: Mapping[CheckpointKey, Held | None],
+        went_back: Mapping[CheckpointKey, WentBack | None],
         brokers: Collection[BrokerRow],
         layouts: Mapping[tuple[str, str], Collection[Series]],
         busy_timeout_s: float,
@@ -233,14 +265,15 @@ class Checkpoints:
                     "INSERT OR REPLACE INTO delivered VALUES (?, ?, ?, ?, ?, ?, ?)",
                     [(*key, format_position(position), now) for key, position in recorded.items()],
                 )
-                self._db.executemany(
-                    "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    [(*key, *map(format_position, each)) for key, each in held.items() if each is not None],
-                )
-                self._db.executemany(
-                    "DELETE FROM held WHERE (route, grp, cluster, topic, partition) = (?, ?, ?, ?, ?)",
-                    [key for key, each in held.items() if each is None],
-                )
+                for table, pairs in (("held", held), ("went_back", went_back)):
+                    self._db.executemany(
+                        f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+                        [(*key, *map(format_position, each)) for key, each in pairs.items() if each is not None],
+                    )
+                    self._db.executemany(
+                        f"DELETE FROM {table} WHERE (route, grp, cluster, topic, partition) = (?, ?, ?, ?, ?)",  # noqa: S608 - a constant
+                        [key for key, each in pairs.items() if each is None],
+                    )
                 self._db.executemany("INSERT OR IGNORE INTO seen_broker VALUES (?, ?, ?)", brokers)
                 self._db.executemany("DELETE FROM layout WHERE (cluster, topic) = (?, ?)", layouts)
                 self._db.executemany(
@@ -271,17 +304,21 @@ def _open_database(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _read_positions(db: sqlite3.Connection) -> tuple[dict[CheckpointKey, Position], dict[CheckpointKey, Held]]:
-    """Return the checkpoints, and the positions of partitions that were held."""
+def _read_positions(
+    db: sqlite3.Connection,
+) -> tuple[dict[CheckpointKey, Position], dict[CheckpointKey, Held], dict[CheckpointKey, WentBack]]:
+    """Return the checkpoints, the positions of partitions that were held, and those of partitions that went back."""
     try:
         rows = db.execute("SELECT route, grp, cluster, topic, partition, position FROM delivered").fetchall()
         positions = {CheckpointKey(*key): parse_position(position) for *key, position in rows}
         rows = db.execute("SELECT route, grp, cluster, topic, partition, confirmed, upper_limit FROM held").fetchall()
         held = {CheckpointKey(*key): (parse_position(confirmed), parse_position(limit)) for *key, confirmed, limit in rows}
+        rows = db.execute("SELECT route, grp, cluster, topic, partition, ended, position FROM went_back").fetchall()
+        went_back = {CheckpointKey(*key): (parse_position(ended), parse_position(position)) for *key, ended, position in rows}
     except (sqlite3.Error, ValueError):
         db.close()
         raise
-    return positions, held
+    return positions, held, went_back
 
 
 def _hint(error: Exception) -> str:

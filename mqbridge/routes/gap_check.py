@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from mqbridge.adapter.cluster import Cluster, JudgesDeletions
 from mqbridge.adapter.topics import Bounds
-from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.delivery.checkpoint import CheckpointKey, Checkpoints
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Partition, Position, format_position
 from mqbridge.net.tasks import mark_error_retrieved, spawn
@@ -43,6 +43,7 @@ class GapCheck:
         Return False if it cannot be known whether it did; this is a warning, once for each position of a partition. If the source
         ends before the delivered position, log a warning, too.
         """
+        await self._check_went_back(partition)
         checkpoint = None if self._checkpoints is None else self._checkpoints.load(self._route, self._group, partition)
         if checkpoint is None:
             return True
@@ -79,6 +80,34 @@ class GapCheck:
         if lost is None:
             self._warn_unknown(partition, delivered)
         return lost is not None
+
+    def record_stop(self, partition: Partition, gap: GapError) -> None:
+        """Record a gap at which a partition stopped: with `state`, one that ended before its position stays stopped."""
+        if self._checkpoints is not None and gap.went_back is not None:
+            self._checkpoints.record_went_back(CheckpointKey.of(self._route, self._group, partition), gap.went_back)
+
+    async def _check_went_back(self, partition: Partition) -> None:
+        """Raise GapError if the partition stopped because it ended before its position, and the group's is still there.
+
+        Meanwhile it may have grown beyond that position: the messages that it got before it were never read.
+        """
+        key = CheckpointKey.of(self._route, self._group, partition)
+        if self._checkpoints is None or (stop := self._checkpoints.went_back(key)) is None:
+            return
+        ended, position = stop
+        problem = (
+            f"partition {partition} stopped earlier, because it ended at {format_position(ended)} and reading was to continue at "
+            f"{format_position(position)}: the topic was created again, or the broker lost messages that it had not written to "
+            f"disk. Set the group's position to {format_position(ended)} or before, or after {format_position(position)}, to "
+            "continue"
+        )
+        try:
+            committed = (await self._source.committed(partition.topic, self._group)).get(partition.name)
+        except ClusterError as error:
+            raise GapError(f"{problem} (the group's position cannot be read now: {error})", went_back=stop) from error
+        if committed is not None and ended < committed <= position:
+            raise GapError(problem, went_back=stop)
+        self._checkpoints.record_went_back(key, None)
 
     async def _deleted_unread(self, partition: Partition, delivered: Position, limits: Bounds) -> bool | None:
         """Return whether messages from `delivered` on were deleted unread; None if this cannot be known. Raises ClusterError."""

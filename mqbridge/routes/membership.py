@@ -215,6 +215,7 @@ class GroupMembership:
             await delivery.run()
         except GapError as error:
             # Without `resume` it is unknown where to continue, so the gap cannot be skipped.
+            self._gap_check.record_stop(partition, error)
             advice = "" if error.resume is None else ". Set `on_gap: continue` to continue without the lost messages"
             log.error("route %s: partition %s stopped: %s%s", self._config.name, partition, error, advice)  # noqa: TRY400 - expected
             self._mark_stopped(delivery, f"{error}{advice}")

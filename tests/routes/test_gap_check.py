@@ -191,6 +191,50 @@ async def test_an_emptied_partition_of_segments_is_judged_and_not_taken_for_a_ne
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+WENT_BACK = GapError("partition a/t/0 ends at 12", went_back=((12,), (20,)))
+
+
+async def restarted(checkpoints: Checkpoints, tmp_path: Path) -> Checkpoints:
+    await checkpoints.close()
+    return Checkpoints(tmp_path / "state.db")
+
+
+@pytest.mark.parametrize(("committed", "stops"), [(0, False), (12, False), (13, True), (20, True), (21, False)])
+async def test_a_partition_that_went_back_stays_stopped_until_the_group_leaves_its_position(
+    checkpoints: Checkpoints, tmp_path: Path, committed: int, stops: bool
+) -> None:
+    """Also after restarts, and after it has grown beyond this position."""
+    GapCheck("r", "g", Source(0, 12), checkpoints).record_stop(PARTITION, WENT_BACK)  # type: ignore[arg-type]
+    checkpoints = await restarted(checkpoints, tmp_path)
+    source = Source(0, 100, committed)
+    if stops:
+        for _ in range(2):
+            with pytest.raises(GapError, match="ended at 12 and reading was to continue at 20") as gap:
+                await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
+            assert gap.value.resume is None
+    else:
+        assert await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    checkpoints = await restarted(checkpoints, tmp_path)
+    source.position = 15
+    if not stops:  # the group has read on from where it was set to
+        assert await GapCheck("r", "g", source, checkpoints).check(PARTITION)  # type: ignore[arg-type]
+    await checkpoints.close()
+
+
+async def test_a_partition_that_went_back_stays_stopped_while_the_group_position_is_unknown(
+    checkpoints: Checkpoints,
+) -> None:
+    source = Source(0, 100)
+    source.committed_failure = Failure.RETRY
+    check = GapCheck("r", "g", source, checkpoints)  # type: ignore[arg-type]
+    check.record_stop(PARTITION, WENT_BACK)
+    with pytest.raises(GapError, match="cannot be read now"):
+        await check.check(PARTITION)
+    source.position = 20
+    with pytest.raises(GapError, match="Set the group's position to 12 or before"):
+        await check.check(PARTITION)
+
+
 async def test_a_topic_that_was_created_again_is_a_warning(checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture) -> None:
     assert await GapCheck("r", "g", Source(0, 3), checkpoints).check(PARTITION)  # type: ignore[arg-type]
     assert await GapCheck("r", "g", Source(0, 0), checkpoints).check(PARTITION)  # type: ignore[arg-type]
@@ -298,6 +342,28 @@ async def test_a_lane_that_stops_at_a_gap_is_kept(
         world.a.revoke("t", 0)  # it comes back, and stops again
         await until(lambda: sum("stopped:" in record.message for record in caplog.records) == 2)
     assert len(released) >= 2
+
+
+async def test_a_lane_that_stops_because_its_partition_went_back_stays_stopped_after_a_restart(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stops(self: MemoryLane) -> None:
+        raise GapError(f"{self.partition} ends at 12", went_back=((12,), (20,)))
+
+    fill(world.a, "t", 1, 20)
+    world.b.create("t", 1)
+    config = world.config(route("r", "a/t", "b/t")) | {"state": str(tmp_path / "state.db")}
+    async with running(config) as gateway:
+        await until(lambda: committed(world.a, "g-r") == 20)
+        monkeypatch.setattr(MemoryLane, "receive", stops)
+        world.a.revoke("t", 0)
+        await until(lambda: named(gateway, "r").state.stopped)
+    monkeypatch.undo()
+    fill(world.a, "t", 1, 30, 20)
+    async with running(config) as gateway:
+        await until(lambda: named(gateway, "r").state.stopped)
+        assert "ended at 12" in named(gateway, "r").state.stopped[PARTITION]
+    assert committed(world.a, "g-r") == 20
 
 
 async def test_a_stopped_partition_that_is_revoked_is_no_longer_shown(world: World) -> None:

@@ -13,12 +13,14 @@ from functools import partial
 from typing import Protocol
 
 from mqbridge.errors import LaneRevoked, MqbridgeError
+from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection.route import queue_label
 from mqbridge.rocketmq.client.consumer.pull_loop import PullContext, PullLoop
 from mqbridge.rocketmq.client.consumer.pull_request import Puller
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.client.consumer.queue_commits import CommitContext, QueueCommits
+from mqbridge.rocketmq.client.consumer.queue_identity import Anchor
 from mqbridge.rocketmq.client.consumer.queue_release import QueueRelease
 from mqbridge.rocketmq.client.consumer.queue_state import QueueState
 from mqbridge.rocketmq.client.consumer.queue_transitions import Event
@@ -141,13 +143,20 @@ class AssignedQueue:
         """Time of the last response to a pull, ms since the epoch; 0 before the first response."""
         return self._pulls.answered_ms
 
-    def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None) -> None:
+    @property
+    def anchor(self) -> Anchor | None:
+        """A message that was read, by which the next assignment of the queue finds out if it was made anew; None without one."""
+        return self._pulls.identity.anchor
+
+    def begin(self, offset: int, *, first_start: bool, locked_at: float | None = None, anchor: Anchor | None = None) -> None:
         """Start pulling at `offset`. The caller has counted this queue in the consumer's `budget.queues`.
 
         `first_start`: the group had no offset in this queue, so the start offset is committed. `locked_at` is the loop time at
-        which the queue's lock was requested; None if it needs no lock.
+        which the queue's lock was requested; None if it needs no lock. `anchor` is that of an earlier assignment, if any.
         """
         self.state.start(offset, first_start=first_start, locked_at=locked_at)
+        if anchor is not None:
+            self._pulls.identity.restore(anchor)
         self._pulls.restart()
 
     # --- taking -----------------------------------------------------------------------------------------------------
@@ -279,9 +288,14 @@ class AssignedQueue:
         self._pulls.restart()
 
     def _on_pull_error(self, error: MqbridgeError) -> None:
-        """Record the error that stopped the pulling; buffered pulls can still be taken."""
+        """Record the error that stopped the pulling; buffered pulls can still be taken.
+
+        For a queue that was made anew, commit its beginning: the stored offset belongs to the queue that it replaces.
+        """
         self._error = error
         self._changed.set()
+        if self.state.anew_first is not None:
+            spawn(self._commits.save(), f"rocketmq commit of {self}, which was made anew")
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 

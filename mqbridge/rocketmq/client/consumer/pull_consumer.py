@@ -30,6 +30,7 @@ from mqbridge.rocketmq.client.consumer.membership import Membership
 from mqbridge.rocketmq.client.consumer.offset_store import offset_store
 from mqbridge.rocketmq.client.consumer.pull_request import Puller
 from mqbridge.rocketmq.client.consumer.queue_assignment import QueueAssignment
+from mqbridge.rocketmq.client.consumer.queue_identity import Anchor
 from mqbridge.rocketmq.client.consumer.queue_locks import QueueLocks
 from mqbridge.rocketmq.client.consumer.subscription_consistency import SubscriptionConsistency
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -71,6 +72,10 @@ class PullConsumer:
         self.gaps: dict[Queue, int] = {}
         """Queues that were released at a gap (missing messages), each with the offset of the gap. A rebalance starts such a queue
         again only when the group's offset in it has changed."""
+        self._left: dict[Queue, tuple[int, Anchor]] = {}
+        """Queues that we have left, each with the offset up to which we had consumed it, and a message that was read. If the
+        group is still at this offset when the queue is ours again, nobody has read on, and the message tells if it is the same
+        queue."""
         self._client = client
         self._brokers = Brokers(client)
         self.membership = Membership(self._brokers, settings)
@@ -181,6 +186,8 @@ class PullConsumer:
         """
         if self.held.get(assigned.queue) is assigned:
             del self.held[assigned.queue]
+            if assigned.anchor is not None:
+                self._left[assigned.queue] = assigned.acknowledged, assigned.anchor
             if assigned.state.gap_at is not None:
                 self.gaps[assigned.queue] = assigned.state.gap_at
             elif self._closing is None:
@@ -247,7 +254,7 @@ class PullConsumer:
                 error,
             )
             return
-        if offset is not None and offset != assigned.acknowledged and assigned.state.rests_at_gap:
+        if offset is not None and offset != assigned.state.consumed and assigned.state.rests_at_gap:
             log.warning(
                 "%s had stopped at lost messages and continues at offset %d, because the group's offset was changed",
                 assigned,
@@ -347,6 +354,8 @@ class PullConsumer:
         puller = Puller(self._brokers, self.settings, queue, subscription, self.membership.version)
         assigned = AssignedQueue(self, queue, subscription, puller)
         self.held.add(assigned)
-        assigned.begin(offset, first_start=first_start, locked_at=locked_at)
+        left_at, anchor = self._left.pop(queue, (-1, None))
+        anchor = anchor if left_at == offset and not first_start else None
+        assigned.begin(offset, first_start=first_start, locked_at=locked_at, anchor=anchor)
         self._events.put_nowait(assigned)
         return True

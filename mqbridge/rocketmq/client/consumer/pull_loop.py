@@ -122,7 +122,8 @@ class PullLoop:
         self._account = Account()
         self._kept_bytes = 0
         """Bytes that were taken from the buffer, and that count on the budget until `release_budget`."""
-        self._identity = QueueIdentity(puller)
+        self.identity = QueueIdentity(puller)
+        """Tells whether the queue is the one from which messages were read."""
         self._unreadable_responses = 0
         """Number of consecutive responses for which `_is_plausible` returned False."""
         self.refusal: str | None = None
@@ -221,7 +222,7 @@ class PullLoop:
             sent_at, pull, response = await self._send_pull(task, charge)
             if self._state.is_current(pull):
                 if response.end < self.end_offset or response.first < self.first_offset:
-                    self._identity.suspect()
+                    self.identity.suspect()
                 self.first_offset, self.end_offset = response.first, response.end
                 progress = await self._process(pull, response, charge)
                 if progress:
@@ -267,15 +268,15 @@ class PullLoop:
                 await self._process_offset_moved(response)
                 return True
             pulled = self._records(response) if response.code == pull_request.FOUND else None
-            if self._identity.is_due(found=pulled is not None):
+            if self.identity.is_due(found=pulled is not None):
                 await self._check_identity()
             if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.is_compacted(self._queue):
                 raise self._gap(pulled.first_stored_offset, "the broker deleted them before they were read")
             if pulled is None and not self._is_plausible(response):
                 await asyncio.sleep(self._retry_backoff.delay())
                 return True  # we have paused already, so the caller must not
-            if pulled is None and response.next >= response.end and self._identity.lacks_anchor(response.next):
-                await self._follow_reset(await self._identity.seek_anchor(response.next))
+            if pulled is None and response.next >= response.end and self.identity.lacks_anchor(response.next):
+                await self._follow_reset(await self.identity.seek_anchor(response.next))
             return self._accept(pull, response, pulled, charge)
         finally:
             self._state.end_pull(pull, failed=False)  # the next pull may be sent
@@ -294,7 +295,7 @@ class PullLoop:
             log.info("%s: the broker permits reading again", self._name)
         progress = self._state.apply_response(pull, response.next, response.end, pulled)
         if pulled is not None:
-            self._identity.on_accepted(pulled)
+            self.identity.on_accepted(pulled)
             self._context.budget.record_response(self._account, charge, pulled.size, pulled.stored)
         self._on_change()
         return progress
@@ -351,8 +352,8 @@ class PullLoop:
         elif response.next > position:
             raise self._gap(response.next, "they were deleted before they were read; give the broker a longer fileReservedTime")
         else:
-            self._identity.suspect()
-            if self._identity.is_due(found=False):
+            self.identity.suspect()
+            if self.identity.is_due(found=False):
                 await self._check_identity()
             raise self._moved_back(response)
 
@@ -363,11 +364,13 @@ class PullLoop:
             "topic was created again, or the broker lost messages that it had not written to disk. Reset the group's offset to "
             "continue"
         )
-        return GapError(problem) if response.end > 0 else QueueMadeAnew(problem, response.first)
+        if response.end > 0:
+            return GapError(problem, went_back=((response.end,), (self._state.position,)))
+        return QueueMadeAnew(problem, response.first)
 
     async def _check_identity(self) -> None:
         """Check that the queue is the one from which messages were read. Raises GapError if not, and the errors of a pull."""
-        verdict, response = await self._identity.check()
+        verdict, response = await self.identity.check()
         await self._follow_reset(response)
         if verdict in (Verdict.SAME, Verdict.UNKNOWN) or await self._context.policies.is_compacted(self._queue):
             return
@@ -419,13 +422,13 @@ class PullLoop:
         """
         level = logging.WARNING if self.refusal is None else logging.DEBUG
         self.refusal = str(error)
-        self._identity.suspect()
+        self.identity.suspect()
         log.log(level, "%s: reading waits until the broker permits it again: %s", self._name, error)
         await asyncio.sleep(self._retry_backoff.delay())
 
     async def _pause(self, error: MqbridgeError) -> None:
         """Log the error and pause before the next pull; request a rebalance if the route may be outdated."""
-        self._identity.suspect()
+        self.identity.suspect()
         delay = self._retry_backoff.delay()
         log.log(retry_log_level(error, logging.WARNING), "%s: a pull failed, retrying in %.1f s: %s", self._name, delay, error)
         if isinstance(error, ClusterError) and error.failure is Failure.REFRESH:
@@ -438,6 +441,6 @@ class PullLoop:
         `event` is GAP or REFUSE; `anew_first` is the first offset of a queue that was made anew.
         """
         if self._state.reads(run) and self._state.stop_pulling(event, anew_first):
-            self._identity.forget()
+            self.identity.forget()
             log.error("%s: pulling has stopped until a seek or an offset reset: %s", self._name, error)
             self._on_error(error)

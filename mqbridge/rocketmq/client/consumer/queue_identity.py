@@ -11,6 +11,7 @@ if messages arrive all the time.
 
 import asyncio
 from enum import Enum
+from typing import NamedTuple
 
 from mqbridge.rocketmq.client.consumer import pull_request
 from mqbridge.rocketmq.client.consumer.pull_request import Puller, PullResponse
@@ -29,14 +30,21 @@ class Verdict(Enum):
     UNKNOWN = "the anchor was deleted, or could not be read"
 
 
+class Anchor(NamedTuple):
+    """A message that was read: its offset, and bytes that tell it from another message at this offset."""
+
+    offset: int
+    identity: bytes
+
+
 class QueueIdentity:
     """Checks that the queue is the one from which messages were read; see the module. `puller` sends the requests."""
 
     def __init__(self, puller: Puller) -> None:
         self._puller = puller
         self._time = asyncio.get_running_loop().time
-        self._anchor: tuple[int, bytes] | None = None
-        """Offset and identity of a message that was read; None without one."""
+        self._anchor: Anchor | None = None
+        """A message that was read; None without one."""
         self._checked_at = 0.0
         """Loop time at which the anchor was read or checked last."""
         self._is_checked = False
@@ -46,6 +54,15 @@ class QueueIdentity:
         self._is_suspect = False
         self._was_sought = False
         """True once `seek_anchor` has requested the message before the start."""
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """A message that was read; None without one."""
+        return self._anchor
+
+    def restore(self, anchor: Anchor) -> None:
+        """Begin with an anchor of an earlier assignment; it is checked before the first response is accepted."""
+        self._anchor, self._is_suspect = anchor, True
 
     def suspect(self) -> None:
         """Make a check due: the topic was missing, a pull failed, or the offsets of the queue have gone back."""
@@ -108,6 +125,6 @@ class QueueIdentity:
         return response
 
     def _set_anchor(self, body: bytes) -> None:
-        self._anchor = first_record_identity(body)
+        self._anchor = Anchor(*first_record_identity(body))
         self._checked_at = self._time()
         self._is_checked = False

@@ -60,8 +60,8 @@ class QueueState:
         self.anew_first: int | None = None
         """The first offset of the queue if reading stopped because the queue was made anew, else None.
 
-        The acknowledged offset belongs to the queue that it replaces. So the release commits this one instead: nothing of the new
-        queue is consumed.
+        The acknowledged offset belongs to the queue that it replaces. So this one is committed instead, at once and by the
+        release: nothing of the new queue is consumed.
         """
         self.taken_away = False
         """True after REVOKE: another member gets the queue, and needs our last commit soon."""
@@ -286,6 +286,7 @@ class QueueState:
     def keep_committed(self) -> None:
         """Leave the offset at the store as it is: an administrator has changed it."""
         self.anew_first = None
+        self._reported = self._saved = self.acknowledged
 
     def settle(self) -> None:
         """Stop accepting acknowledgements: all messages in flight are acknowledged, or we no longer wait for them."""
@@ -303,24 +304,28 @@ class QueueState:
     @property
     def rests_at_gap(self) -> bool:
         """True if reading stopped at a gap, and all messages before it are handed out, acknowledged and committed."""
-        return self.state is State.AT_GAP and not self.buffered and self.nothing_in_flight and self._saved == self.acknowledged
+        return self.state is State.AT_GAP and not self.buffered and self.nothing_in_flight and self._saved == self.consumed
 
     # --- committing -------------------------------------------------------------------------------------------------
 
+    @property
+    def consumed(self) -> int:
+        """The offset to commit: below it, all messages of the queue as it is now are consumed."""
+        return self.acknowledged if self.anew_first is None else self.anew_first
+
     def unreported(self, now: float) -> int | None:
         """Return the offset to send to the store; None if it was sent already, or may not be committed now."""
-        return self.acknowledged if self.acknowledged != self._reported and self._may_commit(now, ACKNOWLEDGING) else None
+        return self.consumed if self.consumed != self._reported and self._may_commit(now, ACKNOWLEDGING) else None
 
     def unsaved(self, now: float) -> int | None:
         """Return the offset to commit with a confirmation; None if the store has confirmed it, or it may not be committed now.
 
-        Unlike `unreported`, this also returns an offset while RELEASING, for the last commit.
+        Unlike `unreported`, this also returns an offset while RELEASING, for the last commit. The beginning of a queue that was
+        made anew is committed once more then: a late commit of the old offset may have followed the first one.
         """
-        offset = self.acknowledged
-        if self.state is State.RELEASING and self.anew_first is not None:
-            offset = self.anew_first
         may_commit = self._may_commit(now, ACKNOWLEDGING | {State.RELEASING})
-        return offset if offset != self._saved and may_commit else None
+        is_saved = self.consumed == self._saved and (self.anew_first is None or self.state is not State.RELEASING)
+        return self.consumed if may_commit and not is_saved else None
 
     def mark_reported(self, offset: int | None) -> None:
         """Record that `offset` is being sent to the store; None records that this failed."""

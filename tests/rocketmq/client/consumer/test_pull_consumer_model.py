@@ -172,10 +172,11 @@ class World:
         self.unanswered.clear()
         self.start_broker()
 
-    def make_anew(self, queue: Queue, count: int) -> None:
-        """Delete the queue with the offsets of all groups, and create it again with this number of messages."""
+    def make_anew(self, queue: Queue, count: int, *, keeps_offset: bool) -> None:
+        """Delete the queue, with the offset of the group or without, and create it again with this number of messages."""
         self.groups.log(*queue).make_anew()
-        self.groups.offsets.pop((GROUP, queue), None)
+        if not keeps_offset:
+            self.groups.offsets.pop((GROUP, queue), None)
         self.made_anew = queue
         self.forget(queue)
         self.groups.append(*[b"x"] * count, topic=queue.topic, broker=queue.broker, number=queue.id)
@@ -471,16 +472,22 @@ class GroupLife(RuleBasedStateMachine):
             self.moment(seconds)
 
     @precondition(lambda self: self.reads_all_alone())
-    @rule(number=st.integers(0, 1), more=st.integers(-10, 30), restarted=st.booleans())
-    def topic_is_made_anew(self, number: int, more: int, restarted: bool) -> None:
+    @rule(number=st.integers(0, 1), more=st.integers(-10, 30), restarted=st.booleans(), released=st.booleans())
+    def topic_is_made_anew(self, number: int, more: int, restarted: bool, released: bool) -> None:
         """A topic is deleted and created again: its reader stops, and whoever reads next begins with its first message.
 
-        The new one mostly has `more` messages than the old one at once, so that a pull finds messages where it expects them.
+        The new one mostly has `more` messages than the old one at once, so that a pull finds messages where it expects them. With
+        `released`, the queue is assigned to nobody at this moment, and the broker keeps the offset that the release committed.
         """
         world, queue, (member,) = self.world, QUEUES[number], self.living
         world.mend()
         count = max(1, world.groups.log(*queue).end + more)
-        self.do(lambda: world.make_anew(queue, count), 0.0)
+        if released:
+            assert member.consumer is not None
+            assigned = member.consumer.held[queue]
+            self.run(assigned.release())
+            released = world.groups.committed(GROUP, *queue) == assigned.acknowledged  # not if its lock has expired
+        self.do(lambda: world.make_anew(queue, count, keeps_offset=released), 0.0)
         member.out = [each for each in member.out if each[0].queue != queue]
 
         async def stopped() -> None:
@@ -503,7 +510,7 @@ class GroupLife(RuleBasedStateMachine):
             return False
         reading = [assigned for assigned in self.assigned_queues() if assigned.state.state is State.READING]
         alone = len(self.living) == 1 and all(one.closing or one in self.living for one in self.members)
-        return alone and len(reading) == len(QUEUES) and all(assigned._pulls._identity._anchor for assigned in reading)
+        return alone and len(reading) == len(QUEUES) and all(assigned._pulls.identity.anchor for assigned in reading)
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 25.0]))
     def time_passes(self, seconds: float) -> None:

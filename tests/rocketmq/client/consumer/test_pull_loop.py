@@ -335,6 +335,63 @@ async def test_after_a_queue_was_made_anew_the_next_member_reads_all_of_it(envir
 
 
 @pytest.mark.usefixtures("checks_every_response")
+@pytest.mark.parametrize("count", [3, 9])
+async def test_the_old_offset_is_not_committed_in_a_queue_made_anew(environment: ScriptedEnvironment, count: int) -> None:
+    """Not even if the member is killed, so that it releases nothing, or if later messages are acknowledged."""
+    environment.groups.append(*[b"old"] * 5)
+    consumer = await environment.join()
+    assigned = await first_stream(consumer)
+    pulled = await assigned.receive()
+    await until(lambda: environment.groups.held)
+    make_anew(environment, count)
+    environment.groups.release_held()
+    await stopped_by(assigned, "was deleted and created again")
+    await until(lambda: environment.groups.committed("G") == 0)
+    assigned.commit(pulled.next)
+    await consumer.held.commit()
+    await assigned.flush()
+    assert environment.groups.committed("G") == 0
+
+
+@pytest.mark.parametrize("count", [3, 9])
+async def test_a_queue_made_anew_while_it_was_assigned_to_nobody_is_a_gap(environment: ScriptedEnvironment, count: int) -> None:
+    """The release has committed the old offset, and nobody has read on from there."""
+    environment.groups.append(*[b"old"] * 5)
+    consumer = await environment.join()
+    assigned = await first_stream(consumer)
+    assigned.commit((await assigned.receive()).next)
+    await assigned.release()
+    make_anew(environment, count)
+    assert environment.groups.committed("G") == 5
+    await stopped_by(successor := await first_stream(consumer), "was deleted and created again")
+    assert successor.anchor is None
+    await until(lambda: environment.groups.committed("G") == 0)
+
+
+async def test_a_message_read_before_says_nothing_once_others_have_read_on(environment: ScriptedEnvironment) -> None:
+    environment.groups.append(*[b"old"] * 5)
+    consumer = await environment.join()
+    assigned = await first_stream(consumer)
+    assigned.commit((await assigned.receive()).next)
+    await assigned.release()
+    make_anew(environment, 9)
+    environment.groups.offsets["G", QUEUE] = 7
+    assert (await (await first_stream(consumer)).receive()).first == 7
+
+
+async def test_a_queue_that_ends_before_the_position_of_a_new_reader_reports_both(environment: ScriptedEnvironment) -> None:
+    """Without a message that was read it cannot be told if the queue was made anew, or has lost its last messages."""
+    environment.groups.append(*[b"new"] * 3)
+    environment.groups.offsets["G", QUEUE] = 5
+    assigned = await environment.assigned()
+    with pytest.raises(GapError, match="ends at offset 3") as gap:
+        await assigned.receive()
+    assert gap.value.went_back == ((3,), (5,))
+    await environment.close()
+    assert environment.groups.committed("G") == 5
+
+
+@pytest.mark.usefixtures("checks_every_response")
 async def test_a_queue_made_anew_continues_where_an_administrator_sets_the_offset(environment: ScriptedEnvironment) -> None:
     environment.groups.append(*[b"old"] * 5)
     consumer = await environment.join()
