@@ -226,7 +226,7 @@ class Routes:
         """
         if self._closed:
             raise self._closed_error()
-        if self._refresh_task is None:
+        if self._refresh_task is None or self._refresh_task.done():  # done: its answer is older than this call
             self._refresh_task = spawn(self._refresh(), f"tubemq routes of {self.client_id}", log_errors=False)
             self._refresh_task.add_done_callback(self._on_refresh_done)
         try:
@@ -250,7 +250,8 @@ class Routes:
                 self._topics[info.topic].update(info, self._brokers)
 
     def _on_refresh_done(self, task: "asyncio.Task[None]") -> None:
-        self._refresh_task = None
+        if self._refresh_task is task:
+            self._refresh_task = None
         mark_error_retrieved(task)
 
     async def _heartbeat_loop(self) -> None:

@@ -124,6 +124,23 @@ async def test_a_refresh_succeeds_after_the_master_forgot_the_producer(master: M
     assert {len(route.partitions) for route in every} == {2}
 
 
+async def test_a_refresh_right_after_the_end_of_another_one_asks_the_master_again(master: Master, routes: Routes) -> None:
+    """What has just ended is an older answer, and waiting for it would not let the event loop forget it."""
+    master.topics = {"t": 1}
+    route = await routes.topic("t")
+    before = asyncio.ensure_future(routes.refresh())
+    await asyncio.sleep(0)
+    task = routes._refresh_task
+    assert task is not None
+    while not task.done():
+        await asyncio.sleep(0)
+    master.topics = {"t": 2}
+    assert routes._refresh_task is task, "nobody has noticed yet that it has ended"
+    await routes.refresh()
+    assert len(route.partitions) == 2
+    await before
+
+
 async def test_closing_fails_waiting_refreshes_with_an_error(master: Master, routes: Routes) -> None:
     master.topics = {"t": 1}
     await routes.topic("t")
