@@ -1,7 +1,8 @@
 """Reads a range of a partition by positions with a non-durable reader: the broker stores nothing, and no group moves.
 
 A chunked message is at the position of its last chunk. So the range that contains this position has the whole message, wherever
-it begins, and a message whose last chunk does not exist is in no range: it may still become complete.
+it begins, and a message whose last chunk does not exist is in no range: it may still become complete. A consumer gives up an
+incomplete message after some time, or for others; if its last chunk follows nevertheless, the message is read again by itself.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, keep_messages, make_bat
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
+from mqbridge.pulsar.wire.chunk_joiner import ChunkJoiner, identity_of
+from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.entry import Entry
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 
@@ -145,6 +148,16 @@ class RangeReader:
             format_position((*min(chunks), 0)),
         )
 
+    def _log_given_up(self, entry: Entry) -> None:
+        """Log that a message which the consumer has given up is left out; of a message that began earlier, only for debugging."""
+        log.log(
+            logging.WARNING if entry.chunks[0][0].chunk_id == 0 else logging.DEBUG,
+            "partition %s: the chunked message that begins at position %s is left out unless its last chunk follows: %s",
+            self._partition,
+            format_position((*(entry.first_chunk or entry.id), 0)),
+            entry.defect,
+        )
+
     async def _wait_for_entry(self, consumer: EntryConsumer) -> bool:
         """Wait for an entry, or at most until the next check; return False if the partition has ended before the range.
 
@@ -195,6 +208,9 @@ class RangeReader:
         Return two flags: a message is left; the range ends with this entry or before it.
         """
         begin, end = 0, None
+        if _lacks_last_chunk(entry):
+            self._log_given_up(entry)
+            return False, self._ends_at(entry.id)
         if entry.id == self._begin[:2]:
             begin = self._begin[2]
         elif entry.id < self._begin[:2]:
@@ -222,33 +238,43 @@ class RangeReader:
         for start in dict.fromkeys((nearest_start, (ledger, 0), EARLIEST)):
             if start[1] < 0 and start != EARLIEST:
                 continue  # the ledger has too few entries before the given one
-            consumer = await self._client.reader(self._topic, start)
+            subscription = replace(await self._client.reader_subscription(start), joins_chunks=False)
+            consumer = await self._client.consumer(self._topic, subscription)
             try:
-                candidate = await self._read_up_to(consumer, entry.id)
+                candidate = await self._join_up_to(consumer, entry)
             finally:
                 await consumer.close()
-            if candidate is None or (candidate.id == entry.id and not candidate.chunks_before):
+            if candidate is None or not candidate.chunks_before:
                 return candidate
-            if candidate.id == entry.id:
-                entry = candidate
+            entry = candidate
         return entry
 
-    async def _read_up_to(self, consumer: EntryConsumer, entry_id: EntryId) -> Entry | None:
-        """Return the first entry with this id or a later one; None if this is a chunk that completes no message.
+    async def _join_up_to(self, consumer: EntryConsumer, message: Entry) -> Entry | None:
+        """Join the chunks of this message that the consumer receives, which joins none; None if the message ended before.
 
-        Each entry must arrive within `timeout_s`, because it exists. Raises ClusterError.
+        Other messages do not count against the limits. Each entry must arrive within `timeout_s`, because it exists. Raises
+        ClusterError.
         """
-        try:
-            while True:
+        joiner, identity = ChunkJoiner(consumer.subscription.chunk_limits, begins_inside=True), identity_of(message.chunks[0][0])
+        while True:
+            try:
                 async with asyncio.timeout(self._timeout_s):
-                    while not consumer.queued and consumer.last_chunk < entry_id and consumer.end_error is None:
-                        await consumer.wait_available()
-                if not consumer.queued and consumer.end_error is None:
-                    return None
-                if (candidate := await consumer.receive()).id >= entry_id:
-                    return candidate if candidate.id == entry_id or consumer.last_chunk < entry_id else None
-        except TimeoutError as error:
-            raise ClusterError(f"the next entry of topic {self._topic} did not arrive within {self._timeout_s:g} s") from error
+                    chunk = await consumer.receive()
+            except TimeoutError as error:
+                raise ClusterError(
+                    f"the next entry of topic {self._topic} did not arrive within {self._timeout_s:g} s"
+                ) from error
+            if chunk.id > message.id:  # its ledger was deleted meanwhile
+                return message
+            if not describes_chunk(chunk.metadata) or identity_of(chunk.metadata) != identity:
+                continue
+            chunk.defect = None  # it has one because the consumer does not join it
+            results = joiner.add(chunk, now=0.0)
+            if chunk.id == message.id:
+                joined = results[-1].entry
+                if joined is not None:
+                    joined.first_chunk = results[-1].chunk_ids[0]
+                return joined
 
     async def _check_gap(self, first: EntryId) -> None:
         """Raise GapError if a message of the range was deleted. `first` is the first entry or chunk read.
@@ -274,6 +300,14 @@ class RangeReader:
                 None if is_empty else first,
             )
         self._known_entries.warn_unknown(self._topic, self._begin)
+
+
+def _lacks_last_chunk(entry: Entry) -> bool:
+    """Return True for a chunked message that the consumer has given up before its last chunk."""
+    if entry.defect is None or not entry.chunks:
+        return False
+    last, _ = entry.chunks[-1]
+    return last.chunk_id + 1 < last.num_chunks_from_msg
 
 
 def with_batch_index(position: Position) -> Position:

@@ -213,7 +213,7 @@ class ChunkJoiner:
         if (defect := self._unjoinable_reason(metadata)) is not None:
             entry.defect = defect
             return [JoinedMessage(entry, (entry_id,))]
-        identity = _identity(metadata)
+        identity = identity_of(metadata)
         message = self._incomplete.get(identity)
         if message is None:
             completed = self._completed.get(identity)
@@ -308,7 +308,8 @@ class ChunkJoiner:
         return [self._abandon(identity) for identity in expired]
 
 
-def _identity(metadata: MessageMetadata) -> Identity:
+def identity_of(metadata: MessageMetadata) -> Identity:
+    """Return what all chunks of the message have in common."""
     return (
         metadata.uuid,
         metadata.producer_name,

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -13,12 +14,16 @@ from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.connection import handshake
+from mqbridge.pulsar.client.consumer.entry_receiver import EntryReceiver
+from mqbridge.pulsar.client.consumer.subscription import Subscription
 from mqbridge.pulsar.mapping.stored import decode_plain
+from mqbridge.pulsar.wire.chunk_joiner import ChunkLimits
 from mqbridge.pulsar.wire.entry import decode_entry, stored_entry
+from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.patience import PATIENCE_S
 from tests.pulsar.client.broker import scripted_client
-from tests.pulsar.client.store import LEDGER, Store
+from tests.pulsar.client.store import LEDGER, Reader, Store
 
 TOPIC = "persistent://public/default/t"
 OLD = 1
@@ -66,6 +71,16 @@ async def read(client: ClusterClient, begin: int, end: int) -> list[str]:
     return found
 
 
+def limit_readers(monkeypatch: pytest.MonkeyPatch, limits: ChunkLimits) -> None:
+    """Let all readers have these limits of incomplete messages."""
+    subscribe = ClusterClient.reader_subscription
+
+    async def limited(client: ClusterClient, start: EntryId) -> Subscription:
+        return replace(await subscribe(client, start), chunk_limits=limits)
+
+    monkeypatch.setattr(ClusterClient, "reader_subscription", limited)
+
+
 TOPICS = {
     "interleaved": (["x", "a0/3", "b0/2", "y", "a1/3", "b1/2", "a2/3", "z"], ["x", "y", "b0b1", "a0a1a2", "z"]),
     "dangling": (["a0/3", "x", "b0/2", "a1/3", "y", "b1/2"], ["x", "y", "b0b1"]),
@@ -77,13 +92,66 @@ TOPICS = {
 }
 
 
+@pytest.mark.parametrize("limit", [1, 1000])
 @pytest.mark.parametrize("name", TOPICS)
-async def test_two_adjacent_ranges_have_every_message_once(store: Store, client: ClusterClient, name: str) -> None:
+async def test_two_adjacent_ranges_have_every_message_once(
+    store: Store, client: ClusterClient, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    limit_readers(monkeypatch, ChunkLimits(messages=limit))
     entries, expected = TOPICS[name]
     fill(store, *entries)
     for cut in range(len(entries) + 1):
         first, second = await read(client, 0, cut), await read(client, cut, len(entries))
         assert sorted(first + second) == sorted(expected), f"cut at {cut}"
+
+
+# --- messages that a consumer gives up --------------------------------------------------------------------------------
+
+
+async def test_a_message_that_makes_room_for_others_is_read_with_its_last_chunk(
+    store: Store, client: ClusterClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit_readers(monkeypatch, ChunkLimits(messages=1))
+    fill(store, "x", "a0/2", "b0/3", "y", "b1/3", "c0/2", "b2/3", "z")
+    assert await read(client, 0, 8) == ["x", "y", "b0b1b2", "z"]
+    left_out = [record.message for record in caplog.records if "left out unless" in record.message]
+    assert [f"position {LEDGER}:{entry}:0" in text for entry, text in zip([2, 5], left_out, strict=True)] == [True, True]
+
+
+async def test_a_message_whose_chunks_arrive_late_is_read_once(
+    store: Store, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer gives it up before its last chunk arrives; another message never becomes complete."""
+    limit_readers(monkeypatch, ChunkLimits(expiry_s=0.01))
+    fill(store, "x", "a0/2", "b0/2", "y", "a1/2", "z")
+    deliver, taken = store._deliver, asyncio.Event()
+    monkeypatch.setattr(EntryReceiver, "_expire_chunks", tells(EntryReceiver._expire_chunks, taken))
+
+    def hold(reader: Reader, entry: int, data: bytes) -> None:
+        """Deliver what comes after the first chunks when these have expired."""
+        if entry < 3 or taken.is_set():
+            deliver(reader, entry, data)
+        else:
+            reader.permits -= 1
+            held = asyncio.ensure_future(taken.wait())
+            held.add_done_callback(lambda _: (setattr(reader, "permits", reader.permits + 1), deliver(reader, entry, data)))
+
+    monkeypatch.setattr(store, "_deliver", hold)
+    assert await read(client, 0, 6) == ["x", "y", "a0a1", "z"]
+
+
+def tells(method: Callable[[EntryReceiver], None], event: asyncio.Event) -> Callable[[EntryReceiver], None]:
+    """Return the method, which then sets the event if no message is incomplete any more."""
+
+    def call(receiver: EntryReceiver) -> None:
+        method(receiver)
+        if not receiver._receiver_queue.chunks:
+            event.set()
+
+    return call
+
+
+# --- bounds and logs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["a0/2", "a1/2", "x"])

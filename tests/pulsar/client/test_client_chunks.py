@@ -568,7 +568,9 @@ async def test_earlier_delivered_entries_do_not_acknowledge_a_queued_defective_e
     assert acknowledged(broker) == [(True, [0]), (True, [2])]
 
 
-async def test_a_range_read_does_not_return_to_an_expired_message(broker: Broker, client, monkeypatch: pytest.MonkeyPatch):
+async def test_a_range_read_leaves_out_an_expired_message_and_does_not_return_to_it(
+    broker: Broker, client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     """Its id is before entries that were already read. If `next` followed it, they would be read again."""
     limits = ChunkLimits(expiry_s=0.05)
     monkeypatch.setattr(cluster_client, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
@@ -579,9 +581,12 @@ async def test_a_range_read_does_not_return_to_an_expired_message(broker: Broker
     sender.chunk("a", 0)
     sender.plain(b"later")
     found = [await first]
-    while not any(entry.defect for entry in found[-1].data):
-        found.append(await asyncio.wait_for(anext(batches), PATIENCE_S))
-    assert [batch.next for batch in found] == [(1, 2, 0)] * 2
+    second = asyncio.ensure_future(anext(batches))
+    await until(lambda: "position 1:0:0 is left out unless its last chunk follows" in caplog.text)
+    sender.plain(b"last")
+    found.append(await asyncio.wait_for(second, PATIENCE_S))
+    assert [[entry.payload for entry in batch.data] for batch in found] == [[b"later"], [b"last"]]
+    assert [batch.next for batch in found] == [(1, 2, 0), (1, 3, 0)]
     await batches.aclose()
 
 
