@@ -69,6 +69,7 @@ class _IncompleteMessage:
     """A message that waits for chunks; `waiting_since` is the time of its latest chunk by the clock of `ChunkJoiner`'s caller."""
 
     __slots__ = (
+        "_numbers",
         "announced_bytes",
         "chunk_count",
         "chunk_ids",
@@ -92,6 +93,8 @@ class _IncompleteMessage:
         self.parts: list[bytes] = []
         self.chunks: list[tuple[MessageMetadata, int]] = []
         """Metadata and payload size of each part."""
+        self._numbers: set[int] = set()
+        """The chunk id of each part."""
         self.received_bytes = self.overhead_bytes = self.next_chunk_id = 0
         self.chunk_ids: list[EntryId] = []
         self.waiting_since = 0.0
@@ -105,10 +108,11 @@ class _IncompleteMessage:
         chunk_id = entry.metadata.chunk_id
         self.chunk_ids.append((entry.ledger, entry.entry))
         self.overhead_bytes += CHUNK_ID_BYTES
-        if chunk_id < self.next_chunk_id and (self.defect is None or self._has(chunk_id)):
+        if chunk_id < self.next_chunk_id and (self.defect is None or chunk_id in self._numbers):
             return
         if chunk_id != self.next_chunk_id:
             self.set_defect(_missing_reason(entry.metadata, self.next_chunk_id))
+        self._numbers.add(chunk_id)
         self.parts.append(entry.payload)
         self.chunks.append((entry.metadata, len(entry.payload)))
         self.received_bytes += len(entry.payload)
@@ -116,9 +120,6 @@ class _IncompleteMessage:
         self.next_chunk_id = max(self.next_chunk_id, chunk_id + 1)
         if self.received_bytes > self.announced_bytes:
             self.set_defect(f"the chunks of {self.metadata.uuid} hold more than the announced {self.announced_bytes} bytes")
-
-    def _has(self, chunk_id: int) -> bool:
-        return any(metadata.chunk_id == chunk_id for metadata, _ in self.chunks)
 
     def set_defect(self, reason: str) -> None:
         """Mark the message as unreadable, unless it is. It keeps its chunks, because the entry that it becomes has them."""
