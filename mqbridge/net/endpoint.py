@@ -201,9 +201,9 @@ class Endpoint(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _closed_error(self) -> ConnectionLost:
-        """Make the error for a send after the end; FATAL if the connection ended because the server rejected our certificate."""
-        if isinstance(self._error, ConnectionLost) and self._error.failure is Failure.FATAL:
-            return ConnectionLost(str(self._error), Failure.FATAL)
+        """Make the error for a send after the end: the error by which the connection ended, with its `failure`."""
+        if isinstance(self._error, ConnectionLost):
+            return ConnectionLost(str(self._error), self._error.failure)
         return ConnectionLost(f"the connection to {self.peer} is closed")
 
     def _flush(self) -> None:

@@ -63,6 +63,7 @@ class ServerConnection:
         self._timeout_s, self._tls = timeout_s, tls
         self._timeout_ms = max(1, round(timeout_s * 1000))
         self._tcp: TcpConnection | None = None
+        """The current TCP connection, or the last one, which says why it ended; None before the first, and after one was idle."""
         self._dial_task: asyncio.Task[None] | None = None
         self._serials = count(1)
         self._closed = closed
@@ -82,7 +83,7 @@ class ServerConnection:
     @property
     def is_writable(self) -> bool:
         """False while the send buffer is full: callers then have to stop posting."""
-        return self._tcp is None or self._tcp.is_writable
+        return self._tcp is None or not self._tcp.alive or self._tcp.is_writable
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when the send buffer has room again or the connection is lost.
@@ -107,7 +108,7 @@ class ServerConnection:
     async def _dial(self) -> None:
         if self._closed:
             raise ConnectionLost(f"the connection to {self.address} is closed")
-        make = partial(TcpConnection, self.address, self._timeout_s, self.counters, self._on_lost)
+        make = partial(TcpConnection, self.address, self._timeout_s, self.counters)
         link = Link(self._connectivity, self.host, self.port)
         endpoint = await dial(
             self.host, self.port, make, tls=self._tls, timeout=CONNECT_TIMEOUT_S, link=link, addresses=self._addresses
@@ -119,10 +120,6 @@ class ServerConnection:
         self.local_host = tcp.local_host
         self._tcp = tcp
         self.counters.connections += 1
-
-    def _on_lost(self, tcp: TcpConnection) -> None:
-        if tcp is self._tcp:
-            self._tcp = None
 
     def _on_dial_done(self, task: "asyncio.Task[None]") -> None:
         self._dial_task = None
@@ -159,7 +156,7 @@ class ServerConnection:
     async def close_if_idle(self, idle_s: float) -> None:
         """Close the TCP connection if it has been unused for `idle_s` seconds; the next call reconnects."""
         tcp = self._tcp
-        if tcp is not None and not tcp.pending and self._loop.time() - tcp.used_at >= idle_s:
+        if tcp is not None and tcp.alive and not tcp.pending and self._loop.time() - tcp.used_at >= idle_s:
             self._tcp = None
             self.counters.reclaimed += 1
             await tcp.close()

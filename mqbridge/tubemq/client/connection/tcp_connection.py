@@ -37,11 +37,9 @@ OnResponse = Callable[[Response], None]
 
 
 class TcpConnection(Endpoint):
-    """A TCP connection to a server. `on_lost` is called with this object when the connection has ended, also after `close`."""
+    """A TCP connection to a server."""
 
-    def __init__(
-        self, address: str, timeout_s: float, counters: CallCounters, on_lost: Callable[["TcpConnection"], None]
-    ) -> None:
+    def __init__(self, address: str, timeout_s: float, counters: CallCounters) -> None:
         super().__init__(FrameMeter().measure, self._on_frames, self._on_end)
         self.local_host = ""
         """The local address, which clients report to servers."""
@@ -49,7 +47,6 @@ class TcpConnection(Endpoint):
         """Requests without a response, by serial number in the order of posting: (callback, loop time of posting, method)."""
         self._address, self._timeout_s = address, timeout_s
         self._counters = counters
-        self._report_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         """Event loop time of the last posted request."""
@@ -121,7 +118,6 @@ class TcpConnection(Endpoint):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._report_lost(self)
         self._counters.lost += len(self.pending)
         pending, self.pending = list(self.pending.values()), {}
         failure = error.failure if isinstance(error, ClusterError) else Failure.RETRY

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ConnectionLost, RequestTimeout, Unreachable
+from mqbridge.errors import ConnectionLost, Failure, RequestTimeout, Unreachable
 from mqbridge.net.endpoint import Endpoint
 from mqbridge.tubemq.client.connection import server_connection as module
 from mqbridge.tubemq.client.connection import tcp_connection as connection_module
@@ -222,6 +222,20 @@ async def test_a_connection_requested_after_closing_never_connects(server: Serve
         await connection.request(READ, GET, b"x")
     assert not server.connections
     assert {one for one in asyncio.all_tasks() if "tubemq" in one.get_name()} == set()
+
+
+async def test_a_request_after_the_end_says_why_the_connection_ended(server: Server) -> None:
+    """A connection may end between the handshake and the first request: the server may reject our certificate."""
+    connections = ConnectionPool()
+    connection = connections.connection_to("127.0.0.1", server.port)
+    await connection.connect()
+    assert connection._tcp is not None
+    connection._tcp.abort(ConnectionLost("the server demands a certificate", Failure.FATAL))
+    await connection._tcp.close()
+    with pytest.raises(ConnectionLost, match="the server demands a certificate") as caught:
+        connection.post(READ, GET, b"x", lambda _: None)
+    assert caught.value.failure is Failure.FATAL
+    await connections.close()
 
 
 async def test_closing_a_connection_ends_its_dial(server: Server) -> None:
