@@ -36,8 +36,15 @@ class HeldPositions(Protocol):
         They are the position up to which messages are confirmed, and the largest one to which a server may have moved the group.
         """
 
-    def record(self, topic: str, partition: str, confirmed: Position, limit: Position) -> None:
-        """Record these positions of a partition that the membership holds."""
+    def trace(self, topic: str, partition: str) -> tuple[Position, ...]:
+        """Return what was recorded as read of a partition last, held or not; empty if nothing was."""
+
+    def record(self, topic: str, partition: str, confirmed: Position, limit: Position, trace: tuple[Position, ...] = ()) -> None:
+        """Record these positions of a partition that the membership holds.
+
+        `trace` says what was read last, in a form of the adapter. It outlives the release, so that the next membership can find
+        out whether the server still has it.
+        """
 
     def released(self, topic: str, partition: str) -> None:
         """Record that the server has confirmed the release of the partition."""

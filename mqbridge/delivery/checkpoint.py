@@ -5,6 +5,8 @@ message of a partition lies after its checkpoint, the source has lost messages t
 partitions that this gateway holds and has not released, the file also has the positions to which the group has to be set back if
 a server has moved it on by itself (see `mqbridge.adapter.inbound.HeldPositions`).
 
+The file also keeps what was read of a partition last, if its adapter can find out whether the server still has it.
+
 The file also keeps which partitions stopped because they ended before the group's position: new messages beyond it must not hide
 that those before it were never read.
 
@@ -51,6 +53,10 @@ CREATE TABLE IF NOT EXISTS held (
     route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, confirmed TEXT NOT NULL, upper_limit TEXT NOT NULL,
     PRIMARY KEY (route, grp, cluster, topic, partition)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS last_read (
+    route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, trace TEXT NOT NULL,
+    PRIMARY KEY (route, grp, cluster, topic, partition)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS went_back (
     route TEXT, grp TEXT, cluster TEXT, topic TEXT, partition TEXT, ended TEXT NOT NULL, position TEXT NOT NULL,
     PRIMARY KEY (route, grp, cluster, topic, partition)
@@ -65,6 +71,9 @@ CREATE TABLE IF NOT EXISTS layout (
 
 Held = tuple[Position, Position]
 """Up to where the messages of a held partition are confirmed, and up to where a server may have moved the group by itself."""
+
+Trace = tuple[Position, ...]
+"""What was read of a partition last, in a form of its adapter (see `mqbridge.adapter.inbound.HeldPositions`)."""
 
 WentBack = tuple[Position, Position]
 """The end of a partition that stopped because it ended before its reader's position, and that position."""
@@ -98,6 +107,7 @@ class Checkpoints:
         try:
             self._db = _open_database(path)
             self._positions, self._held, self._went_back = _read_positions(self._db)
+            self._traces = _read_traces(self._db)
             self._seen_brokers, self._layouts = read_brokers(self._db)
         except (sqlite3.Error, ValueError) as error:
             self._lock.release()
@@ -105,6 +115,8 @@ class Checkpoints:
         self._unwritten: dict[CheckpointKey, Position] = {}
         self._unwritten_held: dict[CheckpointKey, Held | None] = {}
         """Changes of `_held`; None for a partition that was released."""
+        self._unwritten_traces: dict[CheckpointKey, Trace] = {}
+        """Changes of `_traces`."""
         self._unwritten_went_back: dict[CheckpointKey, WentBack | None] = {}
         """Changes of `_went_back`; None for a partition that may be read again."""
         self._unwritten_brokers: set[BrokerRow] = set()
@@ -147,6 +159,15 @@ class Checkpoints:
     def went_back(self, key: CheckpointKey) -> WentBack | None:
         """Return the end and the position of a partition that stopped because it ended before the position; else None."""
         return self._went_back.get(key)
+
+    def trace(self, key: CheckpointKey) -> Trace:
+        """Return what was read of a partition last; empty if nothing was."""
+        return self._traces.get(key, ())
+
+    def record_trace(self, key: CheckpointKey, trace: Trace) -> None:
+        """Record what was read of a partition last."""
+        if self._traces.get(key, ()) != trace:
+            self._traces[key] = self._unwritten_traces[key] = trace
 
     def record_went_back(self, key: CheckpointKey, stop: WentBack | None) -> None:
         """Record that a partition stopped because it ended before its reader's position; None: it may be read again."""
@@ -207,6 +228,7 @@ class Checkpoints:
         return bool(
             self._unwritten
             or self._unwritten_held
+            or self._unwritten_traces
             or self._unwritten_went_back
             or self._unwritten_brokers
             or self._unwritten_layouts
@@ -221,20 +243,24 @@ class Checkpoints:
         # Replaced on the event loop, where `record` runs too, so that nothing changes the dict while a thread writes it.
         recorded, self._unwritten = self._unwritten, {}
         held, self._unwritten_held = self._unwritten_held, {}
+        traces, self._unwritten_traces = self._unwritten_traces, {}
         went_back, self._unwritten_went_back = self._unwritten_went_back, {}
         brokers, self._unwritten_brokers = self._unwritten_brokers, set()
         layouts, self._unwritten_layouts = self._unwritten_layouts, {}
-        if not (recorded or held or went_back or brokers or layouts):
+        if not (recorded or held or traces or went_back or brokers or layouts):
             return
 
         def keep() -> None:
             self._unwritten, self._unwritten_held = recorded | self._unwritten, held | self._unwritten_held
+            self._unwritten_traces = traces | self._unwritten_traces
             self._unwritten_went_back = went_back | self._unwritten_went_back
             self._unwritten_brokers |= brokers
             self._unwritten_layouts = layouts | self._unwritten_layouts
 
         try:
-            await asyncio.shield(asyncio.to_thread(self._write, recorded, held, went_back, brokers, layouts, busy_timeout_s))
+            await asyncio.shield(
+                asyncio.to_thread(self._write, recorded, held, traces, went_back, brokers, layouts, busy_timeout_s)
+            )
         except sqlite3.Error as error:
             if not self._last_write_failed:
                 log.error("the state file %s cannot be written, retrying until the gateway stops: %s", self._path, error)  # noqa: TRY400 - expected
@@ -252,6 +278,7 @@ class Checkpoints:
         self,
         recorded: Mapping[CheckpointKey, Position],
         held: Mapping[CheckpointKey, Held | None],
+        traces: Mapping[CheckpointKey, Trace],
         went_back: Mapping[CheckpointKey, WentBack | None],
         brokers: Collection[BrokerRow],
         layouts: Mapping[tuple[str, str], Collection[Series]],
@@ -264,6 +291,10 @@ class Checkpoints:
                 self._db.executemany(
                     "INSERT OR REPLACE INTO delivered VALUES (?, ?, ?, ?, ?, ?, ?)",
                     [(*key, format_position(position), now) for key, position in recorded.items()],
+                )
+                self._db.executemany(
+                    "INSERT OR REPLACE INTO last_read VALUES (?, ?, ?, ?, ?, ?)",
+                    [(*key, " ".join(map(format_position, trace))) for key, trace in traces.items()],
                 )
                 for table, pairs in (("held", held), ("went_back", went_back)):
                     self._db.executemany(
@@ -319,6 +350,16 @@ def _read_positions(
         db.close()
         raise
     return positions, held, went_back
+
+
+def _read_traces(db: sqlite3.Connection) -> dict[CheckpointKey, Trace]:
+    """Return what was read of each partition last."""
+    try:
+        rows = db.execute("SELECT route, grp, cluster, topic, partition, trace FROM last_read").fetchall()
+        return {CheckpointKey(*key): tuple(map(parse_position, trace.split())) for *key, trace in rows}
+    except (sqlite3.Error, ValueError):
+        db.close()
+        raise
 
 
 def _hint(error: Exception) -> str:

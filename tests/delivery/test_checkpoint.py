@@ -15,7 +15,8 @@ import pytest
 
 from mqbridge.adapter.known_brokers import KnownBrokers
 from mqbridge.config.load import from_dict
-from mqbridge.delivery.checkpoint import Checkpoints
+from mqbridge.delivery.checkpoint import CheckpointKey, Checkpoints
+from mqbridge.delivery.held_positions import RoutePositions
 from mqbridge.delivery.state_lock import StateLock
 from mqbridge.errors import ConfigError
 from mqbridge.gateway.run import Gateway
@@ -93,6 +94,24 @@ async def test_positions_noted_during_a_lock_are_written_at_close(tmp_path: Path
     lock.close()
     await closing
     assert positions(tmp_path / "state.db") == ["7"]
+
+
+async def test_what_was_read_last_outlives_the_release_and_the_process(tmp_path: Path, short_pauses: None) -> None:
+    key, trace = CheckpointKey.of("r", "g", PARTITION), ((56, 7), (28, 1, 2))
+    checkpoints = Checkpoints(tmp_path / "state.db")
+    lock = locked(tmp_path / "state.db")
+    held = RoutePositions("r", "g", PARTITION.cluster, checkpoints)
+    held.record(PARTITION.topic, PARTITION.name, (56, 0), (56, 0), trace)
+    held.released(PARTITION.topic, PARTITION.name)
+    closing = spawn(checkpoints.close(), "close")
+    await until(lambda: checkpoints._last_write_failed)
+    lock.close()
+    await closing
+    again = Checkpoints(tmp_path / "state.db")
+    assert again.held(key) is None
+    assert RoutePositions("r", "g", PARTITION.cluster, again).trace(PARTITION.topic, PARTITION.name) == trace
+    assert RoutePositions("r", "other", PARTITION.cluster, again).trace(PARTITION.topic, PARTITION.name) == ()
+    await again.close()
 
 
 async def test_a_newer_position_is_not_overwritten_by_the_one_that_could_not_be_written(

@@ -49,8 +49,8 @@ async def test_a_bad_topic_fails_alone(
         bad, state = named(gateway, "r"), named(gateway, "r").state
         await until(lambda: everything(world.b, "t1") == list(range(10)))
         fill(world.a, "t.bad", 1, 1)
-        await until(lambda: state.failed_topics)
-        memberships = state.memberships
+        memberships = 2 if step in ("create", "outbound") else 1  # found while the route opens again, or before that
+        await until(lambda: state.failed_topics and state.memberships == memberships)
         fill(world.a, "t2", 1, 10)
         await until(lambda: everything(world.b, "t2") == list(range(10)))
         put(world.a, "t1", 0, b"10")

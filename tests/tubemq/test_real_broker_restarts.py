@@ -28,6 +28,8 @@ HEARTBEATS_S = 4.0 * HEARTBEAT_S
 POLLS_S = 2.0
 """Time in which a gateway gets a pack of each partition. `/routes` does not count a pack that waits for the rate limit."""
 DEFAULT_HEARTBEAT = "13s"
+STATE_WRITTEN_S = 1.5
+"""Time in which a gateway has written its positions to the state file."""
 MESSAGES = 20
 """Messages of each partition that are sent while the target is away."""
 
@@ -228,6 +230,35 @@ def position_on_disk(mirror: Mirror) -> int:
     groups = json.loads(file.read_text())["groupOffsetStgInfo"] if file.exists() else {}
     partitions = groups.get(mirror.group, {}).get("partOffsetInfo", {})
     return int(next((each["lstOffset"] for each in partitions.values() if each["partId"] == 0), -1))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ends", ["in order", "killed"])
+async def test_messages_at_offsets_that_a_broker_lost_while_no_gateway_ran_are_read(tmp_path: Path, ends: str) -> None:
+    """The gateway's state file knows what was read, and the Broker's position of the group lies behind the new messages."""
+    durable, lost, then = numbered("durable", 50), numbered("lost", 250), numbered("then", 400)
+    with TubeMQ({"src": 1}, pool={}) as tubemq:
+        mirror = Mirror(tubemq, "src", tmp_path, state=True)
+        with mirror.gateway() as gateway:
+            await send(tubemq, "src", {0: durable})
+            await mirror.wait_stored(durable, gateway)
+            await asyncio.to_thread(tubemq.wait_stored, "src")
+            await send(tubemq, "src", {0: lost})
+            await mirror.wait_stored(lost, gateway)
+            (end,) = [bounds.next[0] for bounds in (await mirror.bounds()).values()]
+            await until(lambda: position_on_disk(mirror) >= end)
+            if ends == "killed":
+                await asyncio.sleep(STATE_WRITTEN_S)
+            await asyncio.to_thread(gateway.kill if ends == "killed" else gateway.terminate)
+        await asyncio.to_thread(tubemq.broker.kill)
+        await asyncio.to_thread(tubemq.broker.start)
+        await send(tubemq, "src", {0: then})
+        with mirror.gateway() as gateway:
+            last = await mirror.finish(gateway)
+            at_broker = await held(tubemq, "src", last)
+            assert at_broker.isdisjoint(lost[-1:]), "the Broker has lost nothing: it wrote its memory to a file before the kill"
+            missing = at_broker - set(await mirror.stored())
+            assert not missing, f"{len(missing)} of {len(at_broker)} are missing, such as {min(missing)!r}\n{gateway.log}"
 
 
 @pytest.mark.parametrize("is_position_kept", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["older", "kept"])

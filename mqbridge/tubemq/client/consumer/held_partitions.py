@@ -6,6 +6,10 @@ longer knows the registration.
 If a Broker does not confirm a release, it may shut down in order later, or have done so, and count a pack as consumed that
 nobody has confirmed. So the offset of that pack is kept: the group is set back to it as soon as the Broker responds, or when the
 partition is acquired again (see `Unsettled`). A `PositionStore` keeps it beyond the consumer.
+
+A Broker may be killed while nobody reads a partition, and give the offsets of messages that it lost to new ones. So the store
+also keeps what was read last. Whoever acquires the partition compares it with what the Broker has, unless the connection to it is
+still the one over which the partition was registered then.
 """
 
 import asyncio
@@ -24,9 +28,10 @@ from mqbridge.tubemq.client.consumer.broker_heartbeats import BrokerHeartbeats
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import COMMIT_AFTER_S
-from mqbridge.tubemq.client.consumer.partition_state import Unsettled
+from mqbridge.tubemq.client.consumer.partition_state import NO_LIMIT, Unsettled
 from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
-from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
+from mqbridge.tubemq.client.consumer.read_history import LastRead
+from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionRef
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +59,11 @@ class PositionStore(Protocol):
     def unsettled(self, ref: PartitionRef) -> Unsettled | None:
         """Return where the group has to go on, if an earlier consumer of this store held the partition and did not release it."""
 
-    def record(self, ref: PartitionRef, unsettled: Unsettled) -> None:
-        """Record that this consumer holds the partition, and where the group has to go on if it does not release it."""
+    def last_read(self, ref: PartitionRef) -> LastRead | None:
+        """Return what was read of the partition last, by a consumer of this store; None if nothing was."""
+
+    def record(self, ref: PartitionRef, unsettled: Unsettled, last_read: LastRead) -> None:
+        """Record that this consumer holds the partition, what it has read, and where to go on if it does not release it."""
 
     def released(self, ref: PartitionRef) -> None:
         """Record that the Broker has confirmed the release of the partition."""
@@ -66,17 +74,22 @@ class MemoryPositions:
 
     def __init__(self) -> None:
         self._unsettled: dict[PartitionKey, Unsettled] = {}
+        self._last_read: dict[PartitionKey, LastRead] = {}
 
     def unsettled(self, ref: PartitionRef) -> Unsettled | None:
         """Return what was recorded last, unless the partition was released."""
         return self._unsettled.get(ref.key)
 
-    def record(self, ref: PartitionRef, unsettled: Unsettled) -> None:
-        """Keep where the group has to go on."""
-        self._unsettled[ref.key] = unsettled
+    def last_read(self, ref: PartitionRef) -> LastRead | None:
+        """Return what was recorded last."""
+        return self._last_read.get(ref.key)
+
+    def record(self, ref: PartitionRef, unsettled: Unsettled, last_read: LastRead) -> None:
+        """Keep where the group has to go on, and what was read."""
+        self._unsettled[ref.key], self._last_read[ref.key] = unsettled, last_read
 
     def released(self, ref: PartitionRef) -> None:
-        """Forget the partition."""
+        """Forget where the group has to go on."""
         self._unsettled.pop(ref.key, None)
 
 
@@ -137,6 +150,8 @@ class HeldPartitions:
         """The tasks that set groups back, by partition."""
         self._ever_held: set[PartitionKey] = set()
         """All partitions that this consumer has ever held."""
+        self._released_over: dict[PartitionKey, tuple[Broker, int]] = {}
+        """By partition that is not held any more: its Broker, and the number of the connection over which it was registered."""
         self._needs_fresh_id: set[PartitionKey] = set()
         """Partitions with abandoned requests that may still arrive; after a registration with a fresh id, Brokers refuse them."""
         self._locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -221,7 +236,8 @@ class HeldPartitions:
         is_new = self._is_new_partition is not None and self._is_new_partition(ref)
         # A new partition is read from its first message. One that was held before is not started at its end again, because this
         # would skip messages that arrived meanwhile.
-        status = StartOffset.EARLIEST if is_new or ref.key in self._ever_held else self._start
+        was_held = ref.key in self._ever_held or self._positions.last_read(ref) is not None
+        status = StartOffset.EARLIEST if is_new or was_held else self._start
         try:
             if offset is None and self._offsets is not None:
                 offset = await self._look_up_offset(self._offsets, ref)
@@ -235,7 +251,8 @@ class HeldPartitions:
                 self._needs_fresh_id.add(ref.key)
             if partition.has_abandoned_requests or partition.state.is_registered:
                 await partition.release(self.close_deadline)
-            if setting_back is not None and (unsettled := self._positions.unsettled(ref)) is not None:
+            must_set_back = setting_back is not None or partition.unsettled is not None
+            if must_set_back and (unsettled := self._positions.unsettled(ref)) is not None:
                 self._set_back(ref, unsettled)
             raise
         self._ever_held.add(ref.key)
@@ -246,23 +263,48 @@ class HeldPartitions:
         return partition
 
     async def _register(self, partition: HeldPartition, status: StartOffset) -> None:
-        """Register at the group's position; set the group back if it is behind messages that nobody has confirmed."""
-        position = (await partition.register(status)).currOffset
-        unsettled = self._positions.unsettled(partition.ref)
-        if unsettled is None or status is StartOffset.ALWAYS_LATEST or not unsettled.is_needed_at(position):
+        """Register at the group's position; set the group back if it is behind messages that nobody has confirmed or read."""
+        position = offset = (await partition.register(status)).currOffset
+        if status is StartOffset.ALWAYS_LATEST:
             return
-        log.warning(
-            "%s: the group goes back from offset %d to %d: this member held the partition before, its release was not confirmed,"
-            " and the Broker has counted messages as consumed that nobody has confirmed",
-            partition,
-            position,
-            unsettled.offset,
-        )
-        await partition.start_at(StartOffset.EARLIEST, unsettled.offset)
+        unsettled, last_read = self._positions.unsettled(partition.ref), self._positions.last_read(partition.ref)
+        if unsettled is not None and unsettled.is_needed_at(position):
+            offset = unsettled.offset
+            log.warning(
+                "%s: the group goes back from offset %d to %d: this member held the partition before, its release was not"
+                " confirmed, and the Broker has counted messages as consumed that nobody has confirmed",
+                partition,
+                position,
+                offset,
+            )
+        if last_read is not None and partition.remember(last_read) and self._may_have_restarted(partition):
+            offset = await self._compare(partition, position, offset, last_read)
+        elif offset == position:
+            return
+        await partition.start_at(StartOffset.EARLIEST, offset)
+
+    async def _compare(self, partition: HeldPartition, position: int, offset: int, last_read: LastRead) -> int:
+        """Return where to start, instead of at `offset`, if the Broker has lost what was read. Moves the group."""
+        self._positions.record(partition.ref, Unsettled(offset, NO_LIMIT), last_read)
+        start = await partition.find_start(position, offset, last_read.confirmed)
+        if start < offset:
+            log.warning(
+                "%s: the group goes back from offset %d to %d: the Broker no longer has what was read before that offset, and may"
+                " have stored new messages there; messages may be delivered again",
+                partition,
+                offset,
+                start,
+            )
+        return start
+
+    def _may_have_restarted(self, partition: HeldPartition) -> bool:
+        """Return True unless the Broker still has the connection over which the partition was registered before."""
+        return self._released_over.get(partition.ref.key) != (partition.ref.broker, partition.registered_over)
 
     def _record(self, partition: HeldPartition) -> None:
-        """Record up to where the messages of a held partition are confirmed."""
-        self._positions.record(partition.ref, Unsettled(partition.state.safe_offset, partition.state.end_of_unsettled))
+        """Record up to where the messages of a held partition are confirmed, and what was read."""
+        state = partition.state
+        self._positions.record(partition.ref, Unsettled(state.safe_offset, state.end_of_unsettled), partition.last_read)
 
     @staticmethod
     async def _look_up_offset(offsets: OffsetLookup, ref: PartitionRef) -> int | None:
@@ -284,6 +326,7 @@ class HeldPartitions:
             self._needs_fresh_id.add(partition.ref.key)
         if self.held.get(partition.ref.key) is partition:
             del self.held[partition.ref.key]
+            self._released_over[partition.ref.key] = (partition.ref.broker, partition.registered_over)
             self.has_unreported_changes = True
             self._share_budget()
             self._settle(partition)
@@ -296,7 +339,7 @@ class HeldPartitions:
         if unsettled is None:
             self._positions.released(ref)
             return
-        self._positions.record(ref, unsettled)
+        self._positions.record(ref, unsettled, partition.last_read)
         self._set_back(ref, unsettled)
 
     def _set_back(self, ref: PartitionRef, unsettled: Unsettled) -> None:

@@ -18,6 +18,7 @@ this offset together with the pack's results and starts at the stored offset, wh
 import asyncio
 import contextlib
 import logging
+import zlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -48,6 +49,7 @@ from mqbridge.tubemq.client.consumer.partition_state import (
     Unsettled,
 )
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
+from mqbridge.tubemq.client.consumer.read_history import LastRead
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 from mqbridge.tubemq.wire.string_formats import PartitionRef
@@ -86,7 +88,9 @@ class HeldPartition:
         self, context: PartitionContext, ref: PartitionRef, *, fresh_id: bool = False, is_alone: Callable[[], bool] = bool
     ) -> None:
         member = context.membership
-        is_filtered = bool(member.filter_types(ref.topic))
+        types = member.filter_types(ref.topic)
+        is_filtered = bool(types)
+        self._types_checksum = zlib.crc32("\n".join(sorted(types)).encode())
         self.ref = ref
         self._context = context
         self._calls = PartitionCalls(member, ref, context.connection_for(ref))
@@ -147,6 +151,16 @@ class HeldPartition:
         """True if all data was read that the store had a moment ago; see `PartitionReader.caught_up`."""
         is_overdue = self._loop.time() > self._pacing.next_get_at + ANSWER_S and not self._request_lock.locked()
         return self._reader.caught_up and not is_overdue
+
+    @property
+    def last_read(self) -> LastRead:
+        """What was read last, for the next reader of the partition."""
+        return LastRead(self.state.safe_offset, self._types_checksum, self._reader.history.trace)
+
+    @property
+    def registered_over(self) -> int:
+        """The number of the connection over which the partition was registered last; see `ServerConnection.number`."""
+        return self._reader.registered_over
 
     @property
     def found_no_data(self) -> bool:
@@ -367,6 +381,17 @@ class HeldPartition:
         """
         return await self._registration.register(read_status, offset)
 
+    def remember(self, last_read: LastRead) -> bool:
+        """Remember what another reader has read of the partition; return False if that says nothing of what this one reads."""
+        if last_read.types != self._types_checksum or not last_read.packs:
+            return False
+        self._reader.history.restore(last_read.packs)
+        return True
+
+    async def find_start(self, position: int, offset: int, confirmed: int) -> int:
+        """Compare what the Broker has with what is remembered; see `PartitionRegistration.find_start`."""
+        return await self._registration.find_start(position, offset, confirmed)
+
     async def start_at(self, read_status: int, offset: int) -> int:
         """Register exactly at `offset`: if the Broker no longer has that data, `fetch` raises GapError.
 
@@ -471,6 +496,8 @@ class HeldPartition:
 
     async def _unregister(self) -> None:
         state = self.state
+        if state.is_position_moving:
+            await self._try_commit_position()
         must_unregister, unsettled = state.must_unregister, state.unsettled
         is_position_right = not state.is_locating
         if must_unregister and state.is_position_unset and unsettled is not None:
@@ -485,6 +512,13 @@ class HeldPartition:
             if result is not Unregistered.DONE or not is_position_right:
                 self.unsettled = unsettled
         self._on_end()
+
+    async def _try_commit_position(self) -> None:
+        """Query how far the group's position has moved without messages: up to there, `last_read` then has no unknown message."""
+        try:
+            await self._reader.commit(consumed=True)
+        except (ClusterError, ProtocolError) as error:
+            log.debug("%s: the position is not known at the release: %s", self, error)
 
     async def _try_set_position(self, offset: int) -> bool:
         """Register at the end of a detached pack that was confirmed, which the Broker does not know yet. Return True if done."""

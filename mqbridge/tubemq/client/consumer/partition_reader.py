@@ -70,6 +70,8 @@ class PartitionReader:
         self.history = ReadHistory()
         self.found_no_data = False
         """True if the last get was answered, and found no data."""
+        self.registered_over = 0
+        """The number of the connection over which the partition was registered last; 0 before that."""
         self.last_pack: Pack | None = None
         """The last pack, until it is confirmed or rejected."""
         self._pacing, self._on_commit = pacing, on_commit
@@ -111,9 +113,11 @@ class PartitionReader:
         is_answered = self._sent_at is None or self._loop.time() - self._sent_at < ANSWER_S
         return self.found_no_data and self._is_at_end and is_answered and not self.state.must_register
 
-    def on_registered(self) -> None:
-        """Handle a registration, which is a response of the Broker, too."""
+    def on_registered(self, start: int) -> None:
+        """Handle a registration at the offset `start`, which is a response of the Broker, too."""
         self._answered_at = self._loop.time()
+        self.registered_over = self.calls.connection_number
+        self.history.begin(start)
 
     def on_outage(self) -> None:
         """Handle that the Broker does not respond or refuses: what it said before is no longer true."""

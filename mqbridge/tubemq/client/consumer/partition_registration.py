@@ -7,6 +7,7 @@ Broker then refuses the abandoned request, which has the old client id.
 A Broker that has lost the registration has restarted, or the lease has expired. Which of them, and whether the Broker was killed
 or shut down in order, is not known. So `_find_offset` compares the Broker's position and data with what was read before. It may
 also restart between the requests of one renewal, which then finds nothing out of the ordinary: `renew` sees a new connection.
+`find_start` does the same for a first registration, with what an earlier assignment of the partition has read.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.partition_calls import Unregistered
 from mqbridge.tubemq.client.consumer.partition_reader import PartitionReader
 from mqbridge.tubemq.client.consumer.partition_state import CONFIRMED, DELIVERED, FORGOTTEN, RELEASED
-from mqbridge.tubemq.client.consumer.read_history import ReadPack
+from mqbridge.tubemq.client.consumer.read_history import NO_ID, ReadPack
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
 
@@ -224,14 +225,35 @@ class PartitionRegistration:
             offset = position
         elif is_out and position > offset:
             return offset, position
+        return await self._compare_history(offset, position, is_offset_ours=True), None
+
+    async def find_start(self, position: int, offset: int, confirmed: int) -> int:
+        """Find out where to read on at a Broker that may have been killed since another reader had the partition.
+
+        `position` is the group's position at the Broker, and `offset` where reading would start. Returns where it has to start.
+        Comparing moves the group, so a registration has to follow in any case. Raises ClusterError, LaneRevoked.
+
+        The reader's history is what the other one has read, which has confirmed all messages before `confirmed`. A third one may
+        have read on. So messages between the last pack and an offset after `confirmed` may have been read: only the packs are
+        compared then.
+        """
+        self._state.is_locating = True  # until the next registration
+        return await self._compare_history(offset, position, is_offset_ours=offset <= confirmed)
+
+    async def _compare_history(self, offset: int, position: int, *, is_offset_ours: bool) -> int:
+        """Return where to read on: at `offset`, or earlier if the Broker has lost data before it.
+
+        `is_offset_ours` means that no message between the last remembered pack and `offset` is unknown here.
+        """
         remembered = self._reader.history.newest_first(offset)
         for pack in remembered:
-            match await self._compare(pack, offset if pack is remembered[0] else None):
-                case Comparison.DELETED | Comparison.SAME if pack is remembered[0]:
-                    return offset, None
+            is_newest = pack is remembered[0]
+            match await self._compare(pack, offset if is_newest and is_offset_ours else None):
+                case Comparison.DELETED | Comparison.SAME if is_newest:
+                    return offset
                 case Comparison.SAME | Comparison.SAME_START | Comparison.DELETED:
-                    return pack.offset, None
-        return min([offset, position, *(pack.offset for pack in remembered)]), None
+                    return pack.offset
+        return min([offset, position, *(pack.offset for pack in remembered)])
 
     async def _compare(self, pack: ReadPack, offset: int | None) -> "Comparison":
         """Compare a pack that was read with what the Broker has at its offset. Moves the group. Raises ClusterError, LaneRevoked.
@@ -242,10 +264,11 @@ class PartitionRegistration:
         if start != pack.offset:
             return Comparison.DELETED if start > pack.offset else Comparison.DIFFERENT
         read = MessageIds(self._read_ids)
-        if await read.next() != pack.first_id:
-            return Comparison.DIFFERENT
-        if not await read.skip_to(pack.last_id):
-            return Comparison.SAME_START
+        if pack.first_id != NO_ID:
+            if await read.next() != pack.first_id:
+                return Comparison.DIFFERENT
+            if not await read.skip_to(pack.last_id):
+                return Comparison.SAME_START
         if offset is None or offset == pack.offset or (following := await read.next()) is None:
             return Comparison.SAME
         # Offsets of messages inside a pack are unknown: the message after the pack is the first one at `offset`, or it is before.
@@ -303,7 +326,7 @@ class PartitionRegistration:
         """
         response = await self._send_registration(read_status, offset)
         self._was_forgotten = False
-        self._reader.on_registered()
+        self._reader.on_registered(response.currOffset)
         self._reader.counters.registrations += 1
         keeps_pack, pack_end = pack
         if keeps_pack and self._state.pack_state is DELIVERED:  # it may have been settled during the request

@@ -300,6 +300,12 @@ class PartitionState:
         return self.lease is READING and self.pack_state is NONE and self.abandoned is AbandonedRequests.NONE
 
     @property
+    def is_position_moving(self) -> bool:
+        """True if the group's position may be after `safe_offset`, with no pack between them, and a commit can tell."""
+        is_idle = self.pack_state is NONE and self.abandoned is AbandonedRequests.NONE
+        return is_idle and self.has_moved and self.must_unregister and not (self.is_locating or self.is_position_unset)
+
+    @property
     def is_forgotten_beneath_pack(self) -> bool:
         """True if the Broker has lost the registration while the last pack is not confirmed: register again at once.
 

@@ -11,6 +11,7 @@ from mqbridge.tubemq.client.consumer import held_partitions
 from mqbridge.tubemq.client.consumer.held_partitions import MemoryPositions
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_state import Unsettled
+from mqbridge.tubemq.client.consumer.read_history import LastRead
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb import broker_pb2 as b
 from tests.kit.conversation import until
@@ -477,7 +478,7 @@ async def test_an_invalid_response_does_not_end_the_setting_back(model: Model) -
 async def test_a_failed_acquisition_leaves_no_registration(model: Model) -> None:
     """The group could not be set back: the other members wait for the end of our lease, and then start behind the pack."""
     positions = MemoryPositions()
-    positions.record(REF, Unsettled(0, 5 * STEP))
+    positions.record(REF, Unsettled(0, 5 * STEP), LastRead(0, 0, ()))
     model.broker.confirmed[KEY] = 5 * STEP
     async with member(model, positions) as one:
         for n in range(2, 7):
