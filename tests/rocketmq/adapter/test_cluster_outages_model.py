@@ -1,7 +1,8 @@
 """Gateways start, run and end while brokers stop and return, or forbid writing: no topic grows by a guess, every key keeps its
 queue, and a source that cannot be seen is waited for.
 
-The brokers and name servers are scripted. One gateway names all brokers in its configuration, the other one keeps a state.
+The brokers and name servers are scripted. One gateway names all brokers in its configuration, the other one keeps a state, which
+cannot know of a broker that got the topic, and stopped, before the gateway saw it.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class Gateway:
         self.indexed: list[Queue] = []
         """The queue of each index of `identity` at the last check."""
         self.began_with: dict[str, int] = {}
-        """The queues that the topic had when the endpoints were opened."""
+        """The queues that the topic had, at brokers that could be known, when the endpoints were opened."""
 
     @property
     def outbound(self) -> RocketMQOutbound:
@@ -206,9 +207,10 @@ class Outages(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def one_checks_its_topics(self, data: st.DataObject) -> None:
-        endpoints = self.running[data.draw(st.sampled_from(sorted(self.running)))].endpoints
+        kind = data.draw(st.sampled_from(sorted(self.running)))
+        endpoints = self.running[kind].endpoints
         assert endpoints is not None
-        self.change(endpoints.refresh())
+        self.change(kind, endpoints.refresh())
 
     @rule(kind=st.sampled_from([NAMING, KEEPING]), stops=st.booleans())
     def one_reads_the_topic(self, kind: str, stops: bool) -> None:
@@ -253,8 +255,9 @@ class Outages(RuleBasedStateMachine):
             return Gateway(config, self.rows if kind == KEEPING else None)
 
         gateway = self.run(make())
-        if self.change(gateway.open()):
-            self.running[kind], gateway.began_with = gateway, dict(self.queues)
+        if self.change(kind, gateway.open()):
+            seen = {broker: count for broker, count in self.queues.items() if broker not in self.unseen(kind)}
+            self.running[kind], gateway.began_with = gateway, seen
         else:
             self.run(gateway.close())
         self.check_places()
@@ -262,9 +265,13 @@ class Outages(RuleBasedStateMachine):
     def end(self, kind: str) -> None:
         self.run(self.running.pop(kind).close())
 
-    def change(self, work: Coroutine[Any, Any, Any]) -> bool:
+    def unseen(self, kind: str) -> set[str]:
+        """Return the brokers that a gateway cannot know of: they do not run, and it has not seen them with the topic."""
+        return set() if kind == NAMING else self.servers.down - {broker for topic, broker in self.rows.seen if topic == TOPIC}
+
+    def change(self, kind: str, work: Coroutine[Any, Any, Any]) -> bool:
         """Await what may grow the topic; return False if it has to wait: while a broker is down or forbids writing."""
-        before, down = dict(self.queues), self.servers.down | self.servers.closed
+        before, down = dict(self.queues), (self.servers.down | self.servers.closed) - self.unseen(kind)
 
         async def inside() -> bool:
             try:

@@ -20,7 +20,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Protocol
 
-from mqbridge.errors import ClusterError, Failure, ProtocolError
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, ProtocolError
 from mqbridge.net.tasks import cancel, is_cancelled, spawn
 from mqbridge.tubemq.client.connection.counters import total
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
@@ -28,7 +28,7 @@ from mqbridge.tubemq.client.consumer.broker_heartbeats import BrokerHeartbeats
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_reader import COMMIT_AFTER_S
-from mqbridge.tubemq.client.consumer.partition_state import NO_LIMIT, Unsettled
+from mqbridge.tubemq.client.consumer.partition_state import Unsettled
 from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
 from mqbridge.tubemq.client.consumer.read_history import LastRead
 from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionRef
@@ -49,6 +49,8 @@ SET_BACK_WAIT_S = 5.0
 """How long the Master is not told that revoked partitions are free, while their groups have to be set back."""
 RESTORE_RELEASE_S = 3.0
 """How long the release of a partition that was only set back may take."""
+COMPARE_ATTEMPTS = 3
+"""Number of attempts to compare and register over one connection."""
 LEAVE_S = 1.0
 """Part of the time to close that is left for leaving the group, when Brokers do not respond."""
 
@@ -251,8 +253,11 @@ class HeldPartitions:
                 self._needs_fresh_id.add(ref.key)
             if partition.has_abandoned_requests or partition.state.is_registered:
                 await partition.release(self.close_deadline)
-            must_set_back = setting_back is not None or partition.unsettled is not None
-            if must_set_back and (unsettled := self._positions.unsettled(ref)) is not None:
+            unsettled = self._positions.unsettled(ref)
+            if unsettled is None and partition.unsettled is not None:  # a comparison has moved the group
+                unsettled = partition.unsettled
+                self._positions.record(ref, unsettled, self._positions.last_read(ref) or partition.last_read)
+            if unsettled is not None and (setting_back is not None or partition.unsettled is not None):
                 self._set_back(ref, unsettled)
             raise
         self._ever_held.add(ref.key)
@@ -263,7 +268,11 @@ class HeldPartitions:
         return partition
 
     async def _register(self, partition: HeldPartition, status: StartOffset) -> None:
-        """Register at the group's position; set the group back if it is behind messages that nobody has confirmed or read."""
+        """Register at the group's position; set the group back if it is behind messages that nobody has confirmed or read.
+
+        What was read before is compared only if the position is not behind it. Otherwise another member has read on: it knows
+        what it has read, and comparing what was there before would deliver all of it again.
+        """
         position = offset = (await partition.register(status)).currOffset
         if status is StartOffset.ALWAYS_LATEST:
             return
@@ -277,25 +286,33 @@ class HeldPartitions:
                 position,
                 offset,
             )
-        if last_read is not None and partition.remember(last_read) and self._may_have_restarted(partition):
-            offset = await self._compare(partition, position, offset, last_read)
-        elif offset == position:
-            return
-        await partition.start_at(StartOffset.EARLIEST, offset)
+        is_known = last_read is not None and offset <= last_read.confirmed and partition.remember(last_read)
+        if is_known and self._may_have_restarted(partition):
+            await self._register_compared(partition, position, offset)
+        elif offset != position:
+            await partition.start_at(StartOffset.EARLIEST, offset)
 
-    async def _compare(self, partition: HeldPartition, position: int, offset: int, last_read: LastRead) -> int:
-        """Return where to start, instead of at `offset`, if the Broker has lost what was read. Moves the group."""
-        self._positions.record(partition.ref, Unsettled(offset, NO_LIMIT), last_read)
-        start = await partition.find_start(position, offset, last_read.confirmed)
-        if start < offset:
-            log.warning(
-                "%s: the group goes back from offset %d to %d: the Broker no longer has what was read before that offset, and may"
-                " have stored new messages there; messages may be delivered again",
-                partition,
-                offset,
-                start,
-            )
-        return start
+    async def _register_compared(self, partition: HeldPartition, position: int, offset: int) -> None:
+        """Register at `offset`, or earlier if the Broker has lost what was read. Raises ClusterError, LaneRevoked.
+
+        The Broker may be killed between the comparison and the registration, which then has another connection.
+        """
+        for _ in range(COMPARE_ATTEMPTS):
+            number = partition.registered_over
+            start = await partition.find_start(position, offset)
+            if start < offset:
+                log.warning(
+                    "%s: the group goes back from offset %d to %d: the Broker no longer has what was read before that offset, and"
+                    " may have stored new messages there; messages may be delivered again",
+                    partition,
+                    offset,
+                    start,
+                )
+            await partition.start_at(StartOffset.EARLIEST, start, exact=start == offset)
+            if partition.registered_over == number:
+                return
+            position = offset = start
+        raise ConnectionLost(f"{partition}: the connection to the Broker was lost in each of {COMPARE_ATTEMPTS} registrations")
 
     def _may_have_restarted(self, partition: HeldPartition) -> bool:
         """Return True unless the Broker still has the connection over which the partition was registered before."""
@@ -303,6 +320,8 @@ class HeldPartitions:
 
     def _record(self, partition: HeldPartition) -> None:
         """Record up to where the messages of a held partition are confirmed, and what was read."""
+        if self._finished:  # a later consumer may hold the partition
+            return
         state = partition.state
         self._positions.record(partition.ref, Unsettled(state.safe_offset, state.end_of_unsettled), partition.last_read)
 

@@ -56,6 +56,8 @@ from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
 
+COMMIT_POSITION_S = 2.0
+"""How long a release waits for the group's position. Without it, the next registration may not compare what was read."""
 CONFIRM_WAIT_S = 3.0
 """How long a revoked partition waits for its delivered pack to be confirmed or rejected (the Java clients' default)."""
 
@@ -385,22 +387,22 @@ class HeldPartition:
         """Remember what another reader has read of the partition; return False if that says nothing of what this one reads."""
         if last_read.types != self._types_checksum or not last_read.packs:
             return False
-        self._reader.history.restore(last_read.packs)
+        self._reader.history.restore(last_read.packs, self._loop.time())
         return True
 
-    async def find_start(self, position: int, offset: int, confirmed: int) -> int:
+    async def find_start(self, position: int, offset: int) -> int:
         """Compare what the Broker has with what is remembered; see `PartitionRegistration.find_start`."""
-        return await self._registration.find_start(position, offset, confirmed)
+        return await self._registration.find_start(position, offset)
 
-    async def start_at(self, read_status: int, offset: int) -> int:
-        """Register exactly at `offset`: if the Broker no longer has that data, `fetch` raises GapError.
+    async def start_at(self, read_status: int, offset: int, *, exact: bool = True) -> int:
+        """Register at `offset`: with `exact`, if the Broker no longer has that data, `fetch` raises GapError.
 
         `read_status` is as in `register`; it must not be ALWAYS_LATEST, with which a Broker would ignore the offset.
 
         If the offset is beyond the end (possible after a Broker lost data that was not on disk yet), reading starts at the end,
         which is logged. Returns the offset at which the Broker starts.
         """
-        return await self._registration.start_at(read_status, offset)
+        return await self._registration.start_at(read_status, offset, exact=exact)
 
     async def seek(self, offset: int, *, exact: bool = True) -> int:
         """Continue reading at `offset`, also after a GapError; a delivered pack is dropped.
@@ -496,9 +498,8 @@ class HeldPartition:
 
     async def _unregister(self) -> None:
         state = self.state
-        if state.is_position_moving:
-            await self._try_commit_position()
-        must_unregister, unsettled = state.must_unregister, state.unsettled
+        unsettled = await self._try_commit_position()
+        must_unregister = state.must_unregister
         is_position_right = not state.is_locating
         if must_unregister and state.is_position_unset and unsettled is not None:
             is_position_right &= await self._try_set_position(unsettled.offset)
@@ -513,12 +514,23 @@ class HeldPartition:
                 self.unsettled = unsettled
         self._on_end()
 
-    async def _try_commit_position(self) -> None:
-        """Query how far the group's position has moved without messages: up to there, `last_read` then has no unknown message."""
+    async def _try_commit_position(self) -> Unsettled | None:
+        """Confirm a confirmed pack, and query the position: then it is known that nothing between is unread.
+
+        A request in flight is waited for: a get is cancelled, but the Broker carries it out before the commit. Returns what is
+        unsettled without the commit, which may get no response.
+        """
+        unsettled = self.state.unsettled
         try:
-            await self._reader.commit(consumed=True)
+            async with asyncio.timeout(COMMIT_POSITION_S), self._request_lock:
+                unsettled = self.state.unsettled
+                if self.state.is_position_ahead:
+                    await self._reader.commit(consumed=self.state.pack_state is not UNKNOWN)
+        except TimeoutError:
+            log.debug("%s: the position is not known at the release: the Broker has not answered", self)
         except (ClusterError, ProtocolError) as error:
             log.debug("%s: the position is not known at the release: %s", self, error)
+        return unsettled
 
     async def _try_set_position(self, offset: int) -> bool:
         """Register at the end of a detached pack that was confirmed, which the Broker does not know yet. Return True if done."""

@@ -12,7 +12,7 @@ also restart between the requests of one renewal, which then finds nothing out o
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.partition_calls import Unregistered
 from mqbridge.tubemq.client.consumer.partition_reader import PartitionReader
-from mqbridge.tubemq.client.consumer.partition_state import CONFIRMED, DELIVERED, FORGOTTEN, RELEASED
+from mqbridge.tubemq.client.consumer.partition_state import CONFIRMED, DELIVERED, FORGOTTEN, MAX_COMPARED_GETS, NO_LIMIT, RELEASED
 from mqbridge.tubemq.client.consumer.read_history import NO_ID, ReadPack
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.pb.broker_pb2 import RegisterResponseB2C
@@ -36,8 +36,10 @@ REGISTER_PAUSE_S = 1.0
 """Pause after a failed attempt to register."""
 OCCUPIED_RETRY_S = 1.0
 """Pause after an attempt that failed because another consumer holds the partition."""
-MAX_COMPARED_GETS = 16
-"""Number of gets in which the last message of a pack is looked for: a Broker's answer has half a MiB or one large message."""
+COMPARE_LIMITED_S = 10.0
+"""How long a comparison waits for a Broker that limits the rate of gets."""
+COMPARE_PAUSE_S = 1.0
+"""Largest pause between its gets meanwhile."""
 MASTER_SILENT_PAUSE_S = 1.0
 """Pause before `renew` returns False, while the Master does not respond."""
 
@@ -164,8 +166,9 @@ class PartitionRegistration:
         """
         if self._state.is_over:  # revoked or released; a gap also stops reading, but a seek continues after it
             self._state.raise_if_stopped()
-        self._reader.history.clear()
         start = await self.start_at(read_status=0, offset=offset, exact=exact)
+        self._reader.history.clear()
+        self._reader.history.begin(start)
         if self._state.is_over:  # revoked during the registration
             self._state.raise_if_stopped()
         return start
@@ -199,6 +202,7 @@ class PartitionRegistration:
             self._reader.warn_set_back(safe_offset, response.currOffset)
         if self._calls.connection_number != connection_number:
             self._state.on_registration_forgotten(self._state.generation)
+            self._reader.registered_over = 0  # what was found may be of an earlier process of the Broker
             return False
         return True
 
@@ -225,44 +229,53 @@ class PartitionRegistration:
             offset = position
         elif is_out and position > offset:
             return offset, position
-        return await self._compare_history(offset, position, is_offset_ours=True), None
+        remembered = self._reader.history.newest_first(offset)
+        if remembered:
+            match await self._compare(remembered[0], offset):
+                case Comparison.SAME | Comparison.DELETED:
+                    return offset, None
+                case Comparison.SAME_START:
+                    return remembered[0].offset, None
+        return await self._newest_same(remembered[1:], min([offset, position, *(pack.offset for pack in remembered)])), None
 
-    async def find_start(self, position: int, offset: int, confirmed: int) -> int:
+    async def find_start(self, position: int, offset: int) -> int:
         """Find out where to read on at a Broker that may have been killed since another reader had the partition.
 
-        `position` is the group's position at the Broker, and `offset` where reading would start. Returns where it has to start.
-        Comparing moves the group, so a registration has to follow in any case. Raises ClusterError, LaneRevoked.
+        The reader's history is what the other one has read, and nobody has read more. `position` is the group's position at the
+        Broker, and `offset` where reading would start. Returns where it has to start. Comparing moves the group, so a
+        registration has to follow in any case. Raises ClusterError, LaneRevoked.
 
-        The reader's history is what the other one has read, which has confirmed all messages before `confirmed`. A third one may
-        have read on. So messages between the last pack and an offset after `confirmed` may have been read: only the packs are
-        compared then.
+        If the offset is before the last pack, and the Broker still has that pack, then somebody has set the group back.
         """
         self._state.is_locating = True  # until the next registration
-        return await self._compare_history(offset, position, is_offset_ours=offset <= confirmed)
+        newest, *earlier = self._reader.history.newest_first(NO_LIMIT)
+        match await self._compare(newest, offset if newest.offset <= offset else None):
+            case Comparison.SAME | Comparison.DELETED:
+                return offset
+            case Comparison.SAME_START:
+                return min(newest.offset, offset)
+        earlier = [pack for pack in earlier if pack.offset <= offset]
+        return await self._newest_same(earlier, min([offset, position, newest.offset, *(pack.offset for pack in earlier)]))
 
-    async def _compare_history(self, offset: int, position: int, *, is_offset_ours: bool) -> int:
-        """Return where to read on: at `offset`, or earlier if the Broker has lost data before it.
-
-        `is_offset_ours` means that no message between the last remembered pack and `offset` is unknown here.
-        """
-        remembered = self._reader.history.newest_first(offset)
-        for pack in remembered:
-            is_newest = pack is remembered[0]
-            match await self._compare(pack, offset if is_newest and is_offset_ours else None):
-                case Comparison.DELETED | Comparison.SAME if is_newest:
-                    return offset
-                case Comparison.SAME | Comparison.SAME_START | Comparison.DELETED:
-                    return pack.offset
-        return min([offset, position, *(pack.offset for pack in remembered)])
+    async def _newest_same(self, packs: Sequence[ReadPack], otherwise: int) -> int:
+        """Return the offset of the first of these packs that the Broker still has, or whose data it has deleted."""
+        for pack in packs:
+            if await self._compare(pack, None) is not Comparison.DIFFERENT:
+                return pack.offset
+        return otherwise
 
     async def _compare(self, pack: ReadPack, offset: int | None) -> "Comparison":
         """Compare a pack that was read with what the Broker has at its offset. Moves the group. Raises ClusterError, LaneRevoked.
 
         With `offset`, the messages after the pack have to begin at `offset` or later, too.
         """
-        start = (await self._send_registration(0, pack.offset)).currOffset
-        if start != pack.offset:
+        if pack.first_id == NO_ID and offset in (None, pack.offset):  # there is nothing to compare
+            return Comparison.SAME
+        response = await self._send_registration(0, pack.offset)
+        if (start := response.currOffset) != pack.offset:
             return Comparison.DELETED if start > pack.offset else Comparison.DIFFERENT
+        if offset is not None and response.maxOffset < offset:  # what was there is lost, and new messages may come at any time
+            return Comparison.SAME_START
         read = MessageIds(self._read_ids)
         if pack.first_id != NO_ID:
             if await read.next() != pack.first_id:
@@ -283,13 +296,18 @@ class PartitionRegistration:
         """
         if self._state.is_over:
             self._state.raise_if_stopped()
-        try:
-            response, messages, _ = await self._calls.get(consumed=consumed)
-        except (ServerRefused, Unreachable):
-            raise
-        except BaseException:
-            self._state.on_registration_abandoned()
-            raise
+        deadline = self._loop.time() + COMPARE_LIMITED_S
+        while True:
+            try:
+                response, messages, _ = await self._calls.get(consumed=consumed)
+            except (ServerRefused, Unreachable):
+                raise
+            except BaseException:
+                self._state.on_registration_abandoned()
+                raise
+            if response.errCode != codes.SPEED_LIMIT or self._loop.time() > deadline:
+                break
+            await self._state.sleep_unless_revoked(min(max(response.minLimitTime, 1) / 1000, COMPARE_PAUSE_S))
         if response.errCode not in (codes.SUCCESS, codes.NOT_FOUND):
             raise codes.refusal_error(f"reading {self._calls}", response.errCode, response.errMsg)
         return [message.messageId for message in messages] if response.errCode == codes.SUCCESS else None

@@ -28,6 +28,9 @@ INDEX_ENTRY_BYTES = 28
 """Bytes of a message's entry in the index of a store. Offsets are byte offsets in this index."""
 MAX_PACK_ENTRIES = 40_500
 """Most index entries that a Broker reads for one get: 13,500, or three times as many with a filter."""
+MAX_COMPARED_GETS = 16
+"""Number of gets in which the last message of a pack is looked for when data is compared: a Broker's answer has half a MiB or one
+large message."""
 NO_LIMIT = 1 << 62
 """Beyond every offset."""
 DELETED_MESSAGES = 5
@@ -278,7 +281,7 @@ class PartitionState:
     def end_of_unsettled(self) -> int:
         """Largest offset to which a Broker may have moved the group by itself; `safe_offset` if no pack is or may be out."""
         if self.is_locating:
-            return NO_LIMIT  # our own requests have moved it, too
+            return self.safe_offset + (MAX_COMPARED_GETS + 1) * MAX_PACK_ENTRIES * INDEX_ENTRY_BYTES  # our own gets have moved it
         if self.pack_state in (NONE, CONFIRMED) and self.abandoned is AbandonedRequests.NONE:
             return self.safe_offset
         most = self.safe_offset + MAX_PACK_ENTRIES * INDEX_ENTRY_BYTES
@@ -300,10 +303,11 @@ class PartitionState:
         return self.lease is READING and self.pack_state is NONE and self.abandoned is AbandonedRequests.NONE
 
     @property
-    def is_position_moving(self) -> bool:
-        """True if the group's position may be after `safe_offset`, with no pack between them, and a commit can tell."""
-        is_idle = self.pack_state is NONE and self.abandoned is AbandonedRequests.NONE
-        return is_idle and self.has_moved and self.must_unregister and not (self.is_locating or self.is_position_unset)
+    def is_position_ahead(self) -> bool:
+        """True if the group's position is or will be after `safe_offset`, all before it is confirmed, and a commit returns it."""
+        has_moved = self.pack_state in (CONFIRMED, UNKNOWN) or (self.pack_state is NONE and self.has_moved)
+        is_group_position = self.abandoned <= AbandonedRequests.READS and not (self.is_locating or self.is_position_unset)
+        return has_moved and is_group_position and self.must_unregister
 
     @property
     def is_forgotten_beneath_pack(self) -> bool:
@@ -513,8 +517,9 @@ class PartitionState:
             self._share = self._pack_messages * INDEX_ENTRY_BYTES / (offset - self._pack_offset)
         expected = self.expected_offset if self.pack_state is NONE else None
         self._transition(pack_event="committed")
-        if expected is not None and offset > expected and self.lease is READING and self._is_alone():
-            self._transition("forgotten")  # as in `on_data`: registering at `expected_offset` shows whether data was deleted
+        if expected is not None and offset > expected and self._is_alone():
+            if self.lease is READING:
+                self._transition("forgotten")  # as in `on_data`: registering at `expected_offset` shows whether data was deleted
             return
         self.safe_offset = self.expected_offset = offset
         self.has_moved = False

@@ -81,11 +81,13 @@ class ReadHistory:
         """The last pack, which may not be confirmed, and a few earlier ones: the newest first."""
         return () if self._last is None else (self._last, *self._traced)
 
-    def restore(self, trace: tuple[ReadPack, ...]) -> None:
-        """Remember the packs of an earlier reader's `trace`, which is not empty."""
+    def restore(self, trace: tuple[ReadPack, ...], now: float) -> None:
+        """Remember the packs of an earlier reader's `trace`, which is not empty; `now` is the loop time."""
         self._last = trace[0]
         self._traced.extend(trace[1:])
         self._earlier.extend(reversed(trace[1:]))
+        if len(trace) > 1:
+            self._traced_at = now
 
     def is_last(self, first_id: int) -> bool:
         """Return True if the pack that was received last begins with this message."""

@@ -5,19 +5,34 @@ The position of the group survives in the Broker, and may lie behind the new mes
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.errors import ConnectionLost
-from mqbridge.tubemq.client.consumer import read_history
+from mqbridge.errors import ClusterError, ConnectionLost, RequestTimeout
+from mqbridge.tubemq.client.consumer import held_partitions, read_history
 from mqbridge.tubemq.client.consumer.held_partitions import MemoryPositions, StartOffset
-from mqbridge.tubemq.client.consumer.partition import HeldPartition
+from mqbridge.tubemq.client.consumer.partition_state import FETCHING
 from mqbridge.tubemq.wire import rpc
 from tests.kit.conversation import until
-from tests.tubemq.client.members import KEY, REF, Member, filled_model, member, send, shorten_all_pauses
-from tests.tubemq.client.model import STEP, Model
+from tests.tubemq.client.members import (
+    KEY,
+    REF,
+    Member,
+    before_each,
+    filled_model,
+    kill,
+    member,
+    read_to_end,
+    remember_every_pack,
+    run,
+    send,
+    shorten_all_pauses,
+    stored,
+)
+from tests.tubemq.client.model import STEP, Model, ModelConnection
 
 PACK = 5
 """Messages of a pack of the model."""
@@ -26,8 +41,7 @@ PACK = 5
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_all_pauses(monkeypatch)
-    monkeypatch.setattr(read_history, "SPACING_S", 0.0)
-    monkeypatch.setattr(read_history, "TRACE_SPACING_S", 0.0)
+    remember_every_pack(monkeypatch)
 
 
 @pytest.fixture
@@ -38,43 +52,6 @@ def model() -> Model:
 @pytest.fixture
 def positions() -> MemoryPositions:
     return MemoryPositions()
-
-
-async def read_to_end(partition: HeldPartition) -> list[int]:
-    """Read and confirm until the store has no more; return the ids of the messages, in order of reading."""
-    ids: list[int] = []
-
-    async def read() -> None:
-        while True:
-            ids.extend(message.messageId for message in (await partition.fetch()).messages)
-            partition.confirm()
-
-    reading = asyncio.ensure_future(read())
-    await until(lambda: (partition.caught_up and not partition._request_lock.locked()) or reading.done())
-    reading.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await reading
-    return ids
-
-
-async def run(model: Model, positions: MemoryPositions) -> list[int]:
-    """Return the ids that one member reads from its start to its orderly end."""
-    async with member(model, positions) as one:
-        ids = await read_to_end(await one.take())
-        await one.close()
-    return ids
-
-
-def kill(model: Model, kept: int) -> None:
-    """Kill the Broker, which keeps that many entries of the index."""
-    model.broker.forget()
-    model.broker.lose("demo", 0, kept)
-    for connection in model.connections.values():
-        connection.cut(ConnectionLost("the Broker was killed"))
-
-
-def stored(model: Model) -> list[int]:
-    return [entry.messageId for entry in model.broker.stored["demo", 0] if entry is not None]
 
 
 @pytest.mark.parametrize("kept", [0, 2, 5, 7])
@@ -133,15 +110,220 @@ async def test_the_position_of_another_member_is_kept(model: Model, positions: M
     assert await run(model, positions) == [18]
 
 
-async def test_the_position_of_another_member_is_not_trusted_if_the_last_pack_is_gone(
+@pytest.mark.parametrize("has_read", [True, False], ids=["read before", "read nothing"])
+async def test_what_another_member_has_read_is_not_repeated(
+    model: Model, positions: MemoryPositions, has_read: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at the next assignments either, which read nothing themselves, nor after a kill that the other one has noticed."""
+    await run(model, positions if has_read else MemoryPositions())
+    assert (await run(model, positions) == []) or has_read
+    send(model, 100)
+    await run(model, MemoryPositions())
+    for _ in range(2):
+        assert await run(model, positions) == []
+    kill(model, 108)
+    assert await run(model, positions) == []
+    assert "goes back" not in caplog.text
+
+
+async def test_a_restart_in_order_does_not_repeat_what_another_member_has_read(model: Model, positions: MemoryPositions) -> None:
+    await run(model, positions)
+    send(model, 100)
+    await run(model, MemoryPositions())
+    async with member(model, positions) as one:
+        partition = await one.take()
+        assert await read_to_end(partition) == []
+        model.broker.restart_cleanly()
+        send(model, 1)
+        assert [message.messageId for message in (await partition.fetch()).messages] == [108]
+
+
+async def test_a_loss_that_another_member_has_made_good_is_not_made_good_again(model: Model, positions: MemoryPositions) -> None:
+    others = MemoryPositions()
+    await run(model, positions)
+    send(model, 5)
+    await run(model, others)
+    kill(model, 9)
+    send(model, 10)
+    assert set(await run(model, others)) >= set(range(13, 23))
+    send(model, 1000)
+    await run(model, others)
+    assert await run(model, positions) == []
+
+
+async def test_an_operators_reset_is_kept(
+    model: Model, positions: MemoryPositions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pack before the new position is seconds older: the messages between them are no sign of a loss."""
+    monkeypatch.setattr(read_history, "TRACE_SPACING_S", 15.0)
+    send(model, 92)
+    await run(model, positions)
+    model.broker.confirmed[KEY] = 60 * STEP
+    assert (await run(model, positions))[0] == 60
+    assert "goes back" not in caplog.text
+
+
+async def test_a_pack_that_is_confirmed_by_the_release_ends_where_the_group_is(positions: MemoryPositions) -> None:
+    model = Model({"demo": 1})
+    send(model, 3)
+    model.broker.store_foreign("demo", 0, 10)
+    async with member(model, positions) as one:
+        (await one.take_pack()).confirm()
+        await one.close()
+    assert model.broker.confirmed[KEY] == 13 * STEP
+    kill(model, 3)
+    send(model, 10)
+    assert set(await run(model, positions)) >= set(range(3, 13))
+
+
+async def test_a_get_in_flight_at_the_release_may_move_the_group(
+    model: Model, positions: MemoryPositions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    respond = ModelConnection._respond
+
+    def respond_late(self: ModelConnection, on_answer: Any, answer: Any) -> None:
+        asyncio.get_running_loop().call_later(0.03, respond, self, on_answer, answer)
+
+    async with member(model, positions) as one:
+        partition = await one.take()
+        await read_to_end(partition)
+        model.broker.store_foreign("demo", 0, 12)
+        monkeypatch.setattr(ModelConnection, "_respond", respond_late)
+        polling = asyncio.ensure_future(partition.poll())
+        await until(lambda: partition.state.pack_state is FETCHING)
+        await one.close()
+        await asyncio.gather(polling, return_exceptions=True)
+        monkeypatch.setattr(ModelConnection, "_respond", respond)
+    assert model.broker.confirmed[KEY] == 20 * STEP
+    kill(model, 8)
+    send(model, 12)
+    assert set(await run(model, positions)) >= set(range(8, 20))
+
+
+async def test_a_release_without_responses_sets_no_idle_group_back(model: Model, positions: MemoryPositions) -> None:
+    async with member(model, positions) as one:
+        partition = await one.take()
+        await read_to_end(partition)
+        await held_partitions.cancel(*one.held._tasks)
+        await partition.poll_once()
+        assert partition.state.has_moved
+
+        def unanswered(request: Any, number: int) -> None:
+            if getattr(request, "opType", rpc.OP_UNREGISTER) == rpc.OP_UNREGISTER:
+                raise RequestTimeout("silence")
+
+        with before_each(model, rpc.COMMIT, unanswered), before_each(model, rpc.PARTITION_REGISTER, unanswered):
+            await partition.release()
+        assert partition.unsettled is None
+
+
+async def test_a_release_does_not_confirm_messages_that_were_deleted(model: Model, positions: MemoryPositions) -> None:
+    """In a store without other partitions, a position that moves without messages is a gap."""
+    async with member(model, positions) as one:
+        one.held._is_alone = lambda _: True
+        partition = await one.take()
+        await read_to_end(partition)
+        await held_partitions.cancel(*one.held._tasks)
+        await partition.poll_once()
+        send(model, 10)
+        model.broker.deleted["demo", 0] = 18 * STEP
+        await partition.poll_once()
+        await partition.release()
+    last_read = positions.last_read(REF)
+    assert last_read is not None
+    assert last_read.confirmed == 8 * STEP
+
+
+async def test_a_kill_between_the_comparison_and_the_registration_is_noticed(model: Model, positions: MemoryPositions) -> None:
+    await run(model, positions)
+    kill(model, 8)
+
+    def kill_again(request: Any, number: int) -> None:
+        if request.opType == rpc.OP_REGISTER and number == 3:  # after the first registration and that of the comparison
+            kill(model, 3)
+            send(model, 10)
+            raise ConnectionLost("the Broker was killed")
+
+    with before_each(model, rpc.PARTITION_REGISTER, kill_again):
+        assert set(await run(model, positions)) >= set(range(8, 18))
+
+
+async def test_messages_that_arrive_at_lost_offsets_during_the_comparison_are_read(
     model: Model, positions: MemoryPositions
 ) -> None:
+    """The Broker's data ends before the position: registering there would begin at the end of that moment."""
+    model.broker.store_foreign("demo", 0, 12)
     await run(model, positions)
-    send(model, 10)
-    await run(model, MemoryPositions())
-    kill(model, 6)
-    send(model, 12)
-    assert set(await run(model, positions)) >= set(range(18, 30))
+    kill(model, 8)
+
+    def send_one(request: Any, number: int) -> None:
+        if number == 3:
+            send(model, 1)
+
+    with before_each(model, rpc.PARTITION_REGISTER, send_one):
+        assert (await run(model, positions))[-1:] == [8]
+
+
+async def test_a_renewal_over_two_connections_says_nothing_about_the_broker(
+    model: Model, positions: MemoryPositions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with member(model, positions) as one:
+        partition = await one.take()
+        await read_to_end(partition)
+        numbers = iter([7])
+        monkeypatch.setattr(partition._calls, "connect", lambda: asyncio.sleep(0, next(numbers)))
+        partition.state.on_registration_forgotten(partition.state.generation)
+        assert not await partition._registration.renew()
+        assert partition.registered_over == 0
+
+
+async def test_a_failed_seek_forgets_nothing(model: Model, positions: MemoryPositions) -> None:
+    async with member(model, positions) as one:
+        partition = await one.take()
+        await read_to_end(partition)
+        before = partition.last_read.packs
+        count = model.faults.counts[rpc.PARTITION_REGISTER]
+        model.faults.plan = {(rpc.PARTITION_REGISTER, count + n): 503 for n in range(1, 6)}
+        with pytest.raises(ClusterError):
+            await partition.seek(0)
+        assert partition.last_read.packs == before
+
+
+async def test_deleted_data_that_was_read_is_no_gap(positions: MemoryPositions) -> None:
+    model = Model({"demo": 1})
+    send(model, 15)
+    await run(model, positions)
+    kill(model, 10)
+    send(model, 5)
+    model.broker.deleted["demo", 0] = 7 * STEP
+    async with member(model, positions) as one:
+        one.held._is_alone = lambda _: True
+        assert set(await read_to_end(await one.take())) >= set(range(15, 20))
+
+
+async def test_a_comparison_waits_while_the_broker_limits_the_rate(model: Model, positions: MemoryPositions) -> None:
+    await run(model, positions)
+    kill(model, 8)
+    model.faults.plan = {(rpc.GET, model.faults.counts[rpc.GET] + 1): 452}
+    async with member(model, positions) as one:
+        assert (await one.take()).state.safe_offset == 8 * STEP
+
+
+async def test_many_short_assignments_leave_the_trace_two_minutes_long(
+    model: Model, positions: MemoryPositions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_history, "TRACE_SPACING_S", 15.0)
+    async with member(model, positions) as one:
+        for _ in range(12):
+            send(model, 20)
+            partition = await one.take()
+            await read_to_end(partition)
+            await partition.release()
+        await one.close()
+    kill(model, 0)
+    count = 8 + 12 * 20
+    send(model, count)
+    assert set(await run(model, positions)) >= set(range(count, 2 * count))
 
 
 async def test_a_broker_that_still_has_the_connection_is_not_compared(model: Model, positions: MemoryPositions) -> None:

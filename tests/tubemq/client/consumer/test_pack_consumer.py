@@ -17,7 +17,7 @@ from mqbridge.tubemq.wire.pb.broker_pb2 import HeartBeatResponseB2C
 from mqbridge.tubemq.wire.pb.master_pb2 import EventProto, HeartResponseM2C, MasterAuthorizedInfo, RegisterResponseM2C
 from mqbridge.tubemq.wire.rpc import OP_REGISTER, OP_UNREGISTER
 from tests.patience import PATIENCE_S
-from tests.tubemq.client.fakes import MasterScript, Script, pack, registered, unregistered
+from tests.tubemq.client.fakes import MasterScript, Script, committed, pack, registered, unregistered
 
 HELD = "#1:10.0.0.5:8123#demo:"
 
@@ -160,7 +160,7 @@ async def test_a_fenced_partition_is_acquired_again_under_a_new_client_id(new_en
     environment.broker.respond_with(ConnectionLost("a get"), unregistered(), registered(), pack(0))
     await held.fetch()
     held.confirm()
-    environment.broker.respond_with(unregistered(), registered())
+    environment.broker.respond_with(committed(56), unregistered(), registered())
     await held.release()
     again = await environment.consumer.held_partitions.acquire(held.ref)
     own = environment.consumer.membership.client_id

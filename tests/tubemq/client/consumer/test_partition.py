@@ -449,22 +449,33 @@ async def test_a_broker_that_returns_to_a_lower_offset_is_logged_and_read_from_i
     assert "goes back from offset 560 to 280" in caplog.text
 
 
-@pytest.mark.parametrize(("confirm", "status"), [(True, 0), (False, 1)])
-async def test_a_release_confirms_a_confirmed_pack_only(confirm: bool, status: int) -> None:
-    script = Script(pack(0), unregistered())
+@pytest.mark.parametrize("confirm", [True, False])
+async def test_a_release_confirms_a_confirmed_pack_only(confirm: bool) -> None:
+    """The commit also returns where the pack ends."""
+    script = Script(pack(0), *([committed(56)] if confirm else []), unregistered())
     partition = await registered_partition(script)
     await partition.fetch()
     if confirm:
         partition.confirm()
     await partition.release()
-    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, status)
+    assert [request.lastPackConsumed for request in script.requests[2:-1]] == [True] * confirm
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 1)
     assert partition._context.ended == [partition]
     with pytest.raises(LaneRevoked):
         await partition.fetch()
 
 
+async def test_a_release_confirms_with_its_last_request_if_the_commit_was_refused() -> None:
+    script = Script(pack(0), refused_commit(500), unregistered())
+    partition = await registered_partition(script)
+    await partition.fetch()
+    partition.confirm()
+    await partition.release()
+    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 0)
+
+
 async def test_a_revocation_waits_for_the_unconfirmed_pack() -> None:
-    script = Script(pack(0), unregistered())
+    script = Script(pack(0), committed(56), unregistered())
     partition = await registered_partition(script)
     await partition.fetch()
     revoking = asyncio.ensure_future(partition.revoke())
@@ -472,7 +483,8 @@ async def test_a_revocation_waits_for_the_unconfirmed_pack() -> None:
     assert not revoking.done()
     partition.confirm()
     await revoking
-    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 0)
+    assert script.requests[-2].lastPackConsumed
+    assert script.requests[-1].opType == OP_UNREGISTER
 
 
 async def test_the_wait_of_a_revocation_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -549,7 +561,7 @@ async def test_a_forgotten_partition_is_not_read_while_the_master_is_silent() ->
 
 async def test_a_confirmation_is_kept_when_the_next_get_is_cancelled_before_sending() -> None:
     """The get may wait for the read budget of other partitions; a release during this wait must still confirm the pack."""
-    script = Script(pack(0), unregistered())
+    script = Script(pack(0), committed(56), unregistered())
     partition = await registered_partition(script)
     await partition.fetch()
     partition.confirm()
@@ -560,7 +572,8 @@ async def test_a_confirmation_is_kept_when_the_next_get_is_cancelled_before_send
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await partition.release()
-    assert (script.requests[-1].opType, script.requests[-1].readStatus) == (OP_UNREGISTER, 0)
+    assert script.requests[-2].lastPackConsumed
+    assert script.requests[-1].opType == OP_UNREGISTER
 
 
 async def test_a_heartbeat_failure_of_an_earlier_registration_is_ignored() -> None:

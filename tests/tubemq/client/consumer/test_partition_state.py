@@ -736,6 +736,7 @@ def test_late_requests_of_an_earlier_assignment_confirm_nothing(monkeypatch: pyt
 def test_a_late_get_that_outlived_its_release_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The get was in flight at the release, and is abandoned after it."""
     shorten_pauses(monkeypatch, 0.0)
+    monkeypatch.setattr("mqbridge.tubemq.client.consumer.partition.COMMIT_POSITION_S", 0.0)
     machine = PartitionMachine()
     machine.answer()  # the registration
     machine.answer()
