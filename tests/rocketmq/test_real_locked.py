@@ -36,8 +36,8 @@ from tests.kit.gateway import GatewayProcess
 from tests.kit.oracle import Oracle, message
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_lock import ADMIN, APP, OPERATES, PUBLISHER, STRANGER, SUBSCRIBER, Rights, User
-from tests.kit.test_guard import wait_until
 from tests.patience import SERVER_PATIENCE_S
+from tests.rocketmq.test_real_topic_growth import wait_until
 
 __all__ = ["invoke"]
 
