@@ -1,6 +1,7 @@
 """Scripted connections without sockets: the server's side of a connection, responses, and waiting for conditions."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,14 @@ def in_turn(*answers: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 def silent(link: Any, request: Any) -> None:
     """Ignore a request."""
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = 60.0, pause_s: float = 0.05) -> None:
+    """Wait until the condition holds, without an event loop."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {patience_s:g} s"
+        time.sleep(pause_s)
 
 
 async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S, pause_s: float = 0.001) -> None:

@@ -32,12 +32,12 @@ from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.properties import Name
 from tests.cli.conftest import Invoke, invoke
 from tests.e2e.support import read
+from tests.kit.conversation import wait_until
 from tests.kit.gateway import GatewayProcess
 from tests.kit.oracle import Oracle, message
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.rocketmq_lock import ADMIN, APP, OPERATES, PUBLISHER, STRANGER, SUBSCRIBER, Rights, User
 from tests.patience import SERVER_PATIENCE_S
-from tests.rocketmq.test_real_topic_growth import wait_until
 
 __all__ = ["invoke"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure
 from tests.e2e.support import opened, read
 from tests.kit import rocketmq_remoting as remoting
+from tests.kit.conversation import wait_until
 from tests.kit.gateway import GatewayProcess
 from tests.kit.rocketmq import RocketMQ
 
@@ -61,13 +61,6 @@ class TestTopic:
             self.server.send(self.name, b"unread %d" % queue, queue=queue)
         self.server.settle()
         return payloads
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def settings_of(server: RocketMQ) -> dict[str, Any]:
