@@ -155,7 +155,8 @@ class SendQueue:
             problem = f"an entry for topic {self._topic} cannot be encoded: {error}"
             self._waiting.popleft().fail(ClusterError(problem, Failure.REFUSED))
             return False
-        self.next_sequence = entry.highest + 1
+        # A message that is split again after a reconnection is followed by entries that have their ids already.
+        self.next_sequence = max(self.next_sequence, entry.highest + 1)
         return True
 
     def _assign_sequence_ids(self, entry: PendingEntry) -> None:

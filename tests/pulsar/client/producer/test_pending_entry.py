@@ -117,10 +117,11 @@ async def test_after_a_long_outage_the_whole_message_is_sent_again(
     store.on[BaseCommand.SEND] = store_entry
     store.link.drop()
     await asyncio.gather(*sent)
+    assert not (await producer.send(*framed(b"later"))).duplicate, "a sequence id was assigned twice"
     chunks = [(entry.metadata.uuid, entry.metadata.chunk_id) for entry in stored_entries(store)]
     rest = [("me-0-1", 0), ("me-0-1", 1), ("me-0-1", 2)] if is_late else [("me-0", 1), ("me-0", 2)]
-    assert chunks == [("me-0", 0), *rest, ("", 0)]
-    assert [decode_plain(entry)[0].payload for entry in joined(stored_entries(store))] == [LARGE, b"behind"]
+    assert chunks == [("me-0", 0), *rest, ("", 0), ("", 0)]
+    assert [decode_plain(entry)[0].payload for entry in joined(stored_entries(store))] == [LARGE, b"behind", b"later"]
     await producer.close()
 
 
