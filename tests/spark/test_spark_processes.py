@@ -13,9 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from tests.kit.guard import members
 from tests.kit.spark import REPOSITORY, SparkProgram, collect_stream, environment, run_available
+from tests.patience import SERVER_PATIENCE_S
 from tests.spark.waiting import wait_for
 
-LIMIT_S = 60.0
 PROGRAM = """
 import sys, time
 from tests.kit.spark import session_from_environment
@@ -63,7 +63,7 @@ def test_state_is_stored_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None
 @pytest.mark.spark
 def test_a_program_runs_to_its_end(tmp_path: Path) -> None:
     with SparkProgram(tmp_path, "-c", PROGRAM, "end") as program:
-        assert "sum 45" in program.wait(LIMIT_S)
+        assert "sum 45" in program.wait(SERVER_PATIENCE_S)
 
 
 @pytest.mark.thorough
@@ -95,5 +95,5 @@ time.sleep(600)
         assert process.stdout is not None
         program, jvm = map(int, process.stdout.readline().split())
         process.kill()
-        process.wait(LIMIT_S)
+        process.wait(SERVER_PATIENCE_S)
         wait_for(lambda: not members(program) and not Path(f"/proc/{jvm}").exists())

@@ -258,6 +258,26 @@ async def test_an_incomplete_message_is_still_to_come(broker: Broker, client):
     await consumer.close()
 
 
+async def test_what_arrives_before_a_repeated_chunk_while_the_broker_is_asked_is_still_to_come(broker: Broker, client):
+    consumer = await client.consumer(TOPIC, Subscription("s"))
+    sender = Sender(broker)
+    for number in range(3):
+        sender.chunk("a", number)
+    await consumer.receive()
+
+    def deliver_first(link, frame):
+        sender.plain(b"last")
+        sender.chunk("a", 2)
+        ends_at(1, 4)(link, frame)
+
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = deliver_first
+    assert await consumer.has_more()
+    assert (await consumer.receive()).payload == b"last"
+    broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 4)
+    assert not await consumer.has_more()
+    await consumer.close()
+
+
 async def test_late_chunks_without_the_first_one_delay_no_acknowledgement(broker: Broker, client):
     consumer = await client.consumer(TOPIC, Subscription("s"))
     sender = Sender(broker)
