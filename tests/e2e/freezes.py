@@ -19,8 +19,8 @@ from tests.patience import SERVER_PATIENCE_S
 
 PARTITIONS = 2
 COUNT = 10
-MAX_WARNINGS = 4
-"""Warnings about one switch: of the client, of the route, and for a few partitions."""
+MAX_WARNINGS = 6
+"""Warnings about one switch: of the client, two of the route, and for three queues (two of the topic, and that of retries)."""
 
 Action = Callable[["Case"], Awaitable[None]]
 

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.cluster
 
 IDLE_S = 8
 OUTAGE_S = 2.5 * IDLE_S
+UNREAD = 3
+"""Exit code of a run after which it is unknown whether everything is read."""
 FIRST, THEN = numbered("first", 100), numbered("then", 500)
 
 
@@ -84,8 +86,11 @@ async def test_a_broker_that_ends_is_not_idle(own: TubeMQ, tmp_path: Path) -> No
             assert code is None, f"ended with {code} while the Broker was away\n{gateway.log}"
             await asyncio.to_thread(own.broker.start)
             code = await asyncio.to_thread(gateway.wait)
-            stored = len(set(await mirror.stored()))
-            assert (code, stored) == (0, 600), gateway.log
+        if code == UNREAD:  # the Broker took too long to start; the next run reads the rest
+            with mirror.gateway("b", "--until-idle", str(IDLE_S)) as gateway:
+                code = await asyncio.to_thread(gateway.wait)
+        stored = len(set(await mirror.stored()))
+        assert (code, stored) == (0, 600), gateway.log
 
 
 @pytest.mark.parametrize(

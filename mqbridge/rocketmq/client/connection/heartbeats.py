@@ -46,6 +46,8 @@ class Heartbeats:
         """Version number that each broker announced in its last response to a heartbeat, by address."""
         self._client_id = ""
         """Empty before `start`."""
+        self._failing: set[str] = set()
+        """Addresses of the brokers that have accepted no heartbeat since the last warning about them."""
         self._order = PerBrokerOrder()
         self._new_group = asyncio.Event()
         """Set when a producer group was added that the brokers do not know yet."""
@@ -125,13 +127,14 @@ class Heartbeats:
             else:
                 await self._order.run(address, partial(self._send, connection))
         except ClusterError as error:
-            log.log(
-                retry_log_level(error, logging.WARNING),
-                "a heartbeat to broker %s failed, sending the next one in %g s: %s",
-                address,
-                self._interval_s,
-                error,
-            )
+            self._log_failure(address, error, retry_log_level(error, logging.WARNING))
+
+    def _log_failure(self, address: str, error: ClusterError, level: int = logging.WARNING) -> None:
+        """Log a failed heartbeat; only the first one since the broker has accepted one is a warning."""
+        text = "a heartbeat to broker %s failed, sending the next one in %g s: %s"
+        log.log(logging.DEBUG if address in self._failing else level, text, address, self._interval_s, error)
+        if level == logging.WARNING:
+            self._failing.add(address)
 
     async def _send(self, connection: Connection) -> Heartbeat:
         """Send a heartbeat with the current groups and return it; a response with an error code is only logged."""
@@ -141,10 +144,10 @@ class Heartbeats:
         self.broker_versions[connection.address] = response.version
         if response.code == Status.GO_AWAY:  # the broker is shutting down
             self._pool.retire(connection)
-        elif response.code != Status.SUCCESS:
-            error = refusal_error("HEART_BEAT", response.code, response.remark)
-            text = "a heartbeat to broker %s failed, sending the next one in %g s: %s"
-            log.warning(text, connection.address, self._interval_s, error)
+        elif response.code == Status.SUCCESS:
+            self._failing.discard(connection.address)
+        else:
+            self._log_failure(connection.address, refusal_error("HEART_BEAT", response.code, response.remark))
         return heartbeat
 
     async def _heartbeat_loop(self) -> None:

@@ -1,6 +1,7 @@
 """Heartbeats and the unregistering of groups: their receivers, contents and order."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -127,6 +128,19 @@ async def test_heartbeats_continue_although_brokers_fail(cluster: Cluster, caplo
     await until(lambda: len(heartbeats(cluster, A)) >= 5)
     assert "not today" in caplog.text
     assert f"heartbeat to broker {B} failed" in caplog.text
+    await client.close()
+
+
+async def test_only_the_first_of_several_failures_is_a_warning(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    client = scripted_client(heartbeat=0.01)
+    await client.connect()
+    await client.routes.get(TOPIC)
+    cluster.at[A, HEARTBEAT] = in_turn(*[refuses(1, "not today")] * 3, success, refuses(1, "not today either"), success)
+    client.add_consumer(consumer())
+    await until(lambda: len(heartbeats(cluster, A)) >= 8)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert "not today either" in warnings[1]
     await client.close()
 
 
