@@ -3,6 +3,8 @@
 Brokers handle requests concurrently, so the commit in a pull that is still in flight could overwrite a later commit. So a task
 whose pull carries a commit is not cancelled at once. It ends when the response arrives, or `wait` cancels it when the commit is
 certainly stored: after COMMIT_STORED_S if the broker may hold the pull. The commit request is sent after the task has ended.
+
+Requests that may report an administrator's reset count as such pulls, too, because brokers report it only once.
 """
 
 import asyncio

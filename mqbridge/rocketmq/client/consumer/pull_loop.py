@@ -13,8 +13,8 @@ responses to pulls of older runs, which are otherwise ignored, are checked for a
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from mqbridge.errors import ClusterError, Failure, GapError, MqbridgeError, ProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.net.backoff import Backoff
@@ -36,6 +36,7 @@ from mqbridge.rocketmq.wire.codes import Status
 from mqbridge.rocketmq.wire.tags import TAG
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FLOW_CONTROL_WAIT_S = 0.02
 """Pause after the response FLOW_CONTROL (215), as in the Java clients."""
@@ -276,7 +277,7 @@ class PullLoop:
                 await asyncio.sleep(self._retry_backoff.delay())
                 return True  # we have paused already, so the caller must not
             if pulled is None and response.next >= response.end and self.identity.lacks_anchor(response.next):
-                await self._follow_reset(await self.identity.seek_anchor(response.next))
+                await self._follow_reset(await self._awaited(self.identity.seek_anchor(response.next)))
             return self._accept(pull, response, pulled, charge)
         finally:
             self._state.end_pull(pull, failed=False)  # the next pull may be sent
@@ -370,7 +371,7 @@ class PullLoop:
 
     async def _check_identity(self) -> None:
         """Check that the queue is the one from which messages were read. Raises GapError if not, and the errors of a pull."""
-        verdict, response = await self.identity.check()
+        verdict, response = await self._awaited(self.identity.check())
         await self._follow_reset(response)
         if verdict in (Verdict.SAME, Verdict.UNKNOWN) or await self._context.policies.is_compacted(self._queue):
             return
@@ -382,6 +383,17 @@ class PullLoop:
             "restart of the consumer",
             response.first,
         )
+
+    async def _awaited(self, request: Coroutine[Any, Any, T]) -> T:
+        """Send a further request of the current pull. A release waits for the response, because it may report a reset."""
+        task = asyncio.current_task()
+        if task is None or task is not self._task:  # a new run has begun, whose pull is awaited instead
+            return await request
+        self.commit_carrying_pulls.started(task, hold=False)
+        try:
+            return await request
+        finally:
+            self.commit_carrying_pulls.answered(task)
 
     async def _follow_reset(self, response: PullResponse) -> None:
         """Follow an administrator's reset, which a broker reports once, in the response to any request of the queue."""

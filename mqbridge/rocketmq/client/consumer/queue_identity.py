@@ -94,6 +94,8 @@ class QueueIdentity:
         verdict = self._judge(offset, response)
         if verdict is Verdict.BACK:
             first = await self._puller.pull(response.first, None, hold=False, messages=1)
+            if first.is_reset:
+                return Verdict.UNKNOWN, first
             if first.code == pull_request.FOUND and stored_ms(first_record_identity(first.body)[1]) > stored_ms(identity):
                 verdict = Verdict.ANEW  # the first message of the queue was stored after one behind it
         if verdict in (Verdict.SAME, Verdict.UNKNOWN):

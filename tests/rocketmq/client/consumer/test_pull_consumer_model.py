@@ -486,7 +486,8 @@ class GroupLife(RuleBasedStateMachine):
             assert member.consumer is not None
             assigned = member.consumer.held[queue]
             self.run(assigned.release())
-            released = world.groups.committed(GROUP, *queue) == assigned.acknowledged  # not if its lock has expired
+            if world.groups.committed(GROUP, *queue) != assigned.acknowledged:  # its lock has expired
+                return
         self.do(lambda: world.make_anew(queue, count, keeps_offset=released), 0.0)
         member.out = [each for each in member.out if each[0].queue != queue]
 

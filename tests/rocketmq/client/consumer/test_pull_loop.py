@@ -20,10 +20,11 @@ from mqbridge.rocketmq.wire.bodies.configs import TopicConfig
 from mqbridge.rocketmq.wire.bodies.groups import Heartbeat
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
 from tests.patience import PATIENCE_S
-from tests.rocketmq.client.broker import A, hangs_up, in_turn, refuses, until
+from tests.rocketmq.client.broker import A, Link, hangs_up, in_turn, refuses, until
 from tests.rocketmq.client.groups import ScriptedEnvironment, environment, first_stream, offset_moved, pull_response
 
 __all__ = ["environment"]
@@ -459,6 +460,26 @@ async def test_a_reset_at_the_broker_is_followed_and_committed(
     assert "continuing at offset 4 instead of 10" in caplog.text
     assigned.commit(pulled.next)
     assert assigned.acknowledged == 10  # the messages were delivered again meanwhile
+
+
+async def test_a_reset_reported_to_the_second_request_of_a_check_is_followed(environment: ScriptedEnvironment) -> None:
+    """The first request shows that the queue ends before what was read, the second one asks for its first message."""
+    environment.groups.append(*[b"x"] * 10)
+    assigned = await environment.assigned()
+    await assigned.receive()
+    await until(lambda: environment.groups.held)
+    del environment.groups.log().records[3:]
+    pull, anchor = environment.cluster.on[Code.PULL_MESSAGE], assigned._pulls.identity.anchor
+    assert anchor is not None
+    assigned._pulls.identity.restore(anchor._replace(offset=9))
+
+    def reset_and_pull(link: Link, request: Command) -> None:
+        environment.groups.resets["G", QUEUE] = 1
+        pull(link, request)
+
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(pull, reset_and_pull, pull)
+    environment.groups.release_held()
+    assert (await assigned.receive()).first == 1
 
 
 async def test_a_hole_in_the_pulled_messages_is_a_gap(environment: ScriptedEnvironment) -> None:

@@ -173,6 +173,29 @@ async def test_a_reset_reported_during_a_release_is_committed_last(
     assert (await consumer.held[QUEUE].receive()).first == 2
 
 
+@pytest.mark.parametrize("by", ["revoke", "release"])
+async def test_a_reset_reported_to_the_check_of_a_queue_is_committed_by_its_release(
+    environment: ScriptedEnvironment, by: str
+) -> None:
+    """After an outage a member checks that the queue was not made anew; the broker reports the reset to this request."""
+    environment.groups.append(*[b"x"] * 10)
+    assigned = await environment.assigned()
+    assigned.commit((await assigned.receive()).next)
+    await until(lambda: environment.groups.held)
+    pull, check = environment.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+    environment.cluster.on[Code.PULL_MESSAGE] = lambda link, request: check.append((link, request))
+    assigned._pulls.identity.suspect()
+    environment.groups.release_held()
+    await until(lambda: check)
+    giving = asyncio.ensure_future(getattr(assigned, by)())
+    await until(lambda: assigned.revoked)
+    environment.groups.offsets["G", QUEUE] = environment.groups.resets["G", QUEUE] = 2
+    environment.cluster.on[Code.PULL_MESSAGE] = pull
+    pull(*check[0])
+    await giving
+    assert environment.groups.committed("G") == 2
+
+
 @pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize("by", ["revoke", "release"])
 async def test_a_reset_reported_after_the_last_commit_is_committed_too(
