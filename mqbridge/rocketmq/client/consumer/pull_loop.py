@@ -228,8 +228,8 @@ class PullLoop:
                 progress = await self._process(pull, response, charge)
                 if progress:
                     self._idle_backoff.reset()
-            elif response.is_reset:
-                await self._on_reset(response.next, "because an administrator has set the group's offset")
+            else:
+                await self._follow_reset(response)
         finally:
             budget.settle(charge)
         if not progress and (not pull.hold or self._loop.time() - sent_at < MIN_HOLD_S):
@@ -269,7 +269,8 @@ class PullLoop:
                 await self._process_offset_moved(response)
                 return True
             pulled = self._records(response) if response.code == pull_request.FOUND else None
-            if self.identity.is_due(found=pulled is not None):
+            is_checked = self.identity.is_due(found=pulled is not None)
+            if is_checked:
                 await self._check_identity()
             if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.is_compacted(self._queue):
                 raise self._gap(pulled.first_stored_offset, "the broker deleted them before they were read")
@@ -278,14 +279,17 @@ class PullLoop:
                 return True  # we have paused already, so the caller must not
             if pulled is None and response.next >= response.end and self.identity.lacks_anchor(response.next):
                 await self._follow_reset(await self._awaited(self.identity.seek_anchor(response.next)))
-            return self._accept(pull, response, pulled, charge)
+            return self._accept(pull, response, pulled, charge, is_checked=is_checked)
         finally:
             self._state.end_pull(pull, failed=False)  # the next pull may be sent
 
-    def _accept(self, pull: Pull, response: PullResponse, pulled: PulledRecords | None, charge: Charge) -> bool:
+    def _accept(
+        self, pull: Pull, response: PullResponse, pulled: PulledRecords | None, charge: Charge, *, is_checked: bool
+    ) -> bool:
         """Add the records to the state and the budget, and move the position; return True after progress.
 
-        Without effect if the run has ended while the response was checked.
+        `is_checked`: the queue's identity was checked after the response had arrived. Without effect if the run has ended
+        meanwhile.
         """
         if not self._state.is_current(pull):
             return False
@@ -296,7 +300,7 @@ class PullLoop:
             log.info("%s: the broker permits reading again", self._name)
         progress = self._state.apply_response(pull, response.next, response.end, pulled)
         if pulled is not None:
-            self.identity.on_accepted(pulled)
+            self.identity.on_accepted(pulled, is_checked=is_checked)
             self._context.budget.record_response(self._account, charge, pulled.size, pulled.stored)
         self._on_change()
         return progress
@@ -344,7 +348,9 @@ class PullLoop:
         are already deleted, or messages are lost. Raises GapError for lost messages.
         """
         position = self._state.position
-        if response.is_reset or response.first <= position <= response.end:
+        if response.is_reset:
+            await self._follow_reset(response)
+        elif response.first <= position <= response.end:
             await self._on_reset(response.next, "because an administrator has set the group's offset")
         elif self._state.first_start:
             log.info("%s: starting at offset %d, because offset %d is deleted already", self._name, response.next, position)
@@ -398,6 +404,7 @@ class PullLoop:
     async def _follow_reset(self, response: PullResponse) -> None:
         """Follow an administrator's reset, which a broker reports once, in the response to any request of the queue."""
         if response.is_reset:
+            self.identity.forget()  # what was read before no longer tells where to continue
             await self._on_reset(response.next, "because an administrator has set the group's offset")
 
     def _gap(self, next_: int, reason: str) -> GapError:

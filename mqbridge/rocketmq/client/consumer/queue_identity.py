@@ -47,8 +47,6 @@ class QueueIdentity:
         """A message that was read; None without one."""
         self._checked_at = 0.0
         """Loop time at which the anchor was read or checked last."""
-        self._is_checked = False
-        """True after a check, until the response that it was made for is accepted: its first message becomes the anchor."""
         self._has_unchecked = False
         """True if responses were accepted after the last check, without another one."""
         self._is_suspect = False
@@ -69,9 +67,9 @@ class QueueIdentity:
         self._is_suspect = True
 
     def forget(self) -> None:
-        """Forget the anchor: the next message that is read becomes a new one."""
+        """Forget the anchor: the next message that is read becomes a new one, or the one before the position is sought."""
         self._anchor = None
-        self._has_unchecked = self._is_suspect = False
+        self._has_unchecked = self._is_suspect = self._was_sought = False
 
     def is_due(self, *, found: bool) -> bool:
         """Return True if the anchor must be checked before a response is accepted; `found`: the response has messages."""
@@ -79,9 +77,13 @@ class QueueIdentity:
             return False
         return self._is_suspect or ((found or self._has_unchecked) and self._time() - self._checked_at >= CHECK_S)
 
-    def on_accepted(self, pulled: PulledRecords) -> None:
-        """Note that a response with messages was accepted; its first message becomes the anchor after a check, or without one."""
-        if self._anchor is None or self._is_checked:
+    def on_accepted(self, pulled: PulledRecords, *, is_checked: bool) -> None:
+        """Note that a response with messages was accepted.
+
+        Its first message becomes the anchor if there is none, or if the anchor was checked after the response had arrived
+        (`is_checked`). After an earlier check the message may be of a new queue, which nothing would show from then on.
+        """
+        if self._anchor is None or is_checked:
             self._set_anchor(pulled.body)
         else:
             self._has_unchecked = True
@@ -99,7 +101,7 @@ class QueueIdentity:
             if first.code == pull_request.FOUND and stored_ms(first_record_identity(first.body)[1]) > stored_ms(identity):
                 verdict = Verdict.ANEW  # the first message of the queue was stored after one behind it
         if verdict in (Verdict.SAME, Verdict.UNKNOWN):
-            self._is_checked, self._checked_at = True, self._time()
+            self._checked_at = self._time()
             self._is_suspect = self._has_unchecked = False
         return verdict, response
 
@@ -129,4 +131,3 @@ class QueueIdentity:
     def _set_anchor(self, body: bytes) -> None:
         self._anchor = Anchor(*first_record_identity(body))
         self._checked_at = self._time()
-        self._is_checked = False

@@ -320,6 +320,25 @@ async def test_a_busy_queue_made_anew_is_a_gap_as_soon_as_its_anchor_is_checked(
     await stopped_by(assigned, "was deleted and created again")
 
 
+async def test_a_queue_made_anew_just_after_a_check_without_messages_is_a_gap(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that arrives before the next check proves nothing, although the last check succeeded."""
+    environment.groups.append(*[b"old"] * 5)
+    assigned = await environment.assigned()
+    assert (await assigned.receive()).next == 5
+    await until(lambda: environment.groups.held)
+    assigned._pulls.identity.suspect()
+    environment.groups.release_held()
+    await until(lambda: len(environment.groups.pulls()) == 4)  # two pulls, the check, and the next pull
+    make_anew(environment, 9)
+    assert (await assigned.receive()).first == 5, "the last check was just now"
+    monkeypatch.setattr(queue_identity, "CHECK_S", 0.0)
+    await until(lambda: environment.groups.held)
+    environment.groups.release_held()
+    await stopped_by(assigned, "was deleted and created again")
+
+
 @pytest.mark.usefixtures("checks_every_response")
 async def test_after_a_queue_was_made_anew_the_next_member_reads_all_of_it(environment: ScriptedEnvironment) -> None:
     environment.groups.append(*[b"old"] * 5)
