@@ -25,7 +25,7 @@ from mqbridge.spark.mirror.job import Mirror
 from mqbridge.spark.mirror.settings import MirrorSettings, Through
 from tests.kit.spark import REPOSITORY, SparkError, SparkProgram
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 TOPICS = {"eu_orders": 3, "eu_bills": 1}
 
 

@@ -15,7 +15,7 @@ from tests.spark.load import TopicRef, assert_topic_has, fill, uneven_counts
 from tests.spark.mirror_runs import PARTITIONS, Mirror
 from tests.spark.waiting import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.thorough]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 MESSAGES = 8_000
 PROGRAM = """

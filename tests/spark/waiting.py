@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """A JVM and its Python workers start within 5 s on two idle cores, and within a minute if four others start at the same time."""
 POLL_S = 0.05
 

@@ -14,7 +14,7 @@ from tests.kit.tubemq import TubeMQ
 from tests.spark.load import assert_topic_has, fill, uneven_counts
 from tests.spark.mirror_runs import PARTITIONS, Mirror, new_target_topic, settle, source_topic
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.thorough]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.thorough]
 
 MESSAGES = 10_000
 

@@ -31,7 +31,7 @@ SHORT_RUN_MESSAGES, SHORT_RUN_BATCH_BYTES = 60_000, 2 << 20
 LONG_RUN_MESSAGES = int(os.environ.get("MQBRIDGE_MESSAGES", "5_000_000"))
 LONG_RUN_BATCH_BYTES = min(64 << 20, LONG_RUN_MESSAGES * MESSAGE_BYTES // 12)
 """A run has at least 12 batches, so that each fault hits another batch."""
-BATCH_PATIENCE_S = 300.0
+BATCH_PATIENCE_S = 600.0
 """Timeout for a batch, which may have to wait until servers have restarted."""
 LONG_RUN_MARKS = [pytest.mark.long, pytest.mark.timeout(4 * 3600)]
 

@@ -13,7 +13,7 @@ from tests.kit.spark_cluster import SparkCluster
 from tests.spark.streams.feed import Feed
 from tests.spark.waiting import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 BATCHES = 14
 PROGRAM = Path(__file__).with_name("counting.py")

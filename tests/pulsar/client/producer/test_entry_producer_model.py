@@ -459,6 +459,7 @@ TestProducerConversation.settings = settings(max_examples=examples(300), statefu
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1800)
 class TestOtherConversations(ProducerConversation.TestCase):
     settings = settings(max_examples=examples(1500), stateful_step_count=20)
 
