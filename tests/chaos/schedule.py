@@ -217,7 +217,9 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
     while at < seconds:
         kind = rng.choices(kinds, [kind.weight for kind in kinds])[0]
         where = rng.choice(targets[kind.where])
-        events.append(Event(at, kind, where, _skewed_to_short(rng, *kind.lasts), rng.uniform(*kind.amount)))
+        event = Event(at, kind, where, _skewed_to_short(rng, *kind.lasts), rng.uniform(*kind.amount))
+        if kind.name != "grow" or layouts[where[0]].by != KEY:  # the target grows too, which moves keys to other partitions
+            events.append(event)
         at += rng.expovariate(1 / pause_s)
     last = rng.choice((instances, instances, *((name,) for name in instances)))
     return Schedule(

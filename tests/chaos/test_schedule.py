@@ -59,6 +59,12 @@ def test_every_rule_is_drawn_and_topics_at_one_broker_only_without_identity() ->
     assert layouts == {Layout(IDENTITY), *(Layout(by, each) for by in (MODULO, KEY) for each in (True, False))}
 
 
+def test_no_topic_grows_whose_keys_would_move() -> None:
+    schedules = [draw(seed, 200, DIRECTIONS, ("grow",)) for seed in range(10)]
+    grown = {schedule.layouts[event.where[0]].by for schedule in schedules for event in schedule.events}
+    assert grown == {IDENTITY, MODULO}
+
+
 def test_a_slow_load_has_registered_groups_without_messages_and_idle_partitions() -> None:
     loads = [load for seed in range(20) for load in draw(seed, 60, ("tubemq-pulsar",), load=SLOW).loads.values()]
     assert {load.kind for load in loads} == {SLOW}
