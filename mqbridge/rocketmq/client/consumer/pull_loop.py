@@ -272,6 +272,8 @@ class PullLoop:
             is_checked = self.identity.is_due(found=pulled is not None)
             if is_checked:
                 await self._check_identity()
+                if not self._state.is_current(pull):
+                    return True  # the run has ended meanwhile, so the caller must not pause
             if pulled is not None and self._skips_messages(pulled) and not await self._context.policies.is_compacted(self._queue):
                 raise self._gap(pulled.first_stored_offset, "the broker deleted them before they were read")
             if pulled is None and not self._is_plausible(response):
@@ -286,13 +288,13 @@ class PullLoop:
     def _accept(
         self, pull: Pull, response: PullResponse, pulled: PulledRecords | None, charge: Charge, *, is_checked: bool
     ) -> bool:
-        """Add the records to the state and the budget, and move the position; return True after progress.
+        """Add the records to the state and the budget, and move the position; return False if there was no progress.
 
-        `is_checked`: the queue's identity was checked after the response had arrived. Without effect if the run has ended
-        meanwhile.
+        `is_checked`: the queue's identity was checked after the response had arrived. If the run has ended meanwhile, nothing is
+        added, and the caller need not pause: returns True.
         """
         if not self._state.is_current(pull):
-            return False
+            return True
         self._unreadable_responses = 0
         self._retry_backoff.reset()
         if self.refusal is not None:

@@ -1,6 +1,7 @@
 """The release of queues is one task for all waiters; a renewed lock wakes a waiting receiver; pulls without progress pause."""
 
 import asyncio
+from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
 import pytest
@@ -194,6 +195,38 @@ async def test_a_reset_reported_to_the_check_of_a_queue_is_committed_by_its_rele
     pull(*check[0])
     await giving
     assert environment.groups.committed("G") == 2
+
+
+@pytest.mark.parametrize("has_read", [True, False], ids=["check", "search"])
+async def test_no_pull_task_outlives_a_release_that_has_waited_for_a_further_request(
+    environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch, has_read: bool
+) -> None:
+    """The request checks the anchor or searches one; then the task neither pauses, which the release would wait for, nor pulls."""
+    environment.groups.append(*[b"x"] * 10)
+    pull, further = environment.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
+    if has_read:
+        assigned = await environment.assigned()
+        assigned.commit((await assigned.receive()).next)
+        await until(lambda: environment.groups.held)
+        environment.cluster.on[Code.PULL_MESSAGE] = lambda link, request: further.append((link, request))
+        assigned._pulls.identity.suspect()
+        environment.groups.release_held()
+    else:
+        environment.groups.offsets["G", QUEUE] = 10
+        environment.cluster.on[Code.PULL_MESSAGE] = in_turn(pull, lambda link, request: further.append((link, request)))
+        assigned = await environment.assigned()
+    await until(lambda: further)
+    task, requests = assigned._pulls._task, len(environment.cluster.requests[Code.PULL_MESSAGE])
+    assert task is not None
+    monkeypatch.setattr(assigned._pulls, "_idle_backoff", SimpleNamespace(delay=lambda: 2 * PATIENCE_S))
+    giving = asyncio.ensure_future(assigned.release())
+    await until(lambda: assigned.revoked)
+    environment.cluster.on[Code.PULL_MESSAGE] = pull
+    pull(*further[0])
+    await giving
+    assert task.done()
+    assert len(environment.cluster.requests[Code.PULL_MESSAGE]) == requests
+    assert environment.groups.committed("G") == 10
 
 
 @pytest.mark.parametrize("code", [Code.UPDATE_CONSUMER_OFFSET, Code.UNLOCK_BATCH_MQ])
