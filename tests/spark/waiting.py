@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 600.0
-"""A JVM and its Python workers start within 5 s on two idle cores, and within a minute if four others start at the same time. With
-three test processes on two cores (load 12), the first batches of a mirror on real servers took longer than 240 s."""
+"""A JVM and its Python workers start within 5 s on two idle cores, and within a minute if four others start at the same time.
+With three test processes on two cores (load 12), the first batches of a mirror on real servers took longer than 240 s."""
 POLL_S = 0.05
 
 

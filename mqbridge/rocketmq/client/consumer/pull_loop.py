@@ -147,32 +147,29 @@ class PullLoop:
         return self._account.held
 
     def restart(self) -> None:
-        """Pull from the current position. The response to a pull in flight is ignored, unless it reports a reset."""
-        task = self._task
+        """Pull from the current position. The response to a pull in flight is ignored, unless it reports a reset.
+
+        A further request of the pull's task is cancelled: its late response would tell the new run about the old one.
+        """
+        task, self._task = self._task, None
         if task is not None and task is self._awaiting_task:
             self._context.budget.settle(self._charge)
             self.commit_carrying_pulls.mark_ending(task)
             self._older_tasks.add(task)
             task.add_done_callback(self._older_tasks.discard)
-            self._task = None
-            self.settle_budget()
-        else:
-            self._stop_current()
+        elif task is not None and task is not asyncio.current_task():  # the current task ends by itself, with its run
+            task.cancel()
+        self.settle_budget()
         self._unreadable_responses = 0
         self._task = spawn(self._run(self._state.run), f"rocketmq pulls of {self._name}")
 
     def stop(self) -> None:
-        """Stop pulling; a response that still arrives is ignored."""
-        self._stop_current()
-        for task in self._older_tasks - {asyncio.current_task()}:
-            self.commit_carrying_pulls.cancel_unless_committing(task)
-
-    def _stop_current(self) -> None:
-        """Stop the task of the current run. If this task is the caller, it ends by itself, because its run has ended."""
+        """Stop pulling; a response that still arrives is ignored, unless it reports a reset."""
         self.settle_budget()
         task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            self.commit_carrying_pulls.cancel_unless_committing(task)
+        for each in (task, *self._older_tasks):
+            if each is not None and each is not asyncio.current_task():  # the current task ends by itself, with its run
+                self.commit_carrying_pulls.cancel_unless_committing(each)
 
     def settle_budget(self) -> None:
         """Release bytes from the budget that are no longer buffered, except those kept by `keep_on_budget`."""

@@ -90,10 +90,11 @@ class QueueIdentity:
 
     async def check(self) -> tuple[Verdict, PullResponse]:
         """Request the anchor; return the verdict and the response, which may also report a reset. Raises the errors of a pull."""
-        assert self._anchor is not None  # noqa: S101 - by is_due
-        offset, identity = self._anchor
+        anchor = self._anchor
+        assert anchor is not None  # noqa: S101 - by is_due
+        offset, identity = anchor
         response = await self._puller.pull(offset, None, hold=False, messages=1)
-        verdict = self._judge(offset, response)
+        verdict = _judge(anchor, response)
         if verdict is Verdict.BACK:
             first = await self._puller.pull(response.first, None, hold=False, messages=1)
             if first.is_reset:
@@ -104,14 +105,6 @@ class QueueIdentity:
             self._checked_at = self._time()
             self._is_suspect = self._has_unchecked = False
         return verdict, response
-
-    def _judge(self, offset: int, response: PullResponse) -> Verdict:
-        if response.code == pull_request.FOUND and first_record_identity(response.body) == self._anchor:
-            return Verdict.SAME
-        is_unreadable = response.remark in (pull_request.REMOVING, pull_request.FOUND_NULL)
-        if response.is_reset or is_unreadable or response.first > offset:
-            return Verdict.UNKNOWN
-        return Verdict.BACK if response.end <= offset else Verdict.ANEW
 
     def lacks_anchor(self, position: int) -> bool:
         """Return True if `seek_anchor` must be called before a wait for messages at `position`: none was read yet."""
@@ -131,3 +124,12 @@ class QueueIdentity:
     def _set_anchor(self, body: bytes) -> None:
         self._anchor = Anchor(*first_record_identity(body))
         self._checked_at = self._time()
+
+
+def _judge(anchor: Anchor, response: PullResponse) -> Verdict:
+    if response.code == pull_request.FOUND and first_record_identity(response.body) == anchor:
+        return Verdict.SAME
+    is_unreadable = response.remark in (pull_request.REMOVING, pull_request.FOUND_NULL)
+    if response.is_reset or is_unreadable or response.first > anchor.offset:
+        return Verdict.UNKNOWN
+    return Verdict.BACK if response.end <= anchor.offset else Verdict.ANEW

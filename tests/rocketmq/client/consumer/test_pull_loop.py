@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -337,6 +338,30 @@ async def test_a_queue_made_anew_just_after_a_check_without_messages_is_a_gap(
     await until(lambda: environment.groups.held)
     environment.groups.release_held()
     await stopped_by(assigned, "was deleted and created again")
+
+
+async def test_a_late_response_of_an_older_run_does_not_replace_the_anchor(environment: ScriptedEnvironment) -> None:
+    """A seek ends the search for a first anchor; its response would change what a check of the new run compares."""
+    environment.groups.append(*[b"x"] * 10)
+    environment.groups.offsets["G", QUEUE] = 10
+    pull, search, check = environment.cluster.on[Code.PULL_MESSAGE], list[Any](), list[Any]()
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(pull, lambda *asked: search.append(asked), pull)
+    assigned = await environment.assigned()
+    await until(lambda: search)
+    seeking = asyncio.ensure_future(assigned.seek(2))
+    assert (await assigned.receive()).first == 2
+    await until(lambda: environment.groups.held)
+    environment.cluster.on[Code.PULL_MESSAGE] = in_turn(lambda *asked: check.append(asked), pull)
+    assigned._pulls.identity.suspect()
+    environment.groups.release_held()
+    await until(lambda: check)
+    pull(*search[0])
+    await asyncio.sleep(0.02)
+    pull(*check[0])
+    await until(lambda: environment.groups.held)
+    environment.groups.append(b"new")
+    assert (await assigned.receive()).first == 10
+    await seeking
 
 
 @pytest.mark.usefixtures("checks_every_response")

@@ -201,7 +201,7 @@ async def test_a_reset_reported_to_the_check_of_a_queue_is_committed_by_its_rele
 async def test_no_pull_task_outlives_a_release_that_has_waited_for_a_further_request(
     environment: ScriptedEnvironment, monkeypatch: pytest.MonkeyPatch, has_read: bool
 ) -> None:
-    """The request checks the anchor or searches one; then the task neither pauses, which the release would wait for, nor pulls."""
+    """It checks the anchor or searches one. Then the task neither pauses, which the release would wait for, nor pulls."""
     environment.groups.append(*[b"x"] * 10)
     pull, further = environment.cluster.on[Code.PULL_MESSAGE], list[tuple[Link, Command]]()
     if has_read:
