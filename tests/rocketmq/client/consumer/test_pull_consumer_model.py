@@ -46,6 +46,8 @@ DELAYED = (
 COMMITTING_CODES = (Code.UPDATE_CONSUMER_OFFSET, Code.PULL_MESSAGE)
 SOON_S = 0.4
 """A delay of responses that no request times out on."""
+UNANSWERED_S = 5.0
+"""How long a request without an answer disturbs the calm: longer than any request but a pull waits for its response."""
 LOCK_EXPIRES_S = 60.0
 MEMBERS = 3
 LUCK = st.sampled_from([3, 2, 1, 0])
@@ -75,7 +77,7 @@ class World:
         self.made_anew: Queue | None = None
         """The queue of a topic that was deleted and created again, until its reader has stopped."""
         self._due_at = 0.0
-        """When the last delayed response arrives."""
+        """When the last delayed response arrives, or the last request without one has timed out."""
         self._locked_at: dict[Queue, float] = {}
         self.reads: Callable[[Link, Queue], bool] = lambda _link, _queue: True
         self._newest: dict[tuple[Link, Queue], int] = {}
@@ -92,6 +94,7 @@ class World:
                 self._newest[link, Queue(request.ext["topic"], "broker-a", int(request.ext["queueId"]))] = request.opaque
             if self.unanswered.get(request.code, 0):
                 self.unanswered[request.code] -= 1
+                self._due_at = max(self._due_at, self.loop.time() + UNANSWERED_S)
             elif self.is_paused and request.code == Code.PULL_MESSAGE:
                 link.answer(request, Status.NO_PERMISSION, remark="subscription group no permission")
             elif not self.delay:
