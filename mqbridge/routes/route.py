@@ -333,11 +333,19 @@ class Route:
                 self._log_failed_refresh(failures)
                 if must_reopen:
                     log.info("route %s: its topics or their partitions changed, so the route is opened again", self.name)
-                    new_endpoints = self._make_endpoints()
-                    await self._open(new_endpoints)
-                    self._next_endpoints = new_endpoints
+                    self._next_endpoints = await self._open_next()
             except MqbridgeError as error:
                 self._log_failed_refresh([error])
+
+    async def _open_next(self) -> RouteEndpoints:
+        """Open and return the endpoints that the next membership uses; they are closed if this fails or is cancelled."""
+        endpoints = self._make_endpoints()
+        try:
+            await self._open(endpoints)
+        except BaseException:
+            await self._close_endpoints(endpoints, self._drain_deadline())
+            raise
+        return endpoints
 
     def _log_failed_refresh(self, failures: Sequence[MqbridgeError]) -> None:
         """Log the first of these failures, and the number of the others: with a pattern they may be thousands."""

@@ -10,6 +10,7 @@ import yaml
 
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.config.load import from_dict
+from mqbridge.delivery.checkpoint import Checkpoints
 from mqbridge.errors import ClusterError
 from mqbridge.gateway.run import Gateway
 from mqbridge.net.tasks import spawn
@@ -288,6 +289,25 @@ async def test_an_abandoned_refresh_is_the_last(world: World, long_deadlines: No
         comes.set()
         await until(watching.done)
         await until(lambda: old._next_endpoints is not None and not old._next_endpoints._outbounds)
+
+
+async def test_targets_that_a_refresh_opened_are_closed_if_the_route_stops_before_it_uses_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their producer names would stay taken, so the route that replaces this one could not open its targets."""
+    fill(world.a, "t0", 1, 20)
+    config = world.config(route("r", "a/~t.", "b/{topic}", source_=SOON)) | {"state": str(tmp_path / "state.db")}
+    is_flushing = asyncio.Event()
+
+    async def flush(self: Checkpoints) -> None:
+        is_flushing.set()
+        await hang()
+
+    async with running(config):  # which checks that no task is left, such as that of an open outbound
+        await until(lambda: committed(world.a, "g-r") == 20)
+        monkeypatch.setattr(Checkpoints, "flush", flush)
+        fill(world.a, "t1", 1, 20)
+        await asyncio.wait_for(is_flushing.wait(), PATIENCE_S)
 
 
 async def test_lanes_drain_although_the_lane_iterator_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

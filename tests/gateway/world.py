@@ -121,7 +121,8 @@ async def running(config: dict[str, Any], path: Path | None = None, *, alone: bo
     finally:
         gateway.stop()
         await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), PATIENCE_S)
-    assert not alone or {one for one in asyncio.all_tasks() - before if not one.done()} == set()
+    left = {one.get_name() for one in asyncio.all_tasks() - before if not one.done()}
+    assert not alone or left == set()
 
 
 async def run(config: dict[str, Any], until_idle_s: float = 0.2) -> RunResult:

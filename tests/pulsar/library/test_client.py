@@ -138,12 +138,12 @@ async def test_with_fails_in_order_requests_that_come_all_the_time_succeed_again
     async with asyncio.timeout(PATIENCE_S):
         while not producer._producer.producer(0).is_rejecting:
             await asyncio.sleep(0)
-    for _ in range(1000):
-        sends.append(asyncio.ensure_future(producer.send(b"x", partition=0)))
-        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):  # on a busy machine, many more sends may reach their limit
+        while not any(send.done() and send.exception() is None for send in sends):
+            sends.append(asyncio.ensure_future(producer.send(b"x", partition=0)))
+            await asyncio.sleep(0)
     results = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(result) for result in results[:2]] == [RequestTimeout] * 2
-    assert not isinstance(results[-1], BaseException)
 
 
 async def test_messages_without_a_receipt_fail_when_the_producer_closes(client: PulsarClient, broker: Broker) -> None:
