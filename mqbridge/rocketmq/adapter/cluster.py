@@ -327,6 +327,7 @@ class RocketMQ:
             max_message_bytes=max_size,
             require_replica=options.require_replica,
             fail_behind=spec.ordered,  # messages after a failed one must not be stored before its retry
+            route=route,
         )
         queues = route.write_queues()
         outbound = RocketMQOutbound(

@@ -10,6 +10,7 @@ from mqbridge.rocketmq.client.admin.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.connection.base_client import BaseClient, Timing
 from mqbridge.rocketmq.client.connection.credentials import Credentials
+from mqbridge.rocketmq.client.connection.route import TopicRoute
 from mqbridge.rocketmq.client.producer.queue_producer import ORDERED, QueueProducer
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
@@ -55,13 +56,14 @@ class ClusterClient(BaseClient):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail_behind: bool = False,
         require_replica: bool = False,
+        route: TopicRoute | None = None,
     ) -> QueueProducer:
         """Return a producer for a topic; see `QueueProducer`. Raises ClusterError (FATAL) for invalid names.
 
         `in_flight_per_queue` limits the requests without a response; ORDERED, which is 1, keeps the order. After `max_elapsed_s`
         without success, the sends to a queue fail; None: they are retried forever. `fail_behind`: if a send fails for another
         reason than REFUSED, the later sends to its queue fail, too. `require_replica`: messages stored without the flush or
-        replica that a broker's settings demand are sent again.
+        replica that a broker's settings demand are sent again. `route`: the topic's route, if it is known.
         """
         return QueueProducer(
             self,
@@ -72,4 +74,5 @@ class ClusterClient(BaseClient):
             max_message_bytes=max_message_bytes,
             fail_behind=fail_behind,
             require_replica=require_replica,
+            route=route,
         )

@@ -137,6 +137,21 @@ async def test_a_key_goes_to_the_queue_that_java_producers_choose(cluster: broke
         await outbound.close()
 
 
+async def test_the_first_send_waits_for_the_only_broker_of_its_topic(cluster: broker.Cluster) -> None:
+    """It restarts, and no name server lists the topic: that is no proof that the topic of an open outbound was deleted."""
+    cluster.topics = {TOPIC: {"broker-a": 2}}
+    async with opened(refresh="1h") as rocket:
+        outbound = await open_outbound(rocket)
+        cluster.down.add("broker-a")
+        rocket._client.routes.invalidate(TOPIC)
+        sent = outbound.send(0, Share(Batch.of([Message(b"x")])))
+        await until(lambda: sent.done() or len(cluster.requests[Code.GET_ROUTEINFO_BY_TOPIC]) > 3)
+        cluster.down.clear()
+        receipt = await asyncio.wait_for(sent, PATIENCE_S)
+        assert not receipt.failures
+        await outbound.close()
+
+
 async def test_a_queue_of_an_absent_broker_keeps_its_index_when_another_broker_gets_queues(cluster: broker.Cluster) -> None:
     async with opened() as rocket:
         outbound = await open_outbound(rocket)

@@ -61,6 +61,7 @@ class QueueProducer:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail_behind: bool = False,
         require_replica: bool = False,
+        route: TopicRoute | None = None,
     ) -> None:
         self.fail_behind, self.require_replica = fail_behind, require_replica
         self.client = client
@@ -71,8 +72,8 @@ class QueueProducer:
         """True once `close` has stopped waiting: new sends fail, and failed ones are not repeated."""
         self._loop = asyncio.get_running_loop()
         self._send_queues: dict[Queue, PartitionSendQueue] = {}
-        self._route: TopicRoute | None = None
-        """The last known route of the topic."""
+        self._route = route
+        """The last known route of the topic; None if it was never known."""
         self._round_robin = time.monotonic_ns()
         """Index of the last queue that `choose` returned without a key; it starts at a different queue in each producer."""
         self._all_sent: asyncio.Future[None] | None = None
