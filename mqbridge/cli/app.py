@@ -58,6 +58,7 @@ class Commands(LazyGroup):
             f"{COMMANDS_PACKAGE}.consume:consume",
             "Print messages as they arrive, payloads byte for byte, until interrupted (exit code 130); -e or -c end it earlier.",
         ),
+        "log": Subcommand(f"{COMMANDS_PACKAGE}.log:log", "Back up, check and rescue the file of an embedded log."),
         "explain": Subcommand(
             f"{COMMANDS_PACKAGE}.explain:explain", "Show how every field of one system's messages is mapped to another system."
         ),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqbridge.cli.app import Commands
+from mqbridge.cli.commands.log import LogCommands
 from mqbridge.cli.commands.spark import SparkCommands
 from tests.patience import SERVER_PATIENCE_S
 
@@ -61,7 +62,11 @@ def test_the_list_of_commands_imports_no_command() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [*((name,) for name in Commands.subcommands), *(("spark", name) for name in SparkCommands.subcommands)],
+    [
+        *((name,) for name in Commands.subcommands),
+        *(("spark", name) for name in SparkCommands.subcommands),
+        *(("log", name) for name in LogCommands.subcommands),
+    ],
     ids=" ".join,
 )
 def test_help_loads_no_server_client_or_configuration(arguments: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mqbridge.cli.app import Commands, app
+from mqbridge.cli.commands.log import LogCommands
 from mqbridge.cli.commands.spark import SparkCommands
 from mqbridge.cli.lazy_group import LazyCommand, LazyGroup, Subcommand
 
@@ -16,6 +17,7 @@ PATHS: list[tuple[str, ...]] = [
     (),
     *((name,) for name in Commands.subcommands),
     *(("spark", name) for name in SparkCommands.subcommands),
+    *(("log", name) for name in LogCommands.subcommands),
 ]
 OPERATORS = {"|", ">", "<", ">>", "&&", ";"}
 
@@ -84,7 +86,7 @@ def test_parse_rejects_an_example_with_wrong_arguments(arguments: list[str]) -> 
         parse(arguments)
 
 
-@pytest.mark.parametrize("group", [Commands, SparkCommands])
+@pytest.mark.parametrize("group", [Commands, SparkCommands, LogCommands])
 def test_listed_summaries_are_the_first_lines_of_the_commands(group: type[LazyGroup]) -> None:
     def first_line(name: str, subcommand: Subcommand) -> str:
         return str(LazyCommand(name, subcommand).load().help).partition("\n")[0]

@@ -23,6 +23,12 @@ def total(table: str, column: str) -> int:
     )
 
 
+def column_sum(table: str, column: int) -> int:
+    """Return the sum of a column in the rows of the partitions of the topic `orders`."""
+    rows = [line.split() for line in table.splitlines()]
+    return sum(int(row[column].replace(",", "")) for row in rows if row[:1] == ["orders"] and row[1].isdigit())
+
+
 def mqbridge(*arguments: str, text: str = "") -> str:
     """Run a command with `text` as standard input; return its output."""
     command = [sys.executable, "-m", "mqbridge", *arguments]
@@ -66,6 +72,16 @@ def test_upgrading(tmp_path: Path) -> None:
     assert '"changed"' in changed or "orders" in changed
     assert re.search(r"^mqbridge \d+\.\d+", version, re.MULTILINE)
     assert "orders-copy" in version, "the restarted gateway has the changed configuration"
+
+
+def test_keeping_an_embedded_log_safe(tmp_path: Path) -> None:
+    _, checked, restored, damaged = run("docs/how-to/embedded-log.md", tmp_path)
+    assert column_sum(checked, 4) == 1000
+    assert column_sum(restored, 3) == 1500, "the offsets of the 500 missing messages are not given again"
+    assert "misses its newest 500 acknowledged messages" in (tmp_path / "err").read_text()
+    assert damaged.count("exit code 4") == 3
+    first, repaired, exported, intact = (column_sum(part, 4) for part in damaged.split("topic ")[1:])
+    assert 0 < first == repaired == exported == intact < 1000
 
 
 @pytest.mark.cluster

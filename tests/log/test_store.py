@@ -12,8 +12,9 @@ from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError,
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.outbound import MAX_ROW_BYTES, MAX_ROW_MESSAGES
 from mqbridge.log.adapter.registration import ADAPTER
-from mqbridge.log.store import append, database, schema
+from mqbridge.log.store import append, connection, database
 from mqbridge.log.store.append import write_group
+from mqbridge.log.store.opening import LogFile, open_log
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import cancel
@@ -48,13 +49,14 @@ async def test_a_connection_that_opens_after_the_cancellation_is_closed(tmp_path
     """The gateway was stopped while it started. The thread continues: it opens the file when another process unlocks it."""
     is_opening, may_open, connections = threading.Event(), threading.Event(), list[sqlite3.Connection]()
 
-    def open_slowly(*arguments: Any) -> sqlite3.Connection:
+    def open_slowly(settings: LogSettings) -> LogFile:
         is_opening.set()
         assert may_open.wait(PATIENCE_S)
-        connections.append(schema.open_connection(*arguments))
-        return connections[0]
+        opened = open_log(settings)
+        connections.append(opened.connection)
+        return opened
 
-    monkeypatch.setattr(database, "open_connection", open_slowly)
+    monkeypatch.setattr(database, "open_log", open_slowly)
     cluster = LogCluster("log", LogSettings(path=tmp_path / "f.db"))
     connecting = asyncio.ensure_future(cluster.connect())
     await until(is_opening.is_set)
@@ -90,9 +92,9 @@ async def test_stored_messages_are_freed_without_garbage_collection(open_log: Op
 async def test_sends_of_one_loop_iteration_share_a_transaction(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     group_sizes = []
 
-    def record_group(connection: sqlite3.Connection, group: list[append.Append], appended_ms: int) -> list[int]:
+    def record_group(group: list[append.Append], *arguments: Any) -> Any:
         group_sizes.append(len(group))
-        return write_group(connection, group, appended_ms)
+        return write_group(group, *arguments)
 
     monkeypatch.setattr(append, "write_group", record_group)
     outbound = await outbound_of(await open_log())
@@ -298,22 +300,23 @@ async def test_two_writers_append_in_the_order_of_their_sends(open_log: OpenLog)
     assert positions[1::2] == sorted(positions[1::2])
 
 
-def test_opening_a_new_file_waits_for_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes may open a new log at the same moment; SQLite's busy timeout does not apply to the switch to WAL mode."""
+def test_opening_a_file_waits_for_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's busy timeout does not apply to the switch to WAL mode."""
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("CREATE TABLE t (x)")
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(schema.time, "sleep", lambda _: other.rollback())
-    schema.open_connection(tmp_path / "log.db", "NORMAL", PATIENCE_S).close()
+    monkeypatch.setattr(connection.time, "sleep", lambda _: other.rollback())
+    connection.open_connection(tmp_path / "log.db", "NORMAL", PATIENCE_S).close()
     assert not other.in_transaction, "the first attempt was refused"
     other.close()
 
 
-def test_opening_a_new_file_fails_after_the_busy_timeout(tmp_path: Path) -> None:
+def test_opening_a_file_fails_after_the_busy_timeout(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ClusterError, match="another process is writing for too long") as refused:
-        schema.open_connection(tmp_path / "log.db", "NORMAL", 0.05)
-    assert refused.value.failure is Failure.RETRY
+    other.execute("CREATE TABLE t (x)")
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        connection.open_connection(tmp_path / "log.db", "NORMAL", 0.05)
     other.close()
 
 

@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "spark": CORE | {"config", "mapping", "wire"},
     "testing": CONTRACT | {"adapter.tools", "mapping", "net"},
     "cli": COMMAND_LINE | {"cli.commands", "cli.shared"},
-    "cli.commands": COMMAND_LINE | {"cli", "cli.shared"},
+    "cli.commands": COMMAND_LINE | {"cli", "cli.shared", "log.store"},  # `mqbridge log` works on files of the embedded log
     "cli.shared": COMMAND_LINE,
     "__main__": {"cli"},
     "__init__": {f"{system}.library" for system in SYSTEMS},

@@ -17,8 +17,11 @@ from mqbridge.log.adapter.outbound import LogOutbound
 from mqbridge.log.store import topics
 from mqbridge.log.store.append import Appender
 from mqbridge.log.store.database import Store
+from mqbridge.log.store.names import check_name, name_problem
+from mqbridge.log.store.read import check_offset
+from mqbridge.log.store.schema import JUMP_RESTORED
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.log.store.topics import PartitionRow
+from mqbridge.log.store.topics import NO_MESSAGES, PartitionRow
 from mqbridge.message import Batch, Partition, Position
 
 MAX_PARTITIONS = 10_000
@@ -54,7 +57,7 @@ class LogCluster:
 
     async def describe(self, topic: str) -> Topic | None:
         """Return the topic, or None if it does not exist."""
-        rows = await self.store.read(topics.partitions, topic)
+        rows = [] if name_problem(topic) else await self.store.read(topics.partitions, topic)
         return Topic(topic, tuple(str(row.number) for row in rows)) if rows else None
 
     async def create(self, topic: str, partitions: int) -> None:
@@ -64,10 +67,11 @@ class LogCluster:
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Raise ConfigError if the name or the number of partitions is invalid."""
-        if not topic or not 1 <= partitions <= MAX_PARTITIONS:
+        check_name("topic", topic)
+        if not 1 <= partitions <= MAX_PARTITIONS:
             raise ConfigError(
                 f"cannot create topic {topic!r} with {partitions} partitions in log {self.name!r}",
-                hint=f"Give it a name and 1 to {MAX_PARTITIONS} partitions",
+                hint=f"Give it 1 to {MAX_PARTITIONS} partitions",
             )
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
@@ -77,6 +81,7 @@ class LogCluster:
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the group's committed offsets; an acknowledgement appears here within 0.1 s (ACK_FLUSH_S)."""
         await self.existing_partitions(topic)
+        check_name("group", group)
         offsets = await self.store.read(topics.committed, topic, group)
         return {str(number): (offset,) for number, offset in offsets.items()}
 
@@ -90,37 +95,50 @@ class LogCluster:
             raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
         source, wake = Partition(self.name, topic, partition, row.number), asyncio.Event()
         (offset,) = begin
+        check_offset(offset)
         end_offset = None if end is None else end[0]
         self.store.watch(row.id, wake)
         try:
             while end_offset is None or offset < end_offset:
                 wake.clear()
-                rows, tail = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
+                rows, offset, tail = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
+                if end_offset is not None and (not rows or offset >= end_offset):
+                    return  # the range ends beyond the last message, or in the jump of a restored file
                 if rows:
                     base, count, _ = rows[-1]  # the offset of its first message, and the number of its messages
                     next_offset = base + count if end_offset is None else min(end_offset, base + count)
                     yield make_batch(source, rows, offset, next_offset)
                     offset = next_offset
-                elif end_offset is not None:
-                    return  # the range ends beyond the last message
                 elif self.store.tails.get(row.id, 0) <= tail:  # the next offset has not grown since the read
                     await wake.wait()
         finally:
             self.store.unwatch(row.id, wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
-        """Return the range from `begin` to `end` as one unit range, in which each message is a unit; nothing if it is empty."""
-        return unit_ranges_from_offsets(begin, end)
+        """Return the range from `begin` to `end` in which each message is a unit; nothing if it is empty.
+
+        The jump of a restored file divides it into two.
+        """
+        row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
+        _, _, _, jump_from, jump_to, kind = NO_MESSAGES if row is None else row.extent
+        if kind != JUMP_RESTORED or not begin[0] <= jump_from < end[0]:
+            return unit_ranges_from_offsets(begin, end)
+        return [*unit_ranges_from_offsets(begin, (jump_from,)), *unit_ranges_from_offsets((max(jump_to, begin[0]),), end)]
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join the group of the spec, and return its new member."""
         await self.check_inbound(spec)
         inbound = LogInbound(self.store, self.name, spec)
-        await inbound.join()
+        try:
+            await inbound.join()
+        except BaseException:
+            await inbound.close()  # it may have joined: without this, its partitions would wait for the end of its lease
+            raise
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Raise ClusterError if a topic does not exist."""
+        """Raise ClusterError if a topic does not exist, ConfigError if a group cannot have this name."""
+        check_name("group", spec.group)
         for topic in spec.topics:
             await self.existing_partitions(topic)
 
@@ -134,7 +152,7 @@ class LogCluster:
 
     async def existing_partitions(self, topic: str) -> Sequence[PartitionRow]:
         """Return the partitions of a topic. Raises ClusterError if it does not exist."""
-        rows = await self.store.read(topics.partitions, topic)
+        rows = [] if name_problem(topic) else await self.store.read(topics.partitions, topic)
         if not rows:
             raise ClusterError(
                 f"topic {topic!r} does not exist in log {self.name!r} ({self.store.config.path}); create it", Failure.FATAL

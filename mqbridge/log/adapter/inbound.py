@@ -47,7 +47,7 @@ class LogInbound:
         self._lanes: dict[int, LogLane] = {}
         """Lanes that are not revoked, by partition id."""
         self._uncommitted: dict[int, int] = {}
-        """Acknowledged offsets that the next flush commits, by partition id."""
+        """Acknowledged offsets that the next flush commits, by partition id; each is of the lane in `_lanes`."""
         self._flush_timer: asyncio.TimerHandle | None = None
         """The timer that starts the next flush; None if no flush is scheduled."""
         self._new_lanes: asyncio.Queue[LogLane | ClusterError | None] = asyncio.Queue()
@@ -93,7 +93,8 @@ class LogInbound:
         events.discard(self._rebalance_event)
         if not events:
             self._store.rebalance_events.pop(self._membership.group, None)
-        await self._write_until(groups.leave, offsets, deadline, "leaving the group")
+        if self._store.is_open:
+            await self._write_until(groups.leave, offsets, deadline, "leaving the group")
         self._notify_other_members()
 
     async def _heartbeat_loop(self) -> None:
@@ -109,6 +110,8 @@ class LogInbound:
             except TimeoutError:
                 pass
             self._rebalance_event.clear()
+            if not self._store.is_open:  # the cluster was closed first
+                return
             try:
                 await self._rebalance()
             except ClusterError as error:
@@ -126,7 +129,7 @@ class LogInbound:
     async def _rebalance(self) -> None:
         """Send a heartbeat, and revoke and open lanes as its result requires."""
         acknowledged = {partition: lane.acknowledged for partition, lane in self._lanes.items()}
-        self._apply(await self._store.write(groups.heartbeat, self._membership, acknowledged))
+        self._apply(await self._store.write(groups.heartbeat, self._membership, self._store.observer, acknowledged))
 
     def _apply(self, change: AssignmentChange) -> None:
         """Revoke the lanes of lost partitions, and open lanes for new ones."""
@@ -182,6 +185,7 @@ class LogInbound:
     async def _flush(self) -> None:
         """Commit the acknowledged offsets; after a failure, schedule another flush."""
         offsets, self._uncommitted = self._uncommitted, {}
+        lanes = {partition: self._lanes.get(partition) for partition in offsets}
         try:
             await self._store.write(groups.commit, self._membership, offsets)
         except ClusterError as error:
@@ -193,7 +197,8 @@ class LogInbound:
                 error,
             )
             for partition, offset in offsets.items():
-                if partition in self._lanes:  # a later acknowledgement, which is in `_uncommitted` already, replaces this one
+                # A new lane of the partition may have begun at a higher offset. A later acknowledgement is in `_uncommitted`.
+                if (lane := lanes[partition]) is not None and self._lanes.get(partition) is lane:
                     self._uncommitted.setdefault(partition, offset)
             self._schedule_flush(RETRY_S)
 

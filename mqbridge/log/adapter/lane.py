@@ -71,8 +71,8 @@ class LogLane:
     async def confirm_caught_up(self) -> bool:
         """Read at the next offset; return True if there is no row. Raises ClusterError if the file cannot be read."""
         run, offset = self._run, self._next
-        rows, _ = await self._store.rows(self.id, offset, 1, 1)
-        return not rows and (run, offset) == (self._run, self._next)
+        found = await self._store.rows(self.id, offset, 1, 1)
+        return not found.rows and (run, offset) == (self._run, self._next)
 
     async def receive(self) -> Batch:
         """Return the next rows as a batch; waits for new messages and for read-ahead budget. Raises LaneRevoked, GapError."""
@@ -90,25 +90,26 @@ class LogLane:
             run, offset = self._run, self._next
             self._wake.clear()
             await self._read_ahead.reserve(max_bytes)
-            rows, tail = await self._store.rows(self.id, offset, min(max_bytes, RECEIVE_BYTES), RECEIVE_MESSAGES)
-            size = read.held_bytes(rows)
-            if rows and size <= max_bytes and run == self._run and not self.revoked.is_set():
-                return self._make_batch(rows, size, offset, tail)
-            del rows  # free the memory before waiting for its budget
+            found = await self._store.rows(self.id, offset, min(max_bytes, RECEIVE_BYTES), RECEIVE_MESSAGES)
+            size, tail = read.held_bytes(found.rows), found.tail
+            if found.rows and size <= max_bytes and run == self._run and not self.revoked.is_set():
+                return self._make_batch(found, size)
+            del found  # free the memory before waiting for its budget
             self._read_ahead.release()
             if size > max_bytes:
                 max_bytes = size  # a single large row: wait until the budget has room for all of it
             elif not size and run == self._run:  # there were no rows
                 self._caught_up = True
-                if self._store.tails.get(self.id, 0) <= offset:  # nothing was appended while the rows were read
+                self._next = tail  # beyond `offset` only behind the jump of a restored file
+                if self._store.tails.get(self.id, 0) <= tail:  # nothing was appended while the rows were read
                     await self._wake.wait()
 
-    def _make_batch(self, rows: list[read.Row], size: int, offset: int, tail: int) -> Batch:
-        base, count, _ = rows[-1]
+    def _make_batch(self, found: read.Rows, size: int) -> Batch:
+        base, count, _ = found.rows[-1]
         self._next = base + count
-        self._caught_up = self._next >= tail
+        self._caught_up = self._next >= found.tail
         self._read_ahead.record_batch(size, (self._next,))
-        return make_batch(self.partition, rows, offset, self._next, self._run)
+        return make_batch(self.partition, found.rows, found.offset, self._next, self._run)
 
     def acknowledge(
         self,
@@ -140,10 +141,14 @@ class LogLane:
             self._restart(batch.first[0])
 
     async def seek(self, position: Position) -> None:
-        """Continue from this offset, and commit it: after a seek back, the group's offset would otherwise remain too high."""
+        """Continue from this offset, and commit it: after a seek back, the group's offset would otherwise remain too high.
+
+        Raises ClusterError for an offset that no message can have.
+        """
         if self.revoked.is_set():
             raise LaneRevoked(f"cannot seek in {self.partition}: it belongs to another member of the group, or was released")
         (offset,) = position
+        read.check_offset(offset)
         self._restart(offset)
         self._run_start = -1  # batches from before the seek no longer count
         self.acknowledged = offset

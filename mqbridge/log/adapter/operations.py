@@ -1,16 +1,21 @@
 """Operations on a log for commands and pages: list groups and members, move a group, find offsets by time."""
 
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mqbridge.adapter.operations import Member, backlog_from_offsets, newest_from_offsets
+from mqbridge.adapter.operations import Member, newest_from_offsets
 from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.adapter.topics import Bounds
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import groups, topics
-from mqbridge.log.store.database import Store, clock_ms, now_ms
+from mqbridge.log.store.clocks import clock_ms, now_ms
+from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.database import Store
+from mqbridge.log.store.groups import Observer
+from mqbridge.log.store.names import check_name
+from mqbridge.log.store.read import check_offset
+from mqbridge.log.store.schema import partition_id
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Position
@@ -44,18 +49,26 @@ class LogOperations:
 
     async def backlog(self, topic: str, group: str) -> Mapping[str, int]:
         """Return the number of messages between the group's offset and the end of each partition."""
-        return backlog_from_offsets(await self._cluster.committed(topic, group), await self._cluster.bounds(topic))
+        committed = await self._cluster.committed(topic, group)
+        rows = {str(row.number): row for row in await self._cluster.existing_partitions(topic)}
+        return {
+            name: topics.messages_between(rows[name].extent, max(offset, rows[name].first), rows[name].next)
+            for name, (offset,) in committed.items()
+        }
 
     async def members(self, topic: str, group: str) -> list[Member]:
         """Return the members that have not expired, of this process and of others, with their partitions."""
         await self._cluster.existing_partitions(topic)
-        return await self._store.read(find_members, topic, group)
+        return await self._store.read(find_members, self._store.observer, topic, group)
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's committed offsets. Raises ClusterError while the group has members."""
         await self._cluster.existing_partitions(topic)
+        check_name("group", group)
         offsets = {name: position[0] for name, position in positions.items()}
-        await self._store.write(move_group, topic, group, offsets)
+        for offset in offsets.values():
+            check_offset(offset)
+        await self._store.write(move_group, self._store.observer, topic, group, offsets)
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Return the first offset appended at this time or later, by partition."""
@@ -90,41 +103,43 @@ class LogOperations:
         return group_warnings(topic, group, setting, committed, bounds, half_age_positions)
 
 
-def find_members(connection: sqlite3.Connection, topic: str, group: str) -> list[Member]:
-    """Return the members of a group that have not expired by `clock_ms`, each with its leased partitions of the topic.
-
-    `clock_ms` is the clock of leases, which is not the wall clock.
-    """
-    # IS_ALIVE uses ?2, the time.
-    condition = f"m.grp = ?1 AND t.name = ?3 AND {groups.IS_ALIVE}"
-    query = f"SELECT m.id FROM member m JOIN topic t ON t.id = m.topic WHERE {condition} ORDER BY m.id"  # noqa: S608 - constants
-    member_ids = connection.execute(query, (group, clock_ms(), topic)).fetchall()
+def find_members(connection: Connection, observer: Observer, topic: str, group: str) -> list[Member]:
+    """Return the living members of a group that read the topic, each with its leased partitions of it."""
+    row, time_ms = topics.find_topic(connection, topic), clock_ms()
+    if row is None:
+        return []
+    ids = {id_ for (id_,) in connection.execute("SELECT id FROM member WHERE grp = ? AND topic = ?", (group, row.id))}
+    living = [
+        each.id for each in groups.members_of(connection, group) if each.id in ids and observer.is_alive(group, each, time_ms)
+    ]
+    begin = partition_id(row.id, 0)
     leases = connection.execute(
-        "SELECT l.owner, p.number FROM lease l JOIN partition p ON p.id = l.partition JOIN topic t ON t.id = p.topic"
-        " WHERE l.grp = ? AND t.name = ? ORDER BY p.number",
-        (group, topic),
+        "SELECT owner, partition FROM lease WHERE grp = ? AND partition >= ? AND partition < ? ORDER BY partition",
+        (group, begin, begin + row.partitions),
     ).fetchall()
-    return [Member(id_, "", tuple(str(number) for owner, number in leases if owner == id_)) for (id_,) in member_ids]
+    return [Member(id_, "", tuple(str(partition - begin) for owner, partition in leases if owner == id_)) for id_ in living]
 
 
-def move_group(connection: sqlite3.Connection, topic: str, group: str, offsets: Mapping[str, int]) -> None:
+def move_group(connection: Connection, observer: Observer, topic: str, group: str, offsets: Mapping[str, int]) -> None:
     """Set the group's offsets by partition name. Raises ClusterError while it has members, whose commits would replace them.
 
     Expired members lose their leases here. Otherwise a member whose process was suspended could still commit when it resumes.
     """
-    if members := find_members(connection, topic, group):
+    if members := find_members(connection, observer, topic, group):
         names = ", ".join(member.id for member in members)
-        raise ClusterError(f"group {group!r} has members ({names}): stop them, then move the group's offsets", Failure.FATAL)
-    ids = {str(row.number): row.id for row in topics.partitions(connection, topic)}
-    if unknown := offsets.keys() - ids.keys():
+        raise ClusterError(
+            f"group {group!r} has members ({names}): stop them, then move the group's offsets; a member that was killed in"
+            " another container, or before this machine was restarted, counts until its lease has passed",
+            Failure.FATAL,
+        )
+    rows = {str(row.number): row for row in topics.partitions(connection, topic)}
+    if unknown := offsets.keys() - rows.keys():
         raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
-    groups.drop_expired(connection, group, clock_ms())
-    connection.executemany(
-        "INSERT OR REPLACE INTO position VALUES (?, ?, ?)", [(group, ids[name], offset) for name, offset in offsets.items()]
-    )
+    groups.drop_expired(connection, group, observer, clock_ms())
+    topics.write_positions(connection, group, [(rows[name].id, offset) for name, offset in offsets.items()])
 
 
-def offsets_at(connection: sqlite3.Connection, topic: str, time_ms: int) -> dict[str, int]:
+def offsets_at(connection: Connection, topic: str, time_ms: int) -> dict[str, int]:
     """Return the first offset appended at this time or later, by partition name; the next offset if there is none."""
     query = "SELECT min(base) FROM batch WHERE partition = ? AND appended_ms >= ?"
     offsets: dict[str, int] = {}
@@ -136,5 +151,7 @@ def offsets_at(connection: sqlite3.Connection, topic: str, time_ms: int) -> dict
 
 def _shown_settings(config: LogSettings) -> dict[str, str]:
     """Return the settings of durability, retention and message size, as text."""
-    fields = config.model_dump(mode="json", include={"synchronous", "retention", "retention_bytes", "max_message_bytes"})
+    fields = config.model_dump(
+        mode="json", include={"synchronous", "retention", "retention_bytes", "max_bytes", "max_message_bytes"}
+    )
     return {name: "none" if value is None else str(value) for name, value in fields.items()}

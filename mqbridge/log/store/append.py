@@ -6,19 +6,28 @@ before any later send.
 """
 
 import asyncio
-import sqlite3
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.log.store.database import Store, now_ms
-from mqbridge.log.wire.records import checksum
+from mqbridge.log.store import topics
+from mqbridge.log.store.clocks import ClockReading
+from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.database import Store
+from mqbridge.log.store.retention import Limits, trim_extent
+from mqbridge.log.store.schema import BatchStamp, batch_crc
+from mqbridge.log.store.topics import Extent
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.failing_sends import FailingSends
 
+log = logging.getLogger(__name__)
+
+FAILING_LOG_S = 30.0
+"""Pause between two log lines about sends that wait."""
 GROUP_BYTES = 16 << 20
 """Maximum bytes of a transaction: large enough that many sends share one sync, and small enough for the
 offset commits that wait for the writing thread."""
@@ -89,6 +98,8 @@ class Appender:
         self._backoff = Backoff()
         self.failing = FailingSends()
         """The temporary failures since a transaction succeeded."""
+        self._logged_at = float("-inf")
+        """Loop time at which it was logged last that the log cannot be written; -inf while it can."""
         self._scheduled: asyncio.Handle | None = None
         """The scheduled call of `_commit`; None while a transaction runs, and while there is nothing to store."""
 
@@ -122,18 +133,29 @@ class Appender:
     def _commit(self) -> None:
         """Fill the group from the queue and write it in one transaction; fail everything if the log is closed."""
         self._scheduled = None
-        self._fail_expired()
-        size = sum(append.size for append in self._group)
-        while self._queue and (not self._group or size + self._queue[0].size <= GROUP_BYTES):
-            append = self._queue.popleft()
-            self._group.append(append)
-            size += append.size
+        if self._group:  # after a failed attempt; an append that is tried for the first time has time for this attempt
+            self._fail_expired()
+        self._fill_group()
         if self._group and not self._store.is_open:
             group, self._group = [*self._group, *self._queue], []
             self._queue.clear()
             self._fail_all(group, ClusterError(f"the log {self._store.config.path} is closed", Failure.FATAL))
         elif self._group:
-            self._store.write(write_group, self._group, now_ms()).add_done_callback(self._on_written)
+            self._write().add_done_callback(self._on_written)
+
+    def _write(self) -> "asyncio.Future[list[int]]":
+        """Write the group in one transaction; the future gives the offset after each append."""
+        group, size = self._group, sum(append.size for append in self._group)
+        return self._store.append(partial(write_group, group), size)
+
+    def _fill_group(self) -> None:
+        """Move appends from the queue into the group, up to GROUP_BYTES; drop those whose caller has cancelled the receipt."""
+        size = sum(append.size for append in self._group)
+        while self._queue and (not self._group or size + self._queue[0].size <= GROUP_BYTES):
+            append = self._queue.popleft()
+            if not append.future.done():
+                self._group.append(append)
+                size += append.size
 
     def _fail_expired(self) -> None:
         """Fail the appends of the group whose deadline has passed during retries, and later ordered ones to the same partition.
@@ -143,19 +165,23 @@ class Appender:
         now = asyncio.get_running_loop().time()
         blocked_partitions: set[int] = set()
         """Partitions with an expired ordered append, which later ones must not overtake."""
-        remaining: list[Append] = []
-        for append in (*self._group, *self._queue):
-            is_expired = append in self._group and append.deadline is not None and append.deadline <= now
-            if is_expired or (append.ordered and append.partition in blocked_partitions):
-                failed_send = "it" if is_expired else "an earlier send"
-                append.resolve_failed(f"the log {self._store.config.path} could not store {failed_send} before its deadline")
-                if append.ordered:
-                    blocked_partitions.add(append.partition)
-            elif not append.future.done():
-                remaining.append(append)
-        if len(remaining) < len(self._group) + len(self._queue):
-            self._group = [append for append in remaining if append in self._group]
-            self._queue = deque(append for append in remaining if append not in self._group)
+        group = []
+        for append in self._group:
+            is_expired = append.deadline is not None and append.deadline <= now
+            if not self._fail_if(append, blocked_partitions, is_expired=is_expired):
+                group.append(append)
+        self._group = group
+        if blocked_partitions:
+            self._queue = deque(each for each in self._queue if not self._fail_if(each, blocked_partitions))
+
+    def _fail_if(self, append: Append, blocked_partitions: set[int], *, is_expired: bool = False) -> bool:
+        """Fail an append that is expired, or that must not overtake one that is; return True if it is done."""
+        if is_expired or (append.ordered and append.partition in blocked_partitions):
+            failed_send = "it" if is_expired else "an earlier send"
+            append.resolve_failed(f"the log {self._store.config.path} could not store {failed_send} before its deadline")
+            if append.ordered:
+                blocked_partitions.add(append.partition)
+        return append.future.done()
 
     def _on_written(self, result: "asyncio.Future[list[int]]") -> None:
         """Give the group its receipts; after a temporary failure, or a cancelled transaction, schedule another attempt."""
@@ -163,27 +189,47 @@ class Appender:
         if result.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
             self._group = _fail_withdrawn(self._group)
             if isinstance(error, ClusterError):
-                self.failing.record(error)
+                self._record_failure(error)
             self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
             return
         self._backoff.reset()
-        self.failing.clear()
         group, self._group = self._group, []
         if error is None:
+            self._record_success()
             for append, tail in zip(group, result.result(), strict=True):
                 append.resolve_stored(tail)
                 self._store.record_tail(append.partition, tail)
         else:
+            self.failing.clear()
             self._fail_all(group, error)
         self._commit()
+
+    def _record_failure(self, error: ClusterError) -> None:
+        """Record and log that the sends wait, and why: at once, and then every FAILING_LOG_S."""
+        self.failing.record(error)
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= FAILING_LOG_S:
+            self._logged_at = now
+            waiting = len(self._group) + len(self._queue)
+            log.warning("%d sends wait because the embedded log cannot be written, which is tried again: %s", waiting, error)
+
+    def _record_success(self) -> None:
+        self.failing.clear()
+        if self._logged_at != float("-inf"):
+            self._logged_at = float("-inf")
+            log.info("the embedded log %s can be written again", self._store.config.path)
 
     def _fail_all(self, group: Sequence[Append], error: BaseException) -> None:
         """Fail these appends with `error`, and the queued ordered ones to the same partitions, which must not overtake them."""
         ordered = {append.partition for append in group if append.ordered}
-        later = [append for append in self._queue if append.ordered and append.partition in ordered]
-        self._queue = deque(append for append in self._queue if append not in later)
-        for append in (*group, *later):
+        queued, self._queue = self._queue, deque()
+        for append in group:
             if not append.future.done():
+                append.future.set_exception(error)
+        for append in queued:
+            if not (append.ordered and append.partition in ordered):
+                self._queue.append(append)
+            elif not append.future.done():
                 append.future.set_exception(error)
 
 
@@ -198,26 +244,40 @@ def _fail_withdrawn(appends: Iterable[Append]) -> list[Append]:
     return remaining
 
 
-def write_group(connection: sqlite3.Connection, group: Sequence[Append], appended_ms: int) -> list[int]:
-    """Insert the rows of a group, inside a transaction; return for each append the offset after it."""
+def write_group(
+    group: Sequence[Append], connection: Connection, reading: ClockReading, max_partition_bytes: int | None
+) -> tuple[list[int], dict[int, int]]:
+    """Insert the rows of a group, inside a transaction; return for each append the offset after it, and the tails by partition.
+
+    In partitions that get larger than `max_partition_bytes`, the oldest rows make room first.
+    """
+    stamp = BatchStamp(reading.wall_ms, reading.age_ms)
+    stored: dict[int, Extent] = {}
     tails: dict[int, int] = {}
     sizes: dict[int, int] = {}
     next_offsets: list[int] = []
-    rows: list[tuple[int, int, int, int, int, int, bytes]] = []
+    rows = []
     for append in group:
         partition = append.partition
-        tail = tails.get(partition)
-        if tail is None:
-            (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
+        if (tail := tails.get(partition)) is None:
+            stored[partition] = topics.extent_of(connection, partition)
+            tail = stored[partition].next
         for count, records in append.rows:
-            rows.append((partition, tail, count, len(records), appended_ms, checksum(tail, count, records), records))
+            crc = batch_crc(partition, tail, count, stamp, records)
+            rows.append((partition, tail, count, len(records), *stamp, crc, records))
             tail += count
         tails[partition] = tail
         sizes[partition] = sizes.get(partition, 0) + append.size
         next_offsets.append(tail)
-    connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-    connection.executemany(
-        "UPDATE partition SET next = ?, bytes = bytes + ? WHERE id = ?",
-        [(tail, sizes[partition], partition) for partition, tail in tails.items()],
-    )
-    return next_offsets
+    if max_partition_bytes is not None:
+        limits = Limits(max_partition_bytes, None)
+        for partition, size in sizes.items():
+            if stored[partition].bytes + size > max_partition_bytes:
+                stored[partition], _ = trim_extent(connection, partition, stored[partition], limits, room=size)
+    connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    extents = [
+        (partition, extent._replace(next=tails[partition], bytes=extent.bytes + sizes[partition]))
+        for partition, extent in stored.items()
+    ]
+    topics.write_extents(connection, extents)
+    return next_offsets, tails

@@ -5,6 +5,9 @@ The tail of a partition is the offset of its next message.
 SQLite blocks, so none of its calls runs in the event loop. All writes of a process run in one thread, in the order of the calls;
 other processes may write between two transactions. Appends of this process wake its readers at once. Appends of other processes
 are found by polling SQLite's data version, which costs microseconds and only runs while partitions are read.
+
+The mark is written before anything is reported as stored (`mark`). Commits and polls check that the files under the log are those
+that were opened (`file_guard`). If they are not, the store stops: every call fails with the reason, until it is closed.
 """
 
 import asyncio
@@ -13,30 +16,53 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import partial
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from mqbridge.adapter.tools.deadlines import seconds_until
-from mqbridge.errors import ClusterError, LocalProtocolError
-from mqbridge.log.store import retention, topics
-from mqbridge.log.store.read import Row
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeError
+from mqbridge.log.store import retention
+from mqbridge.log.store.clocks import ClockReading
+from mqbridge.log.store.connection import Connection, cluster_error, open_connection, open_read_only, transaction
+from mqbridge.log.store.disk_room import DiskRoom
+from mqbridge.log.store.file_guard import FileSizes
+from mqbridge.log.store.groups import Observer
+from mqbridge.log.store.opening import LogFile, open_log
+from mqbridge.log.store.read import Rows
 from mqbridge.log.store.read import read as read_rows
-from mqbridge.log.store.schema import cluster_error, open_connection
+from mqbridge.log.store.retention import Limits
+from mqbridge.log.store.schema import read_meta, write_meta
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 30.0
-"""Interval between retention passes: rows beyond the limits of age or size may stay that much longer."""
-
+"""Interval between retention passes: rows beyond the limit of age may stay that much longer."""
 POLL_RETRY_S = 1.0
 """Pause after a failed poll, so that a broken disk does not flood the process's log output."""
+GUARD_S = 0.01
+"""Time for which a check of the files by a commit counts: each takes 20 us of the writing thread."""
+WAL_BYTES = 64 << 20
+"""Size of the WAL above which the next write waits until all of it is in the file. SQLite alone does not limit it: while several
+processes write, it seldom finds a moment at which it may start the WAL anew."""
+YIELD_FRACTION, MAX_YIELD_S = 0.1, 0.002
+"""While other processes write, a writer pauses after each transaction for a tenth of its wait for the lock, at most 2 ms.
+Otherwise a busy process gets the lock again before others notice that it is free."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-Worker = tuple[ThreadPoolExecutor, sqlite3.Connection]
-"""A thread and the connection that it alone uses."""
+AppendJob = Callable[[Connection, ClockReading, int | None], tuple[list[int], Mapping[int, int]]]
+"""A job of the writing thread: gets the time and the maximum size of a partition; returns the offset after each append, and the
+tails by partition id."""
+
+
+class _Worker(NamedTuple):
+    """A thread and the connection that it alone uses."""
+
+    executor: ThreadPoolExecutor
+    connection: Connection
 
 
 class Store:
@@ -48,33 +74,69 @@ class Store:
         """The highest known tail, by partition id."""
         self.rebalance_events: dict[str, set[asyncio.Event]] = {}
         """Events of the members in this process, by group; set when a partition of the group may have been released."""
+        self.observer = Observer()
+        """What is known of members of other clock domains; used by the writing thread."""
         self._watchers: dict[int, set[asyncio.Event]] = {}
         """Events that are set when a partition grows, by partition id."""
-        self._writer: Worker | None = None
-        self._reader: Worker | None = None
+        self._opening = asyncio.Lock()
+        self._log: LogFile | None = None
+        self._writer: _Worker | None = None
+        self._reader: _Worker | None = None
+        self._stopped: ClusterError | None = None
+        """Why the store has stopped; None while its files are those that were opened."""
         self._data_version = -1
         """SQLite's data version at the last poll, -1 before the first one: it changes when another connection commits."""
+        self._last_row = 0
+        """Id of the newest batch at the last poll. Ids grow, since the newest batch of a partition is never dropped."""
+        self._guarded_until = 0.0
+        """Time until which commits do not check the files; used by the writing thread."""
+        self._room = DiskRoom(config)
+        """Whether the disk has room; used by the writing thread."""
+        self._has_appended = False
+        """True if the age clock is to be stored: messages were appended since it was."""
+        self._trimmed_to = 0
+        """Id of the partition at which the retention goes on."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def is_open(self) -> bool:
-        """True if the file is open for writing."""
-        return self._writer is not None
+        """True if the file is open."""
+        return self._reader is not None
 
     async def open(self) -> None:
-        """Open the file, or create it; does nothing if it is open. Raises ClusterError."""
-        if self._writer is None:
-            self._writer = await self._connect("write")
+        """Open the file, or create it; does nothing if it is open. Raises ClusterError.
+
+        If the caller is cancelled, the file is closed as soon as its threads have opened it.
+        """
+        async with self._opening:
+            if self.is_open:
+                return
+            writer, opened = await _start_worker("write", partial(open_log, self.config), LogFile.close)
+            worker = _Worker(writer, opened.connection)
             try:
-                self._reader = await self._connect("read")
-            except ClusterError:
-                await self._disconnect(self._writer)
-                self._writer = None
+                reader, connection = await _start_worker("read", partial(self._connect_reader, opened), Connection.close)
+            except BaseException:
+                writer.submit(opened.close)
+                writer.shutdown(wait=False)
                 raise
+            self._log, self._writer, self._reader = opened, worker, _Worker(reader, connection)
+            self._stopped, self._data_version, self._last_row = None, -1, 0
+            self.tails.clear()  # those of the file as it was before it was closed
             self._tasks = [
                 spawn(self._poll(), f"log poll {self.config.path}"),
                 spawn(self._run_retention(), f"log retention {self.config.path}"),
             ]
+
+    def _connect_reader(self, opened: LogFile) -> Connection:
+        """Open the reading connection, in its thread."""
+        try:
+            if opened.mark is None:
+                return open_read_only(opened.path)
+            connection = open_connection(opened.path, self.config.synchronous, self.config.busy_timeout)
+            connection.execute(f"PRAGMA busy_timeout={int(self.config.busy_timeout * 1000)}")
+        except sqlite3.Error as error:
+            raise cluster_error(error, opened.path) from error
+        return connection
 
     async def close(self, deadline: float | None = None) -> None:
         """Close the file after the queued jobs; a job that still runs at the deadline ends in the background.
@@ -82,28 +144,18 @@ class Store:
         `deadline` is a loop time; None means `deadlines.CLOSE_S` from now.
         """
         await cancel(*self._tasks)
-        writer, reader = self._writer, self._reader
-        self._writer = self._reader = None
-        for worker in (reader, writer):  # the writer last: closing the last connection moves the WAL into the file
-            if worker is not None:
-                await self._disconnect(worker, deadline)
+        self._tasks = []
+        opened, writer, reader = self._log, self._writer, self._reader
+        self._log = self._writer = self._reader = None
+        if opened is None or writer is None or reader is None:
+            return
+        # The writer last: closing the last connection moves the WAL into the file.
+        await self._close_worker(reader.executor, reader.connection.close, deadline)
+        await self._close_worker(writer.executor, partial(_close_log, opened, store_clock=self._has_appended), deadline)
 
-    async def _connect(self, role: str) -> Worker:
-        """Start a thread, named by its role, and open its connection."""
-        executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
-        config = self.config
-        opening = executor.submit(open_connection, config.path, config.synchronous, config.busy_timeout)
-        try:
-            return executor, await asyncio.wrap_future(opening)
-        except BaseException:
-            opening.add_done_callback(_close_unused)  # after a cancellation, the thread may still open it
-            executor.shutdown(wait=False)
-            raise
-
-    async def _disconnect(self, worker: Worker, deadline: float | None = None) -> None:
-        """Close the worker's connection after its queued jobs, and end its thread."""
-        executor, connection = worker
-        closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
+    async def _close_worker(self, executor: ThreadPoolExecutor, close: Callable[[], None], deadline: float | None) -> None:
+        """Close what the worker has open after its queued jobs, and end its thread."""
+        closing = asyncio.get_running_loop().run_in_executor(executor, close)
         await asyncio.wait([closing], timeout=seconds_until(deadline))
         if not closing.done():
             log.warning(
@@ -112,36 +164,107 @@ class Store:
             )
         executor.shutdown(wait=False)  # its thread ends after its last job
 
-    def read(
-        self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> "asyncio.Future[T]":
+    def read(self, job: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
         """Run the job in the reading thread. Raises ClusterError, and any error of the job."""
         return self._submit(self._reader, lambda connection: job(connection, *args, **kwargs))
 
-    def write(
-        self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> "asyncio.Future[T]":
+    def write(self, job: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
         """Run the job as one transaction in the writing thread; the future is done after the commit. Raises as `read`."""
-        return self._submit(self._writer, lambda connection: _transaction(connection, lambda: job(connection, *args, **kwargs)))
+        opened = self._log  # the store may be closed before the job runs
 
-    def _submit(self, worker: Worker | None, job: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        def run(connection: Connection) -> T:
+            result = transaction(connection, lambda: job(connection, *args, **kwargs), self.config.busy_timeout)
+            self._after_commit(opened, connection)
+            return result
+
+        return self._submit(self._writer, run)
+
+    def append(self, job: AppendJob, size: int) -> "asyncio.Future[list[int]]":
+        """Run a job that appends `size` bytes as `write` does, if there is room for them; the mark tells the new tails."""
+        opened = self._log  # the store may be closed before the job runs
+
+        def run(connection: Connection) -> list[int]:
+            assert opened is not None  # noqa: S101 - `_submit` has refused the job otherwise
+            self._check_room(opened, connection, size)
+            reading, max_bytes = opened.clock.read(), self.config.retention_bytes
+            offsets, tails = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
+            self._after_commit(opened, connection)
+            if opened.mark is not None:
+                opened.mark.record(tails.items())
+            self._has_appended = True
+            return offsets
+
+        return self._submit(self._writer, run)
+
+    def _check_room(self, opened: LogFile, connection: Connection, size: int) -> None:
+        """Raise ClusterError (RETRY) if the disk, or the log, has no room for messages of `size` bytes."""
+        try:
+            self._room.check(opened.path, size)
+        except ClusterError:
+            self._truncate_wal(opened, connection)
+            self._room.check(opened.path, size)
+        if self.config.max_bytes is not None and (used := _used_bytes(connection) + size) > self.config.max_bytes:
+            raise ClusterError(
+                f"the log {self.config.path} is full: it would have {used} bytes, and `max_bytes` is {self.config.max_bytes};"
+                " sends wait until messages are dropped by `retention` or `retention_bytes`"
+            )
+
+    def _after_commit(self, opened: LogFile | None, connection: Connection) -> None:
+        """Check the files, before anything is reported as stored; keep the WAL small, and let other processes write."""
+        now = time.monotonic()
+        if opened is not None and opened.guard is not None and now >= self._guarded_until:
+            self._guarded_until = now + GUARD_S
+            self._room.wal_bytes = self._checked(opened.guard.check).wal
+            if self._room.wal_bytes > WAL_BYTES:
+                self._truncate_wal(opened, connection)
+        if connection.waited_s > 0.001:  # another process was writing
+            time.sleep(min(MAX_YIELD_S, connection.waited_s * YIELD_FRACTION))
+
+    def _truncate_wal(self, opened: LogFile, connection: Connection) -> None:
+        """Move all of the WAL into the file, and give its room back; it stays as it is if a reader needs it."""
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if opened.guard is not None:
+            self._room.wal_bytes = self._checked(opened.guard.check).wal
+
+    def _checked(self, check: Callable[[], FileSizes]) -> FileSizes:
+        """Return the sizes of the files. If they are not those that were opened, stop the store and raise ClusterError."""
+        try:
+            return check()
+        except ClusterError as error:
+            if self._stopped is None:
+                log.error("%s", error)  # noqa: TRY400 - the text says it all
+            self._stopped = error
+            raise
+
+    def _submit(self, worker: _Worker | None, job: Callable[[Connection], T]) -> "asyncio.Future[T]":
         """Run a job in the worker's thread with its connection. Raises LocalProtocolError if the file is not open."""
         if worker is None:
             raise LocalProtocolError(f"the log {self.config.path} is not open; call connect() first")
-        return asyncio.get_running_loop().run_in_executor(worker[0], self._run_job, job, worker[1])
+        return asyncio.get_running_loop().run_in_executor(worker.executor, self._run_job, job, worker.connection)
 
-    def _run_job(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    def _run_job(self, job: Callable[[Connection], T], connection: Connection) -> T:
         """Run a job in the current thread, and raise ClusterError for SQLite's errors."""
+        if self._stopped is not None:
+            raise ClusterError(str(self._stopped), Failure.FATAL)
         try:
             return job(connection)
         except sqlite3.Error as error:
             raise cluster_error(error, self.config.path) from error
+        except MqbridgeError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:  # a damaged value has another type
+            raise ClusterError(
+                f"the log {self.config.path}: a value is not one that a log has: {error!r}; run `mqbridge log check`",
+                Failure.FATAL,
+            ) from error
+        finally:
+            connection.end_job()
 
-    async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
+    async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> Rows:
         """Return stored rows from an offset on, and the partition's tail; see `read.read`. Raises ClusterError and GapError."""
-        rows, tail = await self.read(read_rows, partition, offset, max_bytes, max_messages)
-        self.record_tail(partition, tail)
-        return rows, tail
+        found = await self.read(read_rows, partition, offset, max_bytes, max_messages)
+        self.record_tail(partition, found.tail)
+        return found
 
     def watch(self, partition: int, wake: asyncio.Event) -> None:
         """Set this event whenever the partition grows, until `unwatch`."""
@@ -162,35 +285,45 @@ class Store:
                 wake.set()
 
     async def _poll(self) -> None:
-        """Look regularly for messages that other processes have appended, while partitions are read."""
-        while True:
+        """Look regularly for messages that other processes have appended, and whether the files are those that were opened."""
+        while self._stopped is None:
             await asyncio.sleep(self.config.poll)
-            if self._watchers:
-                try:
-                    for partition, tail in (await self.read(self._changed_tails)).items():
-                        self.record_tail(partition, tail)
-                except ClusterError as error:
+            try:
+                for partition, tail in (await self.read(self._new_tails, is_read=bool(self._watchers))).items():
+                    self.record_tail(partition, tail)
+            except ClusterError as error:
+                if self._stopped is None:
                     log.warning(
                         "log %s cannot be polled for new messages, retrying in %.0f s: %s", self.config.path, POLL_RETRY_S, error
                     )
                     await asyncio.sleep(POLL_RETRY_S)
+        for wakes in self._watchers.values():  # let readers find out that the store has stopped
+            for wake in wakes:
+                wake.set()
 
-    def _changed_tails(self, connection: sqlite3.Connection) -> Mapping[int, int]:
-        """Return the tails of all partitions if another connection has committed since the last poll; else nothing."""
+    def _new_tails(self, connection: Connection, *, is_read: bool) -> Mapping[int, int]:
+        """Return the tails of partitions that have grown since the last poll; nothing if no partition is read."""
+        if (opened := self._log) is not None and opened.guard is not None:
+            self._checked(opened.guard.check)
+        if not is_read:
+            return {}
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version == self._data_version:
             return {}
-        tails = topics.tails(connection)
-        self._data_version = version  # after the query: if it fails, the next poll repeats it
+        connection.execute("BEGIN")  # both queries see the file in the same state
+        (last_row,) = connection.execute("SELECT max(rowid) FROM batch").fetchone()
+        query = "SELECT partition, max(base + count) FROM batch WHERE rowid > ? GROUP BY partition"
+        tails = dict(connection.execute(query, (self._last_row,)))
+        self._data_version, self._last_row = version, last_row or 0  # after the queries: if one fails, the next poll repeats it
         return tails
 
     async def _run_retention(self) -> None:
-        """Drop the rows beyond the configured limits every RETENTION_INTERVAL_S; return at once if there are no limits."""
-        while self.config.retention_bytes is not None or self.config.retention is not None:
+        """Drop the rows beyond the configured limits every RETENTION_INTERVAL_S, and store the age clock."""
+        while self._stopped is None and self._log is not None and self._log.mark is not None:
             try:
-                while await self.trim() >= retention.ROWS_PER_PASS:
-                    pass
-            except ClusterError as error:
+                await self._store_clock()
+                await self.trim()
+            except MqbridgeError as error:
                 log.warning(
                     "deleting old messages from the embedded log's file %s failed, retrying in %.0f s: %s",
                     self.config.path,
@@ -199,38 +332,89 @@ class Store:
                 )
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
+    async def _store_clock(self) -> None:
+        """Store the age clock if messages were appended since it was: a later start continues from it."""
+        if self._has_appended and self._log is not None:
+            self._has_appended = False
+            await self.write(_write_clock, self._log)
+
     async def trim(self) -> int:
-        """Run one retention pass; return the number of dropped rows, each of which is a batch of messages."""
+        """Drop all rows beyond the configured limits; return their number, each of which is a batch of messages.
+
+        Partitions are looked at in the order of their ids; after a failure, the next call goes on behind the one that failed.
+        """
         age = self.config.retention
-        before_ms = None if age is None else now_ms() - int(age * 1000)
-        return await self.write(retention.trim, self.config.retention_bytes, before_ms)
+        if (age is None and self.config.retention_bytes is None) or self._log is None:
+            return 0
+        before_ms = None if age is None else self._log.clock.read().age_ms - int(age * 1000)
+        limits = Limits(self.config.retention_bytes, before_ms)
+        dropped = 0
+        after: int | None = self._trimmed_to
+        self._trimmed_to = 0
+        while after is not None:
+            expired, last = await self.read(retention.find_expired, limits, after)
+            for partition in expired:
+                self._trimmed_to = partition
+                dropped += await self._trim(partition, limits)
+            self._trimmed_to = 0
+            after = last
+        while await self._submit(self._writer, retention.give_back):
+            pass
+        return dropped
+
+    async def _trim(self, partition: int, limits: Limits) -> int:
+        """Drop all expired rows of a partition, in several transactions; return their number."""
+        dropped = 0
+        while True:
+            result = await self.write(retention.trim, partition, limits)
+            dropped += result.rows
+            if result.is_complete:
+                return dropped
 
 
-def _close_unused(opening: "Future[sqlite3.Connection]") -> None:
-    """Close a connection for which nobody waits any more; runs in the thread that opened it."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+async def _start_worker(role: str, job: Callable[[], T], close: Callable[[T], None]) -> tuple[ThreadPoolExecutor, T]:
+    """Start a thread, named by its role, and run the job in it; return the thread and the result.
 
-
-def _transaction(connection: sqlite3.Connection, job: Callable[[], T]) -> T:
-    """Run a job in a transaction that locks the file for writing from its beginning; roll back if it fails."""
-    connection.execute("BEGIN IMMEDIATE")
+    After a cancellation, the thread closes the result of the job when it ends.
+    """
+    executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
+    opening = executor.submit(job)
     try:
-        result = job()
-        connection.execute("COMMIT")
+        return executor, await asyncio.wrap_future(opening)
     except BaseException:
-        # SQLite rolls back by itself after some errors, such as a full disk.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        opening.add_done_callback(partial(_close_unused, close))
+        executor.shutdown(wait=False)
         raise
-    return result
 
 
-def clock_ms() -> int:
-    """Return the time for leases in ms, by a clock that all processes of a machine share and that only a reboot resets."""
-    return time.monotonic_ns() // 1_000_000
+def _close_unused(close: Callable[[T], None], opening: "Future[T]") -> None:
+    """Close what a thread has opened, and for which nobody waits any more; runs in that thread."""
+    if not opening.cancelled() and opening.exception() is None:
+        close(opening.result())
 
 
-def now_ms() -> int:
-    """Return the wall-clock time in ms since the epoch."""
-    return time.time_ns() // 1_000_000
+def _close_log(opened: LogFile, *, store_clock: bool) -> None:
+    """Store the age clock if messages were appended, and close the log; runs in the writing thread."""
+    try:
+        if store_clock and opened.guard is not None:
+            opened.guard.check()
+            transaction(opened.connection, partial(_write_clock, opened.connection, opened), 0.0)
+    except (sqlite3.Error, MqbridgeError) as error:
+        log.info("the age clock of the log %s was not stored when it was closed: %s", opened.path, error)
+    finally:
+        opened.close()
+
+
+def _write_clock(connection: Connection, opened: LogFile) -> None:
+    """Store the reading of the age clock, inside a transaction, unless what the clock has missed is not known yet."""
+    meta, reading = read_meta(connection), opened.clock.read()
+    if meta is not None and opened.clock.is_settled and reading.age_ms > meta.reading.age_ms:
+        write_meta(connection, meta._replace(reading=reading))
+
+
+def _used_bytes(connection: Connection) -> int:
+    """Return the bytes of the pages that are in use."""
+    (page_bytes,), (pages,), (free,) = (
+        connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_size", "page_count", "freelist_count")
+    )
+    return int(page_bytes * (pages - free))

@@ -4,21 +4,26 @@ Heartbeats renew a member's rows. Only a living member has leases, and only the 
 was suspended for longer than its lease can neither commit nor keep a partition, whatever it assumes.
 Partitions are assigned round robin to the members in the order of their ids. Every member computes the same assignment, so no
 coordinator is needed.
+
+A member of this process's clock domain lives until its lease ends by the common clock. The clock of another domain (a container
+with its own time namespace, another virtual machine, or this machine before it was restarted) cannot be compared: such a member
+lives until this process has seen no new heartbeat of it for the time of its lease.
 """
 
-import sqlite3
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mqbridge.adapter.inbound import Start
 from mqbridge.log.store import topics as topic_rows
-from mqbridge.log.store.database import clock_ms
+from mqbridge.log.store.clocks import clock_domain, clock_ms
+from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.schema import split_partition_id
 from mqbridge.log.store.topics import PartitionRow
 
-IS_ALIVE = "renewed_ms <= ?2 AND renewed_ms + lease_ms >= ?2"
-"""SQL condition: the member is alive at the time ?2, a time of `clock_ms`, which starts again when the machine starts. ?2 is
-read inside the write transaction, so a row with a later `renewed_ms` was written before the machine restarted."""
+PATIENT_FRACTION = 4
+"""A member that has waited for the file's lock for a fourth of a lease lets no other member expire: they may have waited, too."""
 
 
 class Membership(NamedTuple):
@@ -33,6 +38,41 @@ class Membership(NamedTuple):
     """Time after the last heartbeat at which the member expires."""
 
 
+class MemberRow(NamedTuple):
+    """The last heartbeat of a member: its number, and its time by the clock of a domain."""
+
+    id: str
+    beat: int
+    domain: str
+    renewed_ms: int
+    lease_ms: int
+
+
+class Observer:
+    """What this process has seen of the members of other clock domains: since when each has had the same heartbeat."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+        """The last heartbeat and the time at which it was seen first, by group and member."""
+
+    def is_alive(self, group: str, row: MemberRow, time_ms: int) -> bool:
+        """Return True if the member lives at this time of `clock_ms`; a damaged row is of no member."""
+        if not all(isinstance(value, int) for value in (row.beat, row.renewed_ms, row.lease_ms)):
+            return False
+        if row.domain == clock_domain():
+            # A later `renewed_ms` is of a domain that does not differ by name: the clock has started again.
+            return row.renewed_ms <= time_ms <= row.renewed_ms + row.lease_ms
+        beat, seen_ms = self._seen.get((group, row.id), (None, time_ms))
+        if beat != row.beat:
+            self._seen[group, row.id] = (row.beat, time_ms)
+            return True
+        return time_ms <= seen_ms + row.lease_ms
+
+    def forget(self, group: str, id_: str) -> None:
+        """Forget a member that has ended."""
+        self._seen.pop((group, id_), None)
+
+
 @dataclass(slots=True)
 class AssignmentChange:
     """Result of a heartbeat: newly assigned partitions with their start offsets, and ids of partitions that the member lost."""
@@ -43,7 +83,9 @@ class AssignmentChange:
     """True if other members may get partitions now; the caller lets those in its own process send a heartbeat at once."""
 
 
-def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: Mapping[int, int | None]) -> AssignmentChange:
+def heartbeat(
+    connection: Connection, member: Membership, observer: Observer, acknowledged: Mapping[int, int | None]
+) -> AssignmentChange:
     """Renew this member, drop expired members, lease newly assigned partitions and release those assigned to other members.
 
     `acknowledged` maps the id of each partition that the member reads to its acknowledged offset, None if nothing is
@@ -52,12 +94,13 @@ def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: 
     the wait, and these members would count as expired.
     """
     change, time_ms = AssignmentChange(), clock_ms()
-    rows = {topic: topic_rows.partitions(connection, topic) for topic in member.topics}
-    topic_ids = _topic_ids(connection, member.topics)
-    if _renew_membership(connection, member, topic_ids.values(), time_ms):
+    found = {topic: row for topic in member.topics if (row := topic_rows.find_topic(connection, topic)) is not None}
+    if _renew_membership(connection, member, observer, [row.id for row in found.values()], time_ms):
         change.notifies_others = True
     owners = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (member.group,)))
-    assigned = _assigned_partitions(connection, member, rows, topic_ids)
+    assigned: dict[int, PartitionRow] = {}
+    for row in found.values():
+        assigned.update(_assigned_partitions(connection, member, row))
     change.revoked = {partition for partition in acknowledged if owners.get(partition) != member.id or partition not in assigned}
     released = [
         partition
@@ -71,90 +114,91 @@ def heartbeat(connection: sqlite3.Connection, member: Membership, acknowledged: 
         connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (member.group, partition))
         del owners[partition]
         change.notifies_others = True
-    read_before = {topic for topic, topic_id in topic_ids.items() if _has_position(connection, member.group, topic_id)}
-    for partition, row in assigned.items():
-        if partition not in owners:
-            connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (member.group, partition, member.id))
-            change.assigned.append((row, _start_offset(connection, member, row, is_new=row.topic in read_before)))
+    free = [row for partition, row in assigned.items() if partition not in owners]
+    if free:
+        connection.executemany("INSERT INTO lease VALUES (?, ?, ?)", [(member.group, row.id, member.id) for row in free])
+        change.assigned = list(zip(free, _start_offsets(connection, member, free), strict=True))
     return change
 
 
-def _topic_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str, int]:
-    """Return the row ids of the existing topics, by name."""
-    ids = {}
-    for name in names:
-        row = connection.execute("SELECT id FROM topic WHERE name = ?", (name,)).fetchone()
-        if row is not None:
-            ids[name] = row[0]
-    return ids
-
-
-def _renew_membership(connection: sqlite3.Connection, member: Membership, topic_ids: Iterable[int], time_ms: int) -> bool:
+def _renew_membership(
+    connection: Connection, member: Membership, observer: Observer, topic_ids: Iterable[int], time_ms: int
+) -> bool:
     """Write this member's heartbeat for these topics and drop expired members; return True if the set of members changed."""
     before = set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (member.group,)))
+    beat = time.time_ns()  # only has to differ from the last one
     connection.executemany(
-        "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?, ?)",
-        [(member.group, topic, member.id, time_ms, member.lease_ms) for topic in topic_ids],
+        "INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(member.group, topic, member.id, beat, clock_domain(), time_ms, member.lease_ms) for topic in topic_ids],
     )
-    drop_expired(connection, member.group, time_ms)
+    if connection.waited_s * 1000 * PATIENT_FRACTION < member.lease_ms:
+        drop_expired(connection, member.group, observer, time_ms)
     return before != set(connection.execute("SELECT topic, id FROM member WHERE grp = ?", (member.group,)))
 
 
-def drop_expired(connection: sqlite3.Connection, group: str, time_ms: int) -> None:
+def members_of(connection: Connection, group: str) -> list[MemberRow]:
+    """Return the members of a group with their last heartbeats, the expired ones too."""
+    query = "SELECT id, max(beat), domain, max(renewed_ms), max(lease_ms) FROM member WHERE grp = ? GROUP BY id ORDER BY id"
+    return list(map(MemberRow._make, connection.execute(query, (group,))))
+
+
+def drop_expired(connection: Connection, group: str, observer: Observer, time_ms: int) -> None:
     """Delete memberships that are expired at `time_ms` (of `clock_ms`), and leases without a member."""
-    connection.execute(f"DELETE FROM member WHERE grp = ?1 AND NOT ({IS_ALIVE})", (group, time_ms))  # noqa: S608 - constant
+    for row in members_of(connection, group):
+        if not observer.is_alive(group, row, time_ms):
+            connection.execute("DELETE FROM member WHERE grp = ? AND id = ?", (group, row.id))
+            observer.forget(group, row.id)
     connection.execute("DELETE FROM lease WHERE grp = ?1 AND owner NOT IN (SELECT id FROM member WHERE grp = ?1)", (group,))
 
 
-def _assigned_partitions(
-    connection: sqlite3.Connection, member: Membership, rows: Mapping[str, list[PartitionRow]], topic_ids: Mapping[str, int]
-) -> dict[int, PartitionRow]:
-    """Return this member's partitions, by id.
+def _assigned_partitions(connection: Connection, member: Membership, topic: topic_rows.TopicRow) -> dict[int, PartitionRow]:
+    """Return this member's partitions of a topic, by id.
 
     The round robin of each topic starts with another member, so that topics with few partitions spread over all members.
     """
-    assigned = {}
-    for topic, topic_id in topic_ids.items():
-        query = "SELECT id FROM member WHERE grp = ? AND topic = ? ORDER BY id"
-        member_ids = [id_ for (id_,) in connection.execute(query, (member.group, topic_id))]
-        index = member_ids.index(member.id)
-        assigned.update({row.id: row for row in rows[topic] if (row.number + topic_id) % len(member_ids) == index})
-    return assigned
+    query = "SELECT id FROM member WHERE grp = ? AND topic = ? ORDER BY id"
+    member_ids = [id_ for (id_,) in connection.execute(query, (member.group, topic.id))]
+    index = member_ids.index(member.id)
+    rows = topic_rows.partitions_of(connection, topic)
+    return {row.id: row for row in rows if (row.number + topic.id) % len(member_ids) == index}
 
 
-def _has_position(connection: sqlite3.Connection, group: str, topic_id: int) -> bool:
-    """Return True if the group has a committed offset in any partition of the topic."""
-    query = (
-        "SELECT EXISTS (SELECT 1 FROM position JOIN partition ON partition.id = position.partition WHERE grp = ? AND topic = ?)"
-    )
-    (exists,) = connection.execute(query, (group, topic_id)).fetchone()
-    return bool(exists)
+def _start_offsets(connection: Connection, member: Membership, rows: list[PartitionRow]) -> list[int]:
+    """Return the group's committed offsets. Where it has none, commit a start offset: the next owner then continues there.
 
-
-def _start_offset(connection: sqlite3.Connection, member: Membership, row: PartitionRow, *, is_new: bool) -> int:
-    """Return the group's committed offset. If there is none, commit a start offset: the next owner then continues there.
-
-    `is_new` means that the partition was added to a topic which the group already reads; it starts at its first offset.
+    A partition that was added to a topic which the group already reads starts at its first offset. So does one of which the
+    committed offset may be among the damaged ones: its messages are delivered again, rather than not at all.
     """
-    committed = connection.execute("SELECT next FROM position WHERE grp = ? AND partition = ?", (member.group, row.id)).fetchone()
-    if committed is not None:
-        return int(committed[0])
-    start = Start.EARLIEST if is_new else member.start_of(row.topic, str(row.number))
-    begin = row.next if start is Start.LATEST else row.first
-    connection.execute("INSERT INTO position VALUES (?, ?, ?)", (member.group, row.id, begin))
-    return begin
+    committed = topic_rows.positions_of(connection, member.group)
+    missing = [row for row in rows if row.id not in committed]
+    if missing:
+        _, damaged = topic_rows.scan_positions(connection)
+        read_topics = {split_partition_id(id_)[0] for id_ in committed}
+        for row in missing:
+            is_new = split_partition_id(row.id)[0] in read_topics
+            start = Start.EARLIEST if is_new or damaged else member.start_of(row.topic, str(row.number))
+            committed[row.id] = row.next if start is Start.LATEST else row.first
+            if damaged:
+                connection.report(
+                    f"{damaged} committed offsets are damaged, and group {member.group!r} has none in partition {row.number} of"
+                    f" topic {row.topic!r}: it reads this partition from its oldest message"
+                )
+        topic_rows.write_positions(connection, member.group, [(row.id, committed[row.id]) for row in missing])
+    return [committed[row.id] for row in rows]
 
 
-def commit(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int]) -> None:
+def commit(connection: Connection, member: Membership, offsets: Mapping[int, int]) -> None:
     """Set the group's offsets by partition id, but only of partitions whose lease this member has."""
-    connection.executemany(
-        "INSERT OR REPLACE INTO position SELECT ?1, ?2, ?3"
-        " WHERE EXISTS (SELECT 1 FROM lease WHERE grp = ?1 AND partition = ?2 AND owner = ?4)",
-        [(member.group, partition, offset, member.id) for partition, offset in offsets.items()],
-    )
+    query = "SELECT 1 FROM lease WHERE grp = ? AND partition = ? AND owner = ?"
+    leased = [
+        (partition, offset)
+        for partition, offset in offsets.items()
+        if connection.execute(query, (member.group, partition, member.id)).fetchone() is not None
+    ]
+    topic_rows.write_positions(connection, member.group, leased)
 
 
-def release(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:
+def release(connection: Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:
     """Commit the acknowledged offsets of these partitions and end their leases."""
     commit(connection, member, {partition: offset for partition, offset in offsets.items() if offset is not None})
     connection.executemany(
@@ -163,7 +207,7 @@ def release(connection: sqlite3.Connection, member: Membership, offsets: Mapping
     )
 
 
-def leave(connection: sqlite3.Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:
+def leave(connection: Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:
     """Release all partitions and end the membership."""
     release(connection, member, offsets)
     connection.execute("DELETE FROM lease WHERE grp = ? AND owner = ?", (member.group, member.id))

@@ -1,19 +1,47 @@
 """Reads rows of the table `batch` from an offset on, and reports gaps.
 
-The base offset of a row is the offset of its first message. The rows of a partition are contiguous, so the row that contains an
-offset is the last one with a base offset at or below it. The CRC and the base offset of each row are checked.
+The base offset of a row is the offset of its first message. The rows of a partition are contiguous except for jumps, so the row
+that contains an offset is the last one with a base offset at or below it. Each row is checked against its checksum, which covers
+its identity: its partition, offsets and times.
+
+Damage is a property of a row. The valid rows before it are returned first; a read that begins at it raises GapError, which names
+the next valid row.
 """
 
 import sqlite3
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from mqbridge.errors import GapError
-from mqbridge.log.wire.records import checksum
+from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.log.store import topics
+from mqbridge.log.store.connection import Connection, is_damage
+from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED, BatchStamp, batch_crc
+from mqbridge.log.store.topics import Extent
 
 Row = tuple[int, int, bytes]
 """Base offset, number of messages, encoded records."""
 
 ROW_OVERHEAD_BYTES = 160
 """Memory of a row besides its records: a tuple, two integers and the header of the bytes object."""
+SKIPPED_ROWS = 1000
+"""Maximum number of damaged rows that one gap covers: each is read once to find the next valid one."""
+MAX_OFFSET = (1 << 63) - 1
+
+
+_SELECT_ROWS = (
+    "SELECT base, count, bytes, appended_ms, age_ms, format, sender, sequence, crc, records FROM batch"
+    " WHERE partition = ?1 AND base >= (SELECT max(base) FROM batch WHERE partition = ?1 AND base <= ?2) ORDER BY base"
+)
+"""Selects the rows of a partition from the one that contains an offset on."""
+
+
+class Rows(NamedTuple):
+    """Rows of a partition; `offset` is that of the first message to take from them, and `tail` that after the last message."""
+
+    rows: list[Row]
+    offset: int
+    tail: int
 
 
 def held_bytes(rows: list[Row]) -> int:
@@ -21,58 +49,129 @@ def held_bytes(rows: list[Row]) -> int:
     return sum(len(records) for _, _, records in rows) + ROW_OVERHEAD_BYTES * len(rows)
 
 
-def read(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> tuple[list[Row], int]:
-    """Return whole rows, from the one that contains `offset` on, and the partition's tail: the offset after its last message.
+def read(connection: Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> Rows:
+    """Return whole rows, from the one that contains `offset` on, or from behind the jump that begins there.
 
     The limits do not apply to the first row, so that a large row can be read.
 
     Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row. The
     gateway adds the name of the partition when it logs the error.
     """
-    connection.execute("BEGIN")  # both queries see the file in the same state
-    try:
-        first, tail = connection.execute("SELECT first, next FROM partition WHERE id = ?", (partition,)).fetchone()
-        if offset < first:
-            raise GapError(
-                f"offsets {offset} to {first - 1} were dropped by the log's retention before they were read; seek to {first}",
-                resume=(first,),
-            )
-        if offset > tail:
-            raise GapError(
-                f"offset {offset} is beyond the end of the partition ({tail}): the file was replaced or restored; seek to"
-                f" an offset up to {tail} to continue"
-            )
-        return ([] if offset == tail else _read_valid_rows(connection, partition, offset, max_bytes, max_messages)), tail
-    finally:
-        connection.execute("COMMIT")
-
-
-def _read_valid_rows(connection: sqlite3.Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
-    """Return rows from the one with `offset` on, up to the limits or a damaged row. Raises GapError if there is no valid row."""
-    cursor = connection.execute(
-        "SELECT base, count, bytes, crc, records FROM batch WHERE partition = ?1 AND base >="
-        " (SELECT max(base) FROM batch WHERE partition = ?1 AND base <= ?2) ORDER BY base",
-        (partition, offset),
-    )
-    rows: list[Row] = []
-    expected = offset  # the next row has to contain this offset
-    for base, count, size, crc, records in cursor:
-        max_bytes -= size + ROW_OVERHEAD_BYTES
-        max_messages -= count
-        if rows and (max_bytes < 0 or max_messages < 0):
-            break
-        if not base <= expected < base + count or checksum(base, count, records) != crc:
-            break  # return the valid rows; the next read begins at this row and raises the error
-        rows.append((base, count, records))
-        expected = base + count
+    connection.execute("BEGIN")  # all queries see the file in the same state
+    extent = topics.extent_of(connection, partition)
+    offset = _checked_offset(extent, offset)
+    tail = extent.next
+    if offset == tail:
+        return Rows([], offset, tail)
+    rows = _read_valid_rows(connection, partition, offset, max_bytes, max_messages)
     if not rows:
-        problem = f"the batch that contains offset {offset} is damaged (CRC32C) or missing; seek past it to continue"
-        raise GapError(problem, resume=(_next_row_offset(connection, partition, offset),))
+        raise _gap_at(connection, partition, extent, offset)
+    return Rows(rows, offset, tail)
+
+
+def _checked_offset(extent: Extent, offset: int) -> int:
+    """Return the offset from which to read. Raises GapError if no message has it, or none any more."""
+    first, tail, _, jump_from, jump_to, kind = extent
+    if offset < first:
+        raise GapError(
+            f"offsets {offset} to {first - 1} were dropped by the log's retention before they were read; seek to {first}",
+            resume=(first,),
+        )
+    if offset > tail:
+        raise GapError(
+            f"offset {offset} is beyond the end of the partition ({tail}): the file was replaced or restored; seek to"
+            f" an offset up to {tail} to continue"
+        )
+    if kind == JUMP_RESTORED and offset == jump_from:
+        return jump_to
+    if jump_from <= offset < jump_to:
+        why = (
+            "were acknowledged and are lost with the log's WAL"
+            if kind == JUMP_LOST
+            else "may have been given after the backup from which the log was restored, and are lost"
+        )
+        raise GapError(f"offsets {offset} to {jump_to - 1} {why}; seek to {jump_to}", resume=(jump_to,))
+    return offset
+
+
+def _read_valid_rows(connection: Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
+    """Return rows from the one with `offset` on, up to the limits or the first row that is not valid."""
+    rows: list[Row] = []
+    for is_single in (False, True):
+        expected = rows[-1][0] + rows[-1][1] if rows else offset  # the next row has to contain this offset
+        try:
+            for base, count, records in _valid_rows(connection, partition, expected, is_single=is_single):
+                max_bytes -= len(records) + ROW_OVERHEAD_BYTES
+                max_messages -= count
+                if (rows and (max_bytes < 0 or max_messages < 0)) or not base <= expected < base + count:
+                    break
+                rows.append((base, count, records))
+                expected = base + count
+        except sqlite3.DatabaseError as error:
+            # Python steps to the next row before it returns one, so an error may also hide the valid row before it.
+            if not is_damage(error):
+                raise
+        else:
+            break
     return rows
 
 
-def _next_row_offset(connection: sqlite3.Connection, partition: int, offset: int) -> int:
-    """Return the base offset of the first row after the one with `offset`; the partition's tail if there is none."""
-    (tail,) = connection.execute("SELECT next FROM partition WHERE id = ?", (partition,)).fetchone()
-    (base,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base > ?", (partition, offset)).fetchone()
-    return int(tail if base is None else min(base, tail))
+def _valid_rows(connection: Connection, partition: int, offset: int, *, is_single: bool) -> Iterator[Row]:
+    """Yield rows, from the one that contains the offset to before the first damaged one; with `is_single`, one by one."""
+    query = f"{_SELECT_ROWS} LIMIT 1" if is_single else _SELECT_ROWS
+    while True:
+        cursor = connection.execute(query, (partition, offset))
+        yielded = False
+        for base, count, size, *stamp, crc, records in cursor:
+            try:
+                is_valid = count > 0 and size == len(records)
+                is_valid = is_valid and batch_crc(partition, base, count, BatchStamp(*stamp), records) == crc
+            except (struct.error, TypeError, AttributeError):  # the damage changed the type of a value
+                is_valid = False
+            if not is_valid:
+                return
+            yield base, count, records
+            yielded, offset = True, base + count
+        if not (is_single and yielded):
+            return
+
+
+def _gap_at(connection: Connection, partition: int, extent: Extent, offset: int) -> GapError:
+    """Return the error for an offset that no valid row contains."""
+    resume = _next_valid_offset(connection, partition, extent, offset)
+    lost = f"the batch that contains offset {offset} is damaged (CRC32C) or missing"
+    if resume > offset + 1:
+        lost = f"offsets {offset} to {resume - 1} are lost: their batches are damaged (CRC32C) or missing"
+    return GapError(f"{lost}; seek past it to continue, to {resume}", resume=(resume,))
+
+
+def _next_valid_offset(connection: Connection, partition: int, extent: Extent, offset: int) -> int:
+    """Return the base offset of the first valid row after the offset; the partition's tail if there is none.
+
+    At most SKIPPED_ROWS rows are tried: the gap then ends at a row that may be damaged, too.
+    """
+    tail = extent.next
+    try:
+        for _ in range(SKIPPED_ROWS):
+            query = "SELECT min(base) FROM batch WHERE partition = ? AND base > ?"
+            (base,) = connection.execute(query, (partition, offset)).fetchone()
+            if base is None or base >= tail:
+                return tail
+            if _read_valid_rows(connection, partition, base, 0, 0):
+                return int(base)
+            offset = base
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        raise ClusterError(
+            f"the index of the log's batches is damaged, so the messages from offset {offset} on cannot be found: {error}; run"
+            " `mqbridge log check --repair` while no process has the log open",
+            Failure.FATAL,
+        ) from error
+    return offset
+
+
+def check_offset(offset: int) -> None:
+    """Raise ClusterError if no message can have this offset."""
+    if not 0 <= offset <= MAX_OFFSET:
+        raise ClusterError(f"the log has no offset {offset}; offsets go from 0 to {MAX_OFFSET}", Failure.FATAL)

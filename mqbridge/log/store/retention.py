@@ -2,51 +2,121 @@
 
 Whole batches (rows of the table `batch`) are dropped, oldest first, read or not. A reader that is slower than the retention gets
 a GapError. The newest batch of a partition always stays: after a restart, the origins of its messages tell how far a route has
-copied. SQLite reuses freed pages; the file itself does not shrink.
+copied.
+
+The size is enforced by each append, in its transaction, which then uses the pages that it frees. Ages are looked at by a pass
+every RETENTION_INTERVAL_S, which also drops what appends of other settings have left. A pass looks for what to drop with the
+reading connection, a few partitions at a time, and drops it in short transactions, one partition each: damage in one keeps no
+other from being trimmed.
 """
 
-import sqlite3
+from typing import NamedTuple
 
-ROWS_PER_PASS = 256
-"""Maximum number of rows dropped in one transaction, so that appends wait for it for milliseconds only."""
+from mqbridge.log.store import topics
+from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.topics import Extent
 
-Limits = tuple[int | None, int | None, int]
-"""Maximum bytes of a partition, time (ms since the epoch) before which a batch is too old, maximum number of rows to drop."""
+SCANNED_PARTITIONS = 500
+"""Partitions that one job of the reading thread looks at, which takes some 5 ms."""
+DROPPED_ROWS, DROPPED_BYTES = 256, 32 << 20
+"""Maximum rows and bytes that one transaction drops, so that appends and heartbeats wait for it for milliseconds only."""
+VACUUM_PAGES = 256
+"""Maximum pages that one transaction gives back to the disk."""
+INCREMENTAL = 2
+"""Value of SQLite's `auto_vacuum` in files that can become smaller."""
+FREE_FRACTION = 4
+"""The file is made smaller if more than a fourth of its pages is free: fewer will soon be used again."""
 
 
-def trim(connection: sqlite3.Connection, max_bytes: int | None, before_ms: int | None) -> int:
-    """Drop rows appended before `before_ms`, and the oldest rows of each partition until it has at most `max_bytes`.
+class Limits(NamedTuple):
+    """Maximum bytes of a partition, and the time of the age clock before which a batch is too old; None means no limit."""
 
-    None means no limit.
-    Returns the number of dropped rows. If it is ROWS_PER_PASS, the maximum, a further call may drop more. The caller commits.
+    max_bytes: int | None
+    before_ms: int | None
+
+
+class Dropped(NamedTuple):
+    """What one transaction dropped; `is_complete` is False if more is to be dropped."""
+
+    rows: int
+    is_complete: bool
+
+
+def find_expired(connection: Connection, limits: Limits, after: int) -> tuple[list[int], int | None]:
+    """Return ids of partitions with expired rows, among the next SCANNED_PARTITIONS after this id, and the last id looked at.
+
+    The last id is None at the end of the table.
     """
-    dropped = 0
-    for partition, size in connection.execute("SELECT id, bytes FROM partition WHERE bytes > 0").fetchall():
-        if dropped >= ROWS_PER_PASS:
-            break
-        dropped += _trim_partition(connection, partition, size, (max_bytes, before_ms, ROWS_PER_PASS - dropped))
+    rows = connection.execute(
+        "SELECT id, bytes FROM partition WHERE id > ? ORDER BY id LIMIT ?", (after, SCANNED_PARTITIONS)
+    ).fetchall()
+    expired = []
+    for id_, size in rows:
+        is_too_large = limits.max_bytes is not None and size > limits.max_bytes
+        if is_too_large or _has_expired(connection, id_, limits.before_ms):
+            expired.append(id_)
+    return expired, rows[-1][0] if len(rows) == SCANNED_PARTITIONS else None
+
+
+def _has_expired(connection: Connection, partition: int, before_ms: int | None) -> bool:
+    """Return True if the oldest batch is too old."""
+    if before_ms is None:
+        return False
+    oldest = connection.execute("SELECT age_ms FROM batch WHERE partition = ? ORDER BY base LIMIT 1", (partition,)).fetchone()
+    return oldest is not None and oldest[0] < before_ms
+
+
+def trim(connection: Connection, partition: int, limits: Limits) -> Dropped:
+    """Drop expired rows of a partition, up to the limits of one transaction. The caller commits."""
+    extent = topics.extent_of(connection, partition)
+    trimmed, dropped = trim_extent(connection, partition, extent, limits)
+    if dropped.rows:
+        topics.write_extents(connection, [(partition, trimmed)])
     return dropped
 
 
-def _trim_partition(connection: sqlite3.Connection, partition: int, size: int, limits: Limits) -> int:
-    """Drop the oldest rows of a partition of `size` bytes; return the number of dropped rows."""
-    max_bytes, before_ms, max_rows = limits
+def trim_extent(
+    connection: Connection, partition: int, extent: Extent, limits: Limits, *, room: int = 0
+) -> tuple[Extent, Dropped]:
+    """Drop expired rows of a partition, and return its extent without them; the caller writes it.
+
+    `room` is the size of the batches that are appended now, for which the oldest make room.
+    """
+    remaining, dropped_bytes, first = extent.bytes + room, 0, extent.first
+    is_complete = True
     rows = connection.execute(
-        "SELECT base, count, bytes, appended_ms FROM batch WHERE partition = ?1"
+        "SELECT rowid, base, count, bytes, age_ms FROM batch WHERE partition = ?1"
         " AND base < (SELECT max(base) FROM batch WHERE partition = ?1) ORDER BY base LIMIT ?2",
-        (partition, max_rows),
-    )
-    count = first = 0
-    remaining_bytes = size
-    for base, messages, row_bytes, appended_ms in rows.fetchall():
-        is_too_old = before_ms is not None and appended_ms < before_ms
-        is_too_large = max_bytes is not None and remaining_bytes > max_bytes
+        (partition, DROPPED_ROWS),
+    ).fetchall()
+    dropped: list[tuple[int]] = []
+    for rowid, base, count, row_bytes, age_ms in rows:
+        is_too_old = limits.before_ms is not None and age_ms < limits.before_ms
+        is_too_large = limits.max_bytes is not None and remaining > limits.max_bytes
         if not (is_too_old or is_too_large):
             break
-        count += 1
-        first = base + messages
-        remaining_bytes -= row_bytes
-    if count:
-        connection.execute("DELETE FROM batch WHERE partition = ? AND base < ?", (partition, first))
-        connection.execute("UPDATE partition SET first = ?, bytes = ? WHERE id = ?", (first, remaining_bytes, partition))
-    return count
+        if dropped and dropped_bytes >= DROPPED_BYTES + room:
+            is_complete = False
+            break
+        dropped.append((rowid,))
+        first = base + count
+        remaining -= row_bytes
+        dropped_bytes += row_bytes
+    connection.executemany("DELETE FROM batch WHERE rowid = ?", dropped)
+    trimmed = extent._replace(first=first, bytes=extent.bytes - dropped_bytes)
+    return trimmed, Dropped(len(dropped), is_complete and len(dropped) < DROPPED_ROWS)
+
+
+def give_back(connection: Connection) -> int:
+    """Give free pages at the end of the file back to the disk, if there are many, in a transaction of its own; return how many.
+
+    Raises sqlite3.Error. Files of the first two versions cannot become smaller: they have no incremental auto-vacuum.
+    """
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+    if mode != INCREMENTAL or free * FREE_FRACTION < pages or free < VACUUM_PAGES:
+        return 0
+    # `execute` would do one page only: it takes a single step of a statement without columns.
+    connection.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({VACUUM_PAGES}); COMMIT")
+    return VACUUM_PAGES

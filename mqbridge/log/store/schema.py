@@ -1,152 +1,179 @@
-"""Tables of the log, opening of connections, and the meaning of SQLite's errors.
+"""Tables of a log, their versions, and the checksums of their rows.
 
-    topic      topics by name
-    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches
+    meta       one row: the file's id and generation, the last reading of the age clock, and when the file was made as a backup
+    topic      topics by name, with their numbers of partitions
+    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches;
+               offsets from `jump_from` to before `jump_to` have no message, see `JUMP_*`
     batch      `count` messages from offset `base` on, encoded as in `wire/records.py`; `bytes` is the size of `records`
     position   the offset at which a group (`grp`) continues in a partition
     lease      the member (`owner`) of a group that reads a partition
-    member     the members of a group, each with the monotonic time of its last heartbeat and the length of its lease
+    member     the members of a group, with the heartbeats by which the others see that they live
 
-The blob of `batch` is the last column, so that queries of the other columns do not read its pages. `partition.next` stays when
-batches are dropped: offsets are never reused.
+The id of a partition is derived from that of its topic and its number, so no index leads from one to the other. The blob of
+`batch` is the last column, so that queries of the other columns do not read its pages. `partition.next` stays when batches are
+dropped: offsets are never reused.
+
+Each row whose damage would lose or swap messages has a checksum over its values and its identity. SQLite has none: a flipped bit
+in an index leads to the row of another topic, without an error.
 """
 
 import sqlite3
-import time
-from pathlib import Path
+import struct
+from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure, Unreachable
+from crc32c import crc32c
 
-SCHEMA_VERSION = 2
-"""Version of the tables, stored in the file as SQLite's `user_version`; 0 in a new file."""
+from mqbridge.log.store.clocks import ClockReading
 
-_MEMBER_TABLE = """
-CREATE TABLE member (
-    grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, renewed_ms INTEGER NOT NULL, lease_ms INTEGER NOT NULL,
-    PRIMARY KEY (grp, topic, id)
-) WITHOUT ROWID;
-"""
+APPLICATION_ID = 0x6D716C67
+"""SQLite's `application_id` of a log: "mqlg". Files of the first two versions have none."""
+SCHEMA_VERSION = 3
+"""Version of the tables, stored in the file as SQLite's `user_version`."""
 
-_TABLES = (
-    """
-CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE partition (
-    id INTEGER PRIMARY KEY, topic INTEGER NOT NULL REFERENCES topic, number INTEGER NOT NULL,
-    first INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, number)
-);
-CREATE TABLE batch (
-    partition INTEGER NOT NULL REFERENCES partition, base INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
-    appended_ms INTEGER NOT NULL, crc INTEGER NOT NULL, records BLOB NOT NULL
-);
-CREATE UNIQUE INDEX batch_place ON batch (partition, base);
-CREATE TABLE position (
-    grp TEXT NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, PRIMARY KEY (grp, partition)
-) WITHOUT ROWID;
-CREATE TABLE lease (
-    grp TEXT NOT NULL, partition INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (grp, partition)
-) WITHOUT ROWID;
-"""
-    + _MEMBER_TABLE
+TABLES = (
+    """CREATE TABLE meta (
+        id INTEGER PRIMARY KEY CHECK (id = 0), file_id BLOB NOT NULL, generation INTEGER NOT NULL, backup_ms INTEGER,
+        age_ms INTEGER NOT NULL, wall_ms INTEGER NOT NULL, boot_ms INTEGER NOT NULL, domain TEXT NOT NULL, crc INTEGER NOT NULL
+    )""",
+    "CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, crc INTEGER NOT NULL)",
+    """CREATE TABLE partition (
+        id INTEGER PRIMARY KEY, first INTEGER NOT NULL, next INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        jump_from INTEGER NOT NULL, jump_to INTEGER NOT NULL, jump_kind INTEGER NOT NULL, crc INTEGER NOT NULL
+    )""",
+    """CREATE TABLE batch (
+        partition INTEGER NOT NULL, base INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        appended_ms INTEGER NOT NULL, age_ms INTEGER NOT NULL, format TEXT, sender TEXT, sequence INTEGER,
+        crc INTEGER NOT NULL, records BLOB NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX batch_base ON batch (partition, base)",
+    "CREATE INDEX batch_sender ON batch (partition, sender, sequence) WHERE sender IS NOT NULL",
+    """CREATE TABLE position (
+        grp TEXT NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (grp, partition)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE lease (
+        grp TEXT NOT NULL, partition INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (grp, partition)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE member (
+        grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, beat INTEGER NOT NULL, domain TEXT NOT NULL,
+        renewed_ms INTEGER NOT NULL, lease_ms INTEGER NOT NULL, PRIMARY KEY (grp, topic, id)
+    ) WITHOUT ROWID""",
 )
-_UPGRADES = {
-    1: "DROP TABLE member;" + _MEMBER_TABLE,  # version 1 used wall-clock time; members register again within seconds
-}
-"""Scripts that upgrade a file to the next schema version, by its current version."""
+"""Statements that create the tables. `format` names the format of a unit of another system that is stored as it is; NULL stands
+for our own records. `sender` and `sequence` are the stamp beside such a unit. Nothing writes these three yet."""
+_OLD_TABLES = frozenset({"topic", "partition", "batch", "position", "lease", "member"})
+"""Tables of the first two versions."""
 
-PAGE_BYTES = 16 << 10
-"""Page size of a new file. Rows have hundreds of kilobytes: pages of 16 KiB append and read them a fifth faster than SQLite's
-default of 4 KiB, and larger pages are no faster. The WAL is moved into the file every 1000 pages, SQLite's default."""
+NUMBER_BITS = 20
+"""Bits of a partition id that hold the partition's number in its topic."""
 
-BUSY_POLL_S = 0.01
-"""Pause between attempts to get a lock that another connection holds."""
-
-_FATAL_HINTS = {
-    sqlite3.SQLITE_CORRUPT: "restore the file, or move it away to start an empty log",
-    sqlite3.SQLITE_NOTADB: "point `path` at a file of the log",
-    sqlite3.SQLITE_READONLY: "let this user write the file and its folder",
-    sqlite3.SQLITE_PERM: "let this user write the file and its folder",
-    sqlite3.SQLITE_AUTH: "let this user write the file and its folder",
-}
-_RETRY_HINTS = {
-    sqlite3.SQLITE_BUSY: "another process is writing for too long",
-    sqlite3.SQLITE_LOCKED: "another process is writing for too long",
-    sqlite3.SQLITE_FULL: "free space on the disk",
-    sqlite3.SQLITE_IOERR: "check the disk",
-    sqlite3.SQLITE_CANTOPEN: "check that the folder exists and can be written",
-    sqlite3.SQLITE_NOMEM: "free memory",
-}
-"""Advice for SQLite's errors, by primary error code: those that persist, and those that a retry may cure."""
+JUMP_NONE, JUMP_LOST, JUMP_RESTORED = range(3)
+"""Why offsets have no message: there are none; messages with these offsets were acknowledged and are lost, so readers get a gap;
+or they may have been given after the backup from which the file was restored, so readers of its end go on behind them."""
 
 
-def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
-    """Make a ClusterError from SQLite's error: RETRY if `_RETRY_HINTS` has its code, else FATAL."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    hint = _RETRY_HINTS.get(code) or _FATAL_HINTS.get(code, "this is a bug of mqbridge, or another program changed the file")
-    return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY_HINTS else Failure.FATAL)
+class Meta(NamedTuple):
+    """The row of `meta`. `backup_ms` is the time of the backup, in ms since the epoch, until the file is opened; else None."""
+
+    file_id: bytes
+    generation: int
+    backup_ms: int | None
+    reading: ClockReading
 
 
-def open_connection(path: Path, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open a connection in autocommit mode; create the file and its tables if they are missing. Raises ClusterError.
+_NUMBERS = {count: struct.Struct(f"<{count}q") for count in (2, 3, 7)}
 
-    `synchronous` is the value of SQLite's pragma; `busy_timeout_s` is the time to wait for another connection's lock.
-    """
+
+def numbers_crc(*numbers: int, seed: int = 0) -> int:
+    """Return the CRC32C of these numbers. Raises struct.error for values that are no 64-bit integers."""
+    return crc32c(_NUMBERS[len(numbers)].pack(*numbers), seed)
+
+
+def text_crc(text: str, *numbers: int) -> int:
+    """Return the CRC32C of the numbers and the text. Raises struct.error, AttributeError for values of other types."""
+    return crc32c(text.encode("utf-8", "surrogatepass"), numbers_crc(*numbers))
+
+
+class BatchStamp(NamedTuple):
+    """Columns of a row of `batch`: when it was appended by two clocks, the format of a foreign unit, the stamp of its sender."""
+
+    appended_ms: int
+    age_ms: int
+    format: str | None = None
+    sender: str | None = None
+    sequence: int | None = None
+
+
+_BATCH = struct.Struct("<5q")
+
+
+def batch_crc(partition: int, base: int, count: int, stamp: BatchStamp, records: bytes) -> int:
+    """Return the checksum of a row of `batch`. Raises struct.error, TypeError, AttributeError for values of other types."""
+    appended_ms, age_ms, unit_format, sender, sequence = stamp
+    crc = crc32c(_BATCH.pack(partition, base, count, appended_ms, age_ms))
+    if unit_format is not None or sender is not None or sequence is not None:
+        fields = (unit_format, sender, sequence)
+        crc = crc32c(repr(fields).encode("utf-8", "surrogatepass"), crc)
+    return crc32c(records, crc)
+
+
+def partition_id(topic_id: int, number: int) -> int:
+    """Return the id of a partition by the id of its topic and its number."""
+    return topic_id << NUMBER_BITS | number
+
+
+def split_partition_id(id_: int) -> tuple[int, int]:
+    """Return the id of the topic, and the number, of the partition with this id."""
+    return id_ >> NUMBER_BITS, id_ & ((1 << NUMBER_BITS) - 1)
+
+
+def meta_crc(meta: Meta) -> int:
+    """Return the checksum of the row of `meta`. Raises struct.error, TypeError, AttributeError for values of other types."""
+    reading = meta.reading
+    numbers = (meta.generation, -1 if meta.backup_ms is None else meta.backup_ms)
+    crc = numbers_crc(reading.age_ms, reading.wall_ms, reading.boot_ms, seed=numbers_crc(*numbers))
+    return crc32c(meta.file_id + reading.domain.encode(), crc)
+
+
+def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
+    """Write the row of `meta`, inside a transaction."""
+    connection.execute(
+        "INSERT OR REPLACE INTO meta VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (meta.file_id, meta.generation, meta.backup_ms, *meta.reading, meta_crc(meta)),
+    )
+
+
+def read_meta(connection: sqlite3.Connection) -> Meta | None:
+    """Return the row of `meta`; None if it is missing or damaged."""
+    row = connection.execute("SELECT * FROM meta WHERE id = 0").fetchone()
+    if row is None:
+        return None
+    _, file_id, generation, backup_ms, *reading, crc = row
+    meta = Meta(file_id, generation, backup_ms, ClockReading(*reading))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # One thread at a time uses a connection, but its executor may open and close it in different threads.
-        connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
-        raise Unreachable(f"the log {path} cannot be opened: {error}; check that the folder exists and can be written") from error
-    try:
-        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
-        _use_wal(connection, busy_timeout_s)
-        connection.execute(f"PRAGMA synchronous={synchronous}")
-        _ensure_tables(connection, path)
-    except sqlite3.Error as error:
-        connection.close()
-        raise cluster_error(error, path) from error
-    except ClusterError:
-        connection.close()
-        raise
-    return connection
+        return meta if meta_crc(meta) == crc else None
+    except (struct.error, TypeError, AttributeError, UnicodeError):
+        return None
 
 
-def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
-    """Switch the file to WAL mode, which is permanent.
-
-    SQLite makes the change in a transaction that begins as a read. Its busy timeout does not apply when such a transaction turns
-    into a write. So if several connections open a new file at the same time, some get SQLITE_BUSY at once (with SQLite 3.40, in
-    one of ten rounds of six threads).
-    """
-    deadline = time.monotonic() + busy_timeout_s
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                raise
-            time.sleep(BUSY_POLL_S)
-        else:
-            return
+def version_of(connection: sqlite3.Connection) -> int | None:
+    """Return the schema version of a log's file; None if the file belongs to another program."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application == APPLICATION_ID:
+        return int(version)
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return int(version) if application == 0 and version in {1, 2} and names >= _OLD_TABLES else None
 
 
-def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Create or upgrade the tables. Raises ClusterError if a newer mqbridge wrote the file."""
-    if _version(connection) < SCHEMA_VERSION:
-        # Two processes may arrive here at the same time: the second gets the lock after the first has made the tables.
-        connection.execute("BEGIN IMMEDIATE")
-        if (version := _version(connection)) < SCHEMA_VERSION:
-            for script in [_TABLES] if version == 0 else [_UPGRADES[current] for current in range(version, SCHEMA_VERSION)]:
-                for statement in script.split(";"):  # not executescript, which commits first
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-    if (version := _version(connection)) != SCHEMA_VERSION:
-        raise ClusterError(
-            f"the log {path} has schema version {version}, this mqbridge reads {SCHEMA_VERSION}; use the version that wrote it",
-            Failure.FATAL,
-        )
+def create_tables(connection: sqlite3.Connection, meta: Meta) -> None:
+    """Create the tables and the row of `meta`, inside a transaction."""
+    for statement in TABLES:
+        connection.execute(statement)
+    write_meta(connection, meta)
+    set_version(connection)
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    """Return the schema version of the file; 0 if it has no tables yet."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+def set_version(connection: sqlite3.Connection) -> None:
+    """Mark the file as a log of this version, inside a transaction."""
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

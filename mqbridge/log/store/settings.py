@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration, Size
@@ -14,7 +14,8 @@ class LogSettings(ClusterModel):
     """Settings of one log, which has a file of its own."""
 
     path: Path = Field(
-        description="The database file. It and its folder are created if missing; SQLite puts `-wal` and `-shm` files next to it."
+        description="The database file. It and its folder are created if missing. Files with its name and `-wal`, `-shm` and"
+        " `-mark` lie beside it and belong to it."
     )
     synchronous: Literal["full", "normal"] = Field(
         default="full",
@@ -27,7 +28,19 @@ class LogSettings(ClusterModel):
     retention_bytes: Size | None = Field(
         default=None,
         gt=0,
-        description="Size of a partition above which its oldest messages are dropped, read or not; null sets no limit.",
+        description="Size of a partition above which its oldest messages are dropped when others are sent, read or not; null sets"
+        " no limit.",
+    )
+    max_bytes: Size | None = Field(
+        default=None,
+        gt=0,
+        description="Size of the log above which sends wait until old messages are dropped; null sets no limit.",
+    )
+    reserve: Size = Field(
+        default=16 << 20,
+        ge=1 << 20,
+        description="Free space that sends leave on the disk, besides as much as the `-wal` file has: reading, committing and"
+        " deleting need some. Sends wait while there is less.",
     )
     max_message_bytes: Size = Field(
         default=16 << 20,
@@ -51,6 +64,13 @@ class LogSettings(ClusterModel):
         le=600,
         description="How long an operation waits for another process that is writing to the file, before it fails.",
     )
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_file(cls, path: Path) -> Path:
+        if path.name in {"", ":memory:"}:
+            raise ValueError("a log is a file on a disk: name one, such as /var/lib/mqbridge/log.db")
+        return path
 
     @property
     def identity(self) -> str:

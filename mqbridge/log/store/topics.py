@@ -1,75 +1,251 @@
-"""SQL for topics: list and describe them, create them, read offsets and groups."""
+"""SQL for topics and partitions: list, describe, create and grow them, read offsets and groups.
 
-import sqlite3
-from collections.abc import Callable
+Rows are checked against their checksums. A damaged row of a partition is rebuilt from its batches. A damaged row of a topic makes
+this topic unknown, which is an error and not the same as a topic that does not exist.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from mqbridge.errors import ClusterError, Failure
+from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.schema import JUMP_NONE, JUMP_RESTORED, numbers_crc, partition_id, split_partition_id, text_crc
+
+_REPLACE = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_NEW = "INSERT OR IGNORE INTO partition VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Extent(NamedTuple):
+    """The values of a row of `partition`, without id and checksum: offsets, size, and the offsets that have no message."""
+
+    first: int
+    next: int
+    bytes: int
+    jump_from: int = 0
+    jump_to: int = 0
+    jump_kind: int = JUMP_NONE
+
+
+NO_MESSAGES = Extent(0, 0, 0)
+
+_SELECT = "SELECT first, next, bytes, jump_from, jump_to, jump_kind, crc, id FROM partition WHERE "
+_DAMAGED = (struct.error, TypeError, AttributeError)
+"""Raised by the checksum of values that have the wrong type."""
 
 
 class PartitionRow(NamedTuple):
     """A partition of a topic, as stored in the file.
 
-    id       row id, by which other tables refer to the partition
+    id       by which other tables refer to the partition
     topic    name of the topic
     number   number of the partition in its topic, from 0
-    first    offset of the oldest message that the log still has
-    next     offset of the next message: the tail
+    extent   its offsets and its size
     """
 
     id: int
     topic: str
     number: int
-    first: int
-    next: int
+    extent: Extent
+
+    @property
+    def first(self) -> int:
+        """Offset of the oldest message that the log still has."""
+        return self.extent.first
+
+    @property
+    def next(self) -> int:
+        """Offset of the next message: the tail."""
+        return self.extent.next
 
 
-def names(connection: sqlite3.Connection) -> list[str]:
-    """Return all topic names, sorted."""
-    return [name for (name,) in connection.execute("SELECT name FROM topic ORDER BY name")]
+class TopicRow(NamedTuple):
+    """A topic, with its number of partitions."""
+
+    id: int
+    name: str
+    partitions: int
 
 
-def partitions(connection: sqlite3.Connection, topic: str) -> list[PartitionRow]:
-    """Return the partitions of a topic in the order of their numbers; none if the topic does not exist."""
-    rows = connection.execute(
-        "SELECT p.id, t.name, p.number, p.first, p.next FROM partition p JOIN topic t ON t.id = p.topic"
-        " WHERE t.name = ? ORDER BY p.number",
-        (topic,),
+def names(connection: Connection) -> list[str]:
+    """Return all topic names, sorted. Raises ClusterError if the row of one is damaged."""
+    return sorted(row.name for row in all_topics(connection))
+
+
+def all_topics(connection: Connection) -> list[TopicRow]:
+    """Return all topics, without using the index of names. Raises ClusterError if the row of one is damaged."""
+    topics, damaged = scan_topics(connection)
+    if damaged:
+        raise _damaged_topics(damaged)
+    return topics
+
+
+def scan_topics(connection: Connection) -> tuple[list[TopicRow], list[int]]:
+    """Return the topics whose rows are intact, and the ids of the others."""
+    intact: list[TopicRow] = []
+    damaged: list[int] = []
+    for id_, name, count, crc in connection.execute("SELECT id, name, partitions, crc FROM topic NOT INDEXED"):
+        row = TopicRow(id_, name, count)
+        if _is_intact(row, crc):
+            intact.append(row)
+        else:
+            damaged.append(id_)
+    return intact, damaged
+
+
+def find_topic(connection: Connection, name: str) -> TopicRow | None:
+    """Return a topic, or None if it does not exist. Raises ClusterError if its row may be a damaged one."""
+    found = connection.execute("SELECT id, name, partitions, crc FROM topic WHERE name = ?", (name,)).fetchone()
+    if found is not None:
+        row = TopicRow(*found[:3])
+        if row.name == name and _is_intact(row, found[3]):
+            return row
+    # The index may be damaged, too: only the table can tell that there is no such topic.
+    intact, damaged = scan_topics(connection)
+    for row in intact:
+        if row.name == name:
+            return row
+    if damaged:
+        raise _damaged_topics(damaged)
+    return None
+
+
+def _is_intact(row: TopicRow, crc: object) -> bool:
+    try:
+        return text_crc(row.name, row.id, row.partitions) == crc
+    except _DAMAGED:
+        return False
+
+
+def _damaged_topics(ids: Sequence[int]) -> ClusterError:
+    numbers = ", ".join(map(str, ids))
+    return ClusterError(
+        f"the log's table of topics is damaged (row {numbers}), so it is not known which topics there are besides the intact"
+        " ones; restore a backup, or keep what is intact by `mqbridge log export`",
+        Failure.FATAL,
     )
-    return list(map(PartitionRow._make, rows))
 
 
-def create(topic: str, count: int) -> Callable[[sqlite3.Connection], None]:
+def partitions(connection: Connection, topic: str) -> list[PartitionRow]:
+    """Return the partitions of a topic in the order of their numbers; none if the topic does not exist."""
+    row = find_topic(connection, topic)
+    return [] if row is None else partitions_of(connection, row)
+
+
+def partitions_of(connection: Connection, topic: TopicRow) -> list[PartitionRow]:
+    """Return the partitions of a topic in the order of their numbers."""
+    begin = partition_id(topic.id, 0)
+    stored = connection.execute(
+        _SELECT + "id >= ? AND id < ?",
+        (begin, begin + topic.partitions),
+    )
+    found = {id_: _checked(id_, values, crc) for *values, crc, id_ in stored}
+    rows = []
+    for number in range(topic.partitions):
+        id_ = begin + number
+        extent = found.get(id_)
+        rows.append(PartitionRow(id_, topic.name, number, rebuilt_extent(connection, id_) if extent is None else extent))
+    return rows
+
+
+def extent_of(connection: Connection, id_: int) -> Extent:
+    """Return the extent of a partition, rebuilt from its batches if its row is damaged."""
+    row = connection.execute(_SELECT + "id = ?", (id_,)).fetchone()
+    extent = None if row is None else _checked(id_, row[:-2], row[-2])
+    return rebuilt_extent(connection, id_) if extent is None else extent
+
+
+def _checked(id_: int, extent: Sequence[int], crc: object) -> Extent | None:
+    """Return the extent if its checksum is right, else None."""
+    try:
+        return Extent(*extent) if numbers_crc(id_, *extent) == crc else None
+    except _DAMAGED:
+        return None
+
+
+def rebuilt_extent(connection: Connection, id_: int) -> Extent:
+    """Return the extent of a partition as its batches and the positions of its groups tell it. The next write stores it."""
+    topic_id, number = split_partition_id(id_)
+    connection.report(
+        f"the bounds of partition {number} of the topic with id {topic_id} are not known, so they are those of its messages"
+    )
+    query = "SELECT min(base), sum(bytes) FROM batch WHERE partition = ?"
+    first, size = connection.execute(query, (id_,)).fetchone()
+    last = connection.execute("SELECT base, count FROM batch WHERE partition = ? ORDER BY base DESC LIMIT 1", (id_,)).fetchone()
+    end = 0 if last is None else last[0] + last[1]
+    reached = [offset for _, partition, offset in scan_positions(connection)[0] if partition == id_]
+    tail = max([end, *reached])
+    return Extent(tail if first is None else first, tail, size or 0)
+
+
+def write_extents(connection: Connection, extents: Iterable[tuple[int, Extent]], *, only_new: bool = False) -> None:
+    """Write rows of partitions, by id, inside a transaction; with `only_new`, those that exist stay as they are."""
+    connection.executemany(
+        _INSERT_NEW if only_new else _REPLACE,
+        [(id_, *extent, numbers_crc(id_, *extent)) for id_, extent in extents],
+    )
+
+
+def create(topic: str, count: int) -> Callable[[Connection], None]:
     """Return a job for `Store.write` that creates the topic, or adds partitions until it has `count`."""
 
-    def run(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT OR IGNORE INTO topic (name) VALUES (?)", (topic,))
-        (topic_id,) = connection.execute("SELECT id FROM topic WHERE name = ?", (topic,)).fetchone()
-        connection.executemany(
-            "INSERT OR IGNORE INTO partition (topic, number) VALUES (?, ?)", [(topic_id, number) for number in range(count)]
-        )
+    def run(connection: Connection) -> None:
+        row = find_topic(connection, topic)
+        if row is None:
+            cursor = connection.execute("INSERT INTO topic (name, partitions, crc) VALUES (?, 0, 0)", (topic,))
+            row = TopicRow(int(cursor.lastrowid or 0), topic, 0)
+        if count > row.partitions:
+            added = range(row.partitions, count)
+            # A row may exist: that of a topic whose creation was lost with the WAL. Its offsets are not given again.
+            write_extents(connection, ((partition_id(row.id, number), NO_MESSAGES) for number in added), only_new=True)
+            crc = text_crc(topic, row.id, count)
+            connection.execute("UPDATE topic SET partitions = ?, crc = ? WHERE id = ?", (count, crc, row.id))
 
     return run
 
 
-def tails(connection: sqlite3.Connection) -> dict[int, int]:
-    """Return the tails of the partitions of all topics, by partition id."""
-    return dict(connection.execute("SELECT id, next FROM partition"))
+def messages_between(extent: Extent, begin: int, end: int) -> int:
+    """Return the number of offsets from `begin` to before `end` that are not in the jump of a restored file."""
+    *_, jump_from, jump_to, kind = extent
+    jumped = max(0, min(end, jump_to) - max(begin, jump_from)) if kind == JUMP_RESTORED else 0
+    return max(0, end - begin) - jumped
 
 
-def groups(connection: sqlite3.Connection, topic: str) -> list[str]:
+def groups(connection: Connection, topic: str) -> list[str]:
     """Return the groups that have a committed offset in the topic, sorted."""
-    rows = connection.execute(
-        "SELECT DISTINCT o.grp FROM position o JOIN partition p ON p.id = o.partition JOIN topic t ON t.id = p.topic"
-        " WHERE t.name = ? ORDER BY o.grp",
-        (topic,),
-    )
-    return [group for (group,) in rows]
+    ids = {row.id for row in partitions(connection, topic)}
+    return sorted({group for group, partition, _ in scan_positions(connection)[0] if partition in ids})
 
 
-def committed(connection: sqlite3.Connection, topic: str, group: str) -> dict[int, int]:
-    """Return the group's committed offset by partition number."""
-    rows = connection.execute(
-        "SELECT p.number, o.next FROM position o JOIN partition p ON p.id = o.partition JOIN topic t ON t.id = p.topic"
-        " WHERE t.name = ? AND o.grp = ?",
-        (topic, group),
+def committed(connection: Connection, topic: str, group: str) -> dict[int, int]:
+    """Return the group's committed offset by partition number, without those whose rows are damaged."""
+    offsets = positions_of(connection, group)
+    return {row.number: offsets[row.id] for row in partitions(connection, topic) if row.id in offsets}
+
+
+def positions_of(connection: Connection, group: str) -> dict[int, int]:
+    """Return the group's committed offsets by partition id, without those whose rows are damaged."""
+    rows = connection.execute("SELECT grp, partition, next, crc FROM position WHERE grp = ?", (group,))
+    return {partition: offset for name, partition, offset, crc in rows if _is_position(name, partition, offset, crc)}
+
+
+def scan_positions(connection: Connection) -> tuple[list[tuple[str, int, int]], int]:
+    """Return all positions (group, partition id, offset) whose rows are intact, and the number of the others."""
+    rows = connection.execute("SELECT grp, partition, next, crc FROM position").fetchall()
+    intact = [(group, partition, offset) for group, partition, offset, crc in rows if _is_position(group, partition, offset, crc)]
+    return intact, len(rows) - len(intact)
+
+
+def write_positions(connection: Connection, group: str, offsets: Iterable[tuple[int, int]]) -> None:
+    """Write the group's committed offsets by partition id, inside a transaction."""
+    connection.executemany(
+        "INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?)",
+        [(group, partition, offset, text_crc(group, partition, offset)) for partition, offset in offsets],
     )
-    return dict(rows)
+
+
+def _is_position(group: str, partition: int, offset: int, crc: object) -> bool:
+    try:
+        return text_crc(group, partition, offset) == crc
+    except _DAMAGED:
+        return False

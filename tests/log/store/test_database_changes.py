@@ -14,7 +14,6 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.lane import LogLane
-from mqbridge.log.store import schema
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
@@ -68,23 +67,6 @@ async def test_a_member_from_before_a_restart_of_the_machine_is_expired(open_log
     assert [len(member.partitions or ()) for member in await cluster.operations.members("t", "g")] == [1]
     await living.close()
     await dead.close()
-
-
-async def test_a_file_of_the_first_schema_is_upgraded(open_log: OpenLog, tmp_path: Path) -> None:
-    cluster = await open_log()
-    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 3))))
-    await cluster.close()
-    connection = sqlite3.connect(tmp_path / "log.db")
-    connection.executescript(
-        "DROP TABLE member; CREATE TABLE member (grp TEXT, topic INTEGER, id TEXT, expires_ms INTEGER); PRAGMA user_version = 1"
-    )
-    connection.close()
-    inbound, lane = await lane_of(await open_log())
-    assert numbers((await lane.receive()).messages) == [0, 1, 2]
-    await inbound.close()
-    version = sqlite3.connect(tmp_path / "log.db")
-    assert version.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
-    version.close()
 
 
 async def test_a_partition_added_while_the_group_had_no_member_is_read_from_its_beginning(open_log: OpenLog) -> None:
@@ -172,7 +154,7 @@ async def test_a_delayed_heartbeat_does_not_expire_members_that_renewed_meanwhil
     quick, lane = await second_lane(slow, second)
     busy = threading.Event()
     assert first.store._writer is not None
-    first.store._writer[0].submit(busy.wait)
+    first.store._writer.executor.submit(busy.wait)
     waiting = asyncio.ensure_future(slow._rebalance())  # type: ignore[attr-defined]
     try:
         await asyncio.sleep(0.02)
@@ -193,7 +175,7 @@ async def test_a_group_is_not_moved_if_a_member_renewed_while_the_move_waited(op
     inbound, _ = await lane_of(second)
     busy = threading.Event()
     assert first.store._writer is not None
-    first.store._writer[0].submit(busy.wait)
+    first.store._writer.executor.submit(busy.wait)
     moving = asyncio.ensure_future(first.operations.move("t", "g", {"0": (0,)}))
     try:
         await asyncio.sleep(0.02)
@@ -232,3 +214,33 @@ async def test_a_batch_takes_a_quarter_of_the_budget_at_most(open_log: OpenLog) 
             assert batch.held_bytes <= 8 << 10
             count += batch.count
     await inbound.close()
+
+
+async def test_a_failed_commit_is_not_repeated_for_a_later_lane_of_the_partition(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another member has read on in between: the group's offset would go back."""
+    cluster = await open_log(lease="3600s")
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 10))))
+    inbound, lane = await lane_of(cluster)
+    await lane.receive()
+    failing: list[asyncio.Future[None]] = []
+
+    def fail_later(*_: object) -> "asyncio.Future[None]":
+        failing.append(asyncio.get_running_loop().create_future())
+        return failing[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.store, "write", fail_later)
+        inbound.schedule_commit(lane, 3)
+        async with asyncio.timeout(PATIENCE_S):
+            while not failing:
+                await asyncio.sleep(0.01)
+    await lane.release()
+    await inbound._rebalance()
+    inbound._lanes[lane.id].acknowledged = 8
+    failing[0].set_exception(ClusterError("the disk is full"))
+    await asyncio.sleep(0.01)
+    assert inbound._uncommitted == {}
+    await inbound.close()
+    assert (await cluster.committed("t", "g"))["0"] == (8,)

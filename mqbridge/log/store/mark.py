@@ -1,0 +1,165 @@
+"""The mark: a small file beside the database that knows, without SQLite, up to which offsets messages were acknowledged.
+
+After a kill, the newest messages are only in the WAL. If that is lost or damaged, SQLite silently opens an older state of the
+file, and the lost offsets would be given again. The mark tells what is missing. It is written after each commit and before the
+receipts, without a sync of its own: it reaches the disk after the WAL that it describes, or is older.
+
+    header   magic, version u32, file id (16 bytes), CRC32C u32 of these
+    slot     partition id u64, next offset u64, CRC32C u32 of these, 12 bytes of zeros
+
+A slot has 32 bytes, so it never lies on two disk sectors, and one writer: a process adds slots of its own. The highest offset of
+a partition's slots counts. Each process that has the log open holds a shared lock of the file. One that gets the exclusive lock
+is alone: it creates and upgrades the log, compares it with the mark, and removes the slots of processes that have ended.
+"""
+
+import fcntl
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+from crc32c import crc32c
+
+from mqbridge.errors import ClusterError, Failure, Unreachable
+
+log = logging.getLogger(__name__)
+
+LOCK_POLL_S = 0.01
+"""Pause between attempts to lock the mark while another process opens the log."""
+
+_HEADER = struct.Struct("<8sI16s")
+_SLOT = struct.Struct("<QQ")
+_CRC = struct.Struct("<I")
+_MAGIC, _VERSION = b"mqb-mark", 1
+SLOT_BYTES = HEADER_BYTES = 32
+
+
+class Mark:
+    """The open mark of one log. Its lock is held until `close`; `is_alone` says which."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self._fd = path, fd
+        self._slots: dict[int, int] = {}
+        """File offset of this process's slot, by partition id."""
+        self._has_failed = False
+        self.is_alone = False
+        """True while this process holds the exclusive lock."""
+
+    @classmethod
+    def open(cls, path: Path, timeout_s: float) -> Self:
+        """Open or create the file at `path`, and lock it: exclusively if no process has the log open, otherwise shared.
+
+        While another process opens the log, waits up to the timeout. Raises ClusterError.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Unreachable(
+                f"the log's mark {path} cannot be opened: {error.strerror}; check that the folder exists and can be written"
+            ) from error
+        mark = cls(path, fd)
+        try:
+            mark._lock(time.monotonic() + timeout_s)
+        except BaseException:
+            os.close(fd)
+            raise
+        return mark
+
+    def _lock(self, deadline: float) -> None:
+        while True:
+            for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+                try:
+                    fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                self.is_alone = kind == fcntl.LOCK_EX
+                return
+            if time.monotonic() >= deadline:
+                raise ClusterError(f"the log's mark {self.path} is locked: another process has been opening the log for too long")
+            time.sleep(LOCK_POLL_S)
+
+    def share(self) -> None:
+        """Let other processes open the log."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        self.is_alone = False
+
+    def close(self) -> None:
+        """Unlock and close the file."""
+        os.close(self._fd)
+
+    def read(self, file_id: bytes) -> dict[int, int] | None:
+        """Return the acknowledged offsets by partition id; None if the file is new, damaged, or belongs to another log."""
+        header, *slots = self._chunks()
+        fields = _HEADER.pack(_MAGIC, _VERSION, file_id)
+        if header != fields + _CRC.pack(crc32c(fields)):
+            return None
+        offsets: dict[int, int] = {}
+        for slot in slots:
+            fields, (crc,) = slot[: _SLOT.size], _CRC.unpack_from(slot, _SLOT.size)
+            if crc == crc32c(fields):  # otherwise a torn write after a power failure; a slot of zeros was never written
+                partition, next_offset = _SLOT.unpack(fields)
+                offsets[partition] = max(next_offset, offsets.get(partition, 0))
+        return offsets
+
+    def _chunks(self) -> list[bytes]:
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        end = max(HEADER_BYTES, len(data) - len(data) % SLOT_BYTES)
+        data = data.ljust(HEADER_BYTES, b"\0")
+        return [data[index : index + SLOT_BYTES] for index in range(0, end, SLOT_BYTES)]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was ever written to it."""
+        return not os.fstat(self._fd).st_size
+
+    def rewrite(self, file_id: bytes, offsets: Mapping[int, int]) -> None:
+        """Replace the contents, and sync them; this process must be alone. Raises OSError."""
+        fields = _HEADER.pack(_MAGIC, _VERSION, file_id)
+        slots = b"".join(map(_slot, offsets.keys(), offsets.values()))
+        data = fields + _CRC.pack(crc32c(fields)) + slots
+        os.pwrite(self._fd, data, 0)
+        os.ftruncate(self._fd, len(data))
+        os.fsync(self._fd)
+        self._slots = {}
+
+    def record(self, tails: Iterable[tuple[int, int]]) -> None:
+        """Record the offsets after the committed messages, as pairs of partition id and next offset.
+
+        A failure is logged once: the messages are stored in any case, and only the loss of the WAL would not be noticed.
+        """
+        try:
+            for partition, next_offset in tails:
+                at = self._slots.get(partition)
+                if at is None:
+                    at = self._slots[partition] = self._add_slot()
+                os.pwrite(self._fd, _slot(partition, next_offset), at)
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("the log's mark %s cannot be written, so a lost WAL may not be noticed: %s", self.path, error)
+            self._has_failed = True
+
+    def _add_slot(self) -> int:
+        """Return the file offset of a new slot. Appending with O_APPEND reserves it, although other processes add theirs."""
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, bytes(SLOT_BYTES))
+            return os.lseek(fd, 0, os.SEEK_CUR) - SLOT_BYTES
+        finally:
+            os.close(fd)
+
+
+def _slot(partition: int, next_offset: int) -> bytes:
+    fields = _SLOT.pack(partition, next_offset)
+    return (fields + _CRC.pack(crc32c(fields))).ljust(SLOT_BYTES, b"\0")
+
+
+def missing_mark_error(path: Path, mark_path: Path) -> ClusterError:
+    """Return the error for a database file that is gone although its mark is there."""
+    return ClusterError(
+        f"the log {path} is missing, although its mark {mark_path.name} is there: it was deleted or moved; put it back or restore"
+        " a backup, or remove the mark to start an empty log",
+        Failure.FATAL,
+    )

@@ -1,0 +1,304 @@
+"""Opens the file of a log: creates or upgrades it, and finds out whether acknowledged messages are missing.
+
+Only the process that opens the log first, while no other has it open, does more than connect: see `mark`. A new file is made
+under another name and then renamed, so a log is never half made, and an empty file is one that something has truncated.
+
+A file that misses acknowledged messages, or that was restored from a backup, opens as a new generation: offsets that messages had
+are not given again, so that a reader which keeps its position elsewhere finds a gap, and not other messages.
+"""
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from mqbridge.errors import ClusterError, Failure, Unreachable
+from mqbridge.log.store import file_guard, topics, upgrade
+from mqbridge.log.store.clocks import AgeClock, first_reading
+from mqbridge.log.store.connection import (
+    Connection,
+    cluster_error,
+    is_damage,
+    open_connection,
+    open_immutable,
+    open_read_only,
+    transaction,
+)
+from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, FileGuard
+from mqbridge.log.store.mark import Mark, missing_mark_error
+from mqbridge.log.store.schema import (
+    JUMP_LOST,
+    JUMP_NONE,
+    JUMP_RESTORED,
+    SCHEMA_VERSION,
+    Meta,
+    create_tables,
+    read_meta,
+    version_of,
+    write_meta,
+)
+from mqbridge.log.store.settings import LogSettings
+from mqbridge.log.store.topics import Extent
+
+log = logging.getLogger(__name__)
+
+_ROLLBACK_MODE, _MODE_AT = b"\x01\x01", 18
+"""Bytes of a file's header that say that SQLite writes it without a WAL, and their offset."""
+
+RESTORED_JUMP = 1 << 32
+"""Offsets that a restored file leaves out in each partition: more messages than it got between the backup and its loss."""
+
+
+class LogFile(NamedTuple):
+    """An open log. A log that can only be read has no mark and no guard."""
+
+    path: Path
+    connection: Connection
+    clock: AgeClock
+    mark: Mark | None
+    guard: FileGuard | None
+
+    def close(self) -> None:
+        """Close the connection, then the mark: as long as it is locked, the log is open."""
+        self.connection.close()
+        if self.mark is not None:
+            self.mark.close()
+
+
+def open_log(config: LogSettings) -> LogFile:
+    """Open the log of these settings, or create it. Raises ClusterError."""
+    path = file_guard.real_path(config.path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unreachable(f"the log {path} cannot be opened: {error}; check that the folder exists and can be written") from error
+    with _cluster_errors(path):
+        if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            return _open_read_only(path)
+        mark = Mark.open(file_guard.beside(path, MARK_SUFFIX), config.busy_timeout)
+        connection: Connection | None = None
+        try:
+            file_guard.refuse_unsafe(path)
+            is_new = not path.exists()
+            if is_new:
+                _create(path, mark, config)
+            else:
+                _refuse_foreign(path)
+            if mark.is_alone:
+                refuse_foreign_wal(path)
+            connection = open_connection(path, config.synchronous, config.busy_timeout)
+            meta = _prepare(path, connection, mark, config, is_new=is_new)
+            guard = FileGuard(path)
+            if mark.is_alone:
+                mark.share()
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            mark.close()
+            raise
+    return LogFile(path, connection, AgeClock(meta.reading), mark, guard)
+
+
+@contextlib.contextmanager
+def _cluster_errors(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors, and those of the operating system, as ClusterError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise cluster_error(error, path) from error
+    except UnicodeDecodeError as error:  # a text of SQLite quotes the damaged schema
+        raise ClusterError(
+            f"the log {path} is damaged: its schema cannot be read; restore a backup, or keep what is intact by `mqbridge log"
+            " export`",
+            Failure.FATAL,
+        ) from error
+    except OSError as error:
+        raise Unreachable(f"the log {path} cannot be opened: {error}") from error
+
+
+def _open_read_only(path: Path) -> LogFile:
+    connection = open_read_only(path)
+    try:
+        check_version(path, connection)
+        meta = read_meta(connection)
+        log.info("the log %s can only be read here: it, its folder or its file system cannot be written", path)
+    except BaseException:
+        connection.close()
+        raise
+    return LogFile(path, connection, AgeClock(first_reading() if meta is None else meta.reading), None, None)
+
+
+def refuse_foreign_wal(path: Path) -> None:
+    """Raise ClusterError (FATAL) if a WAL lies beside a backup: it is another file's, and SQLite would move its pages here.
+
+    A backup, and no log, is in SQLite's rollback mode (`backup`). Its row of `meta` cannot tell: once a log that was restored has
+    been opened, the main file says that it is a backup until the WAL with the new row is moved into it. This process is alone, so
+    no connection of it loses its locks when the file is closed here.
+    """
+    wal = file_guard.beside(path, WAL_SUFFIX)
+    if not wal.exists() or not wal.stat().st_size:
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mode = os.pread(fd, len(_ROLLBACK_MODE), _MODE_AT)
+    finally:
+        os.close(fd)
+    if mode == _ROLLBACK_MODE:
+        raise ClusterError(
+            f"the log {path} is a backup, but {wal.name} beside it belongs to the file that was there before; move {wal.name} and"
+            f" {path.name}{file_guard.SHM_SUFFIX} away, and open the log again",
+            Failure.FATAL,
+        )
+
+
+def _create(path: Path, mark: Mark, config: LogSettings) -> None:
+    """Create the file with its tables under another name, and rename it when it is on the disk."""
+    if not mark.is_alone:
+        raise ClusterError(f"the log {path} is missing, but another process has it open: it was deleted or moved", Failure.FATAL)
+    if not mark.is_empty:
+        raise missing_mark_error(path, mark.path)
+    new = path.with_name(f"{path.name}-new")
+    for leftover in path.parent.glob(f"{new.name}*"):  # of a process that was killed here
+        leftover.unlink()
+    connection = open_connection(new, config.synchronous, config.busy_timeout, is_new=True)
+    try:
+        transaction(connection, lambda: create_tables(connection, new_meta()), config.busy_timeout)
+    finally:
+        connection.close()
+    sync(new)
+    new.rename(path)
+    sync(path.parent)
+
+
+def new_meta() -> Meta:
+    """Return the row of `meta` of a new log."""
+    return Meta(os.urandom(16), 1, None, first_reading())
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk. No connection may have it open: closing it here ends its locks."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise ClusterError (FATAL) if the file is a database of another program, before anything in it is changed."""
+    connection = open_immutable(path)
+    try:
+        _check_owner(path, connection)
+    except sqlite3.DatabaseError as error:
+        # A failure in the midst of a checkpoint: only with its WAL, the file makes sense. `_prepare` looks again.
+        if not is_damage(error) or not _size(file_guard.beside(path, WAL_SUFFIX)):
+            raise
+    finally:
+        connection.close()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _check_owner(path: Path, connection: Connection) -> int:
+    """Return the schema version of a log's file. Raises ClusterError (FATAL) if the file belongs to another program."""
+    version = version_of(connection)
+    if version is None:
+        raise ClusterError(f"the file {path} is a database of another program; point `path` at a file of the log", Failure.FATAL)
+    return version
+
+
+def check_version(path: Path, connection: Connection) -> None:
+    """Raise ClusterError (FATAL) unless the file is a log of this version."""
+    version = _check_owner(path, connection)
+    if version != SCHEMA_VERSION:
+        raise ClusterError(
+            f"the log {path} has schema version {version}, this mqbridge reads {SCHEMA_VERSION}; "
+            + ("close it in all processes, and open it for writing once" if version < SCHEMA_VERSION else "use a later version"),
+            Failure.FATAL,
+        )
+
+
+def _prepare(path: Path, connection: Connection, mark: Mark, config: LogSettings, *, is_new: bool) -> Meta:
+    """Upgrade the file, compare it with the mark if this process is alone, and return its `meta`."""
+    if mark.is_alone and version_of(connection) in upgrade.OLD_VERSIONS:
+        upgrade.upgrade(path, connection, config.busy_timeout, new_meta())
+        mark.rewrite((read_meta(connection) or new_meta()).file_id, {})  # the earlier versions had no mark
+    check_version(path, connection)
+    meta = read_meta(connection)
+    if mark.is_alone:
+        if is_new and meta is not None:
+            mark.rewrite(meta.file_id, {})
+        return transaction(connection, lambda: _open_generation(path, connection, mark, meta), config.busy_timeout)
+    return new_meta() if meta is None else meta
+
+
+def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta | None) -> Meta:
+    """Begin a new generation if messages are missing, or the file was restored; write the mark anew. Inside a transaction."""
+    if meta is None:
+        connection.report("its table `meta` is damaged, so it is not known whether the file is complete")
+        meta = new_meta()
+        write_meta(connection, meta)
+    known = mark.read(meta.file_id)
+    extents = {
+        row.id: row.extent for topic in topics.scan_topics(connection)[0] for row in topics.partitions_of(connection, topic)
+    }
+    lost = {id_: offset for id_, offset in (known or {}).items() if offset > extents.get(id_, topics.NO_MESSAGES).next}
+    if known is None and meta.backup_ms is None:
+        log.warning("the log %s has no mark of its own: it is not known whether acknowledged messages are missing", path)
+    if lost or meta.backup_ms is not None:
+        extents = _begin_generation(path, connection, meta, extents, lost, is_known=known is not None)
+        meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
+        write_meta(connection, meta)
+    mark.rewrite(meta.file_id, {id_: extent.next for id_, extent in extents.items() if extent.next})
+    return meta
+
+
+def _begin_generation(
+    path: Path, connection: Connection, meta: Meta, extents: Mapping[int, Extent], lost: Mapping[int, int], *, is_known: bool
+) -> dict[int, Extent]:
+    """Leave out the offsets that messages had, or may have had; say so, and return the new extents."""
+    result = dict(extents)
+    for id_, offset in lost.items():
+        extent = extents.get(id_, topics.NO_MESSAGES)
+        result[id_] = _jump(extent, offset, JUMP_LOST)
+    if lost:
+        count = sum(offset - extents.get(id_, topics.NO_MESSAGES).next for id_, offset in lost.items())
+        log.error(
+            "the log %s misses its newest %s acknowledged messages, in %d partitions: its WAL was lost or damaged, or an older"
+            " copy of the file was put in its place; they are gaps, and their offsets are not given again (generation %d)",
+            path,
+            count if count < RESTORED_JUMP else "(an unknown number of)",  # the mark does not tell offsets that were left out
+            len(lost),
+            meta.generation + 1,
+        )
+    elif not is_known:
+        log.warning(
+            "the log %s was restored from a backup: messages that were appended after it are missing, and their offsets are not"
+            " given again (generation %d)",
+            path,
+            meta.generation + 1,
+        )
+        result = {id_: _jump(extent, extent.next + RESTORED_JUMP, JUMP_RESTORED) for id_, extent in extents.items()}
+        _move_groups_at_the_end(connection, result)
+    topics.write_extents(connection, ((id_, extent) for id_, extent in result.items() if extent != extents.get(id_)))
+    return result
+
+
+def _jump(extent: Extent, offset: int, kind: int) -> Extent:
+    """Return the extent with this next offset; the offsets between have no message."""
+    has_jumped = extent.jump_kind != JUMP_NONE and extent.jump_to == extent.next  # nothing was appended since the last jump
+    begin = extent.jump_from if has_jumped else extent.next
+    return extent._replace(next=offset, jump_from=begin, jump_to=offset, jump_kind=kind)
+
+
+def _move_groups_at_the_end(connection: Connection, extents: Mapping[int, Extent]) -> None:
+    """Move groups that have read everything behind the jump, so that they have no lag."""
+    for group, partition, offset in topics.scan_positions(connection)[0]:
+        extent = extents.get(partition)
+        if extent is not None and offset == extent.jump_from and extent.jump_kind == JUMP_RESTORED:
+            topics.write_positions(connection, group, [(partition, extent.next)])

@@ -1,0 +1,222 @@
+"""A log never fills its disk, keeps its bounds at each append, and says at once why it cannot be written."""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.errors import ClusterError
+from mqbridge.log.adapter.inbound import LogInbound
+from mqbridge.log.store import database, disk_room, retention
+from mqbridge.log.store.connection import WAL_KEPT_BYTES
+from mqbridge.message import Batch, Message, Share
+from tests.kit.conversation import until
+from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.patience import PATIENCE_S
+
+
+def one(payload: bytes) -> Share:
+    return Share(Batch.of([Message(payload)]))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list with the free bytes of the disk, which the test may change."""
+    free = [1 << 40]
+    real = os.statvfs
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        result = list(real(path))
+        return os.statvfs_result((1, 1, 1 << 40, free[0], free[0], *result[5:]))
+
+    monkeypatch.setattr(disk_room.os, "statvfs", statvfs)
+    monkeypatch.setattr(disk_room, "CHECK_S", 0.0)
+    return free
+
+
+async def test_a_full_disk_is_read_committed_to_and_trimmed_and_ends_by_itself(open_log: OpenLog, disk: list[int]) -> None:
+    cluster = await open_log(reserve="1MiB")
+    outbound = await outbound_of(cluster)
+    for number in range(10):
+        await outbound.send(0, one(b"%d" % number + bytes(1000)))
+    disk[0] = 1 << 20
+    waiting = outbound.send(0, one(b"waits"))
+    inbound, lane = await lane_of(cluster)
+    batch = await lane.receive()
+    lane.acknowledge(batch)
+    await inbound.close()
+    assert (await cluster.committed("t", "g"))["0"] == (10,)
+    limited = await open_log(retention_bytes=10)
+    assert await limited.store.trim() == 9
+    assert not waiting.done()
+    disk[0] = 1 << 30
+    assert (await asyncio.wait_for(waiting, PATIENCE_S)).positions == [(10,)]
+
+
+async def test_sends_that_wait_are_logged_at_once_with_the_reason(
+    open_log: OpenLog, disk: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    disk[0] = 1000
+    waiting = outbound.send(0, one(b"x"))
+    await until(lambda: outbound.send_failure is not None)
+    assert "1 sends wait" in caplog.text
+    assert "is full: 1000 bytes are free" in caplog.text
+    disk[0] = 1 << 30
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    assert "can be written again" in caplog.text
+
+
+async def test_a_file_that_another_process_keeps_locked_is_the_reason(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await open_log(busy_timeout="50ms")
+    outbound = await outbound_of(cluster)
+    lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    waiting = outbound.send(0, one(b"x"))
+    await until(lambda: "another process is writing for too long; is one of them stopped" in caplog.text)
+    lock.execute("ROLLBACK")
+    lock.close()
+    await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+async def test_a_full_log_waits_for_room(open_log: OpenLog) -> None:
+    cluster = await open_log(max_bytes="1MiB")
+    outbound = await outbound_of(cluster)
+    sends = [outbound.send(0, one(bytes(100_000))) for _ in range(20)]
+    stored = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while outbound.send_failure is None:
+            await asyncio.sleep(0.01)
+            stored = sum(send.done() for send in sends)
+    assert 0 <= stored < 20
+    assert "`max_bytes` is 1048576" in outbound.send_failure.reason  # type: ignore[union-attr]
+    await outbound.close(asyncio.get_running_loop().time())
+
+
+async def test_the_size_of_a_partition_is_bounded_at_each_append(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "RETENTION_INTERVAL_S", 3600.0)
+    cluster = await open_log(retention_bytes=50_000)
+    outbound = await outbound_of(cluster)
+    for _ in range(50):
+        await outbound.send(0, one(bytes(10_000)))
+        ((size,),) = await cluster.store.read(lambda connection: connection.execute("SELECT bytes FROM partition").fetchall())
+        assert size <= 61_000
+    assert (await cluster.bounds("t"))["0"].next == (50,)
+
+
+async def test_trimming_writes_no_freed_bytes_and_gives_the_file_back(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "DROPPED_BYTES", 4 << 20)
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for _ in range(20):
+        await outbound.send(0, one(bytes(2 << 20)))
+    await cluster.close()
+    before = (tmp_path / "log.db").stat().st_size
+    cluster = await open_log(retention_bytes=1 << 20)
+    await cluster.store.trim()
+    assert (await cluster.bounds("t"))["0"].first == (19,)
+    assert (tmp_path / "log.db-wal").stat().st_size < 24 << 20
+    await cluster.close()
+    assert (tmp_path / "log.db").stat().st_size < before // 4
+
+
+async def test_a_pass_goes_on_behind_the_partition_that_failed(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    await cluster.create("t", 3)
+    outbound = await outbound_of(cluster)
+    outbound = await cluster.outbound(outbound._spec)  # type: ignore[assignment]
+    for partition in range(3):
+        for _ in range(2):
+            await outbound.send(partition, one(bytes(100)))
+    limited = await open_log(retention_bytes=10)
+    real = retention.trim
+
+    def fail_in_the_first(connection: object, partition: int, limits: object) -> object:
+        if not partition % 3:
+            raise ClusterError("damaged")
+        return real(connection, partition, limits)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "trim", fail_in_the_first)
+        for _ in range(2):
+            try:
+                await limited.store.trim()
+            except ClusterError:
+                continue
+    firsts = [bounds.first for bounds in (await cluster.bounds("t")).values()]
+    assert sorted(firsts) in ([(0,), (1,), (1,)], [(0,), (0,), (1,)])
+
+
+async def test_the_wal_is_bounded_and_cut(open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAL_BYTES", 4 << 20)
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, one(bytes(15 << 20)))
+    for _ in range(10):
+        await outbound.send(0, one(bytes(1 << 20)))
+        await asyncio.sleep(0.02)
+    assert (tmp_path / "log.db-wal").stat().st_size <= min(WAL_KEPT_BYTES, 8 << 20)
+
+
+async def test_many_queued_sends_do_not_freeze_the_event_loop(open_log: OpenLog) -> None:
+    """Each round of the queue takes time in proportion to the sends that it stores."""
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    times = {}
+    for count in (1000, 8000):
+        began = time.process_time()
+        await asyncio.gather(*(outbound.send(0, one(b"x")) for _ in range(count)))
+        times[count] = time.process_time() - began
+    assert times[8000] < 24 * times[1000]  # eight times as much work; with the square it would be 64 times
+
+
+async def test_a_cancelled_connect_leaves_nothing_open(open_log: OpenLog) -> None:
+    await (await open_log()).close()
+    cluster = await open_log()
+    await cluster.close()
+    for delay in range(20):
+        connecting = asyncio.ensure_future(cluster.connect())
+        await asyncio.sleep(delay * 0.0002)
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        await cluster.connect()
+        assert await cluster.topics() == []
+        await cluster.close()
+
+
+async def test_a_cluster_that_is_opened_again_waits_for_new_messages(open_log: OpenLog) -> None:
+    """It knows nothing of the file as it was before."""
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, one(b"x"))
+    await cluster.close()
+    cluster.store.tails[next(iter(cluster.store.tails))] = 10**6
+    await cluster.connect()
+    assert cluster.store.tails == {}
+
+
+async def test_a_cancelled_join_leaves_no_member(open_log: OpenLog) -> None:
+    cluster = await open_log(lease="3600s")
+    await cluster.create("t", 1)
+    joins = 0
+    for delay in range(20):
+        joining = asyncio.ensure_future(cluster.inbound(InboundSpec(("t",), "g")))
+        await asyncio.sleep(delay * 0.0002)
+        joining.cancel()
+        (joined,) = await asyncio.gather(joining, return_exceptions=True)
+        if isinstance(joined, LogInbound):
+            joins += 1
+            await joined.close()
+    assert joins < 20
+    assert await cluster.operations.members("t", "g") == []

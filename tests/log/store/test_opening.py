@@ -1,0 +1,312 @@
+"""Opening a log: acknowledged messages that are missing are said, and their offsets are never given again."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.errors import ClusterError, GapError
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store import mark as marks
+from mqbridge.log.store.clocks import now_ms
+from mqbridge.log.store.mark import HEADER_BYTES, SLOT_BYTES, Mark
+from mqbridge.log.store.schema import SCHEMA_VERSION, partition_id, read_meta, write_meta
+from mqbridge.log.store.settings import LogSettings
+from mqbridge.log.wire.records import checksum, encode_record, encode_row
+from mqbridge.message import Batch, Share
+from tests.conformance.arena import numbered, numbers
+from tests.log.conftest import OpenLog, lane_of, outbound_of
+
+CHILD = """
+import asyncio, os, sys
+from pathlib import Path
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store.settings import LogSettings
+from mqbridge.message import Batch, Message, Share
+
+async def main():
+    cluster = LogCluster("log", LogSettings(path=Path(sys.argv[1])))
+    await cluster.connect()
+    await cluster.create("t", 2)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    for number in range(20):
+        await outbound.send(0, Share(Batch.of([Message(b"%d" % number)])))
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return the path of a log to which a process had sent 20 messages, one by one, when it was killed."""
+    subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "log.db")], check=False)
+    return tmp_path / "log.db"
+
+
+async def next_offset(cluster: LogCluster) -> int:
+    (offset,) = (await cluster.bounds("t"))["0"].next
+    return offset
+
+
+async def test_a_kill_loses_nothing_and_says_nothing(killed: Path, open_log: OpenLog, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = await open_log()
+    assert await next_offset(cluster) == 20
+    assert caplog.text == ""
+
+
+async def test_a_damaged_wal_is_said_and_its_offsets_are_not_given_again(
+    killed: Path, open_log: OpenLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = killed.with_name("log.db-wal")
+    data = bytearray(wal.read_bytes())
+    data[len(data) // 2] ^= 1
+    wal.write_bytes(data)
+    killed.with_name("log.db-shm").unlink()
+    cluster = await open_log()
+    assert "misses its newest" in caplog.text
+    assert await next_offset(cluster) == 20
+    receipt = await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(20, 21))))
+    assert receipt.positions == [(20,)]
+    _, lane = await lane_of(cluster)
+    received = numbers((await lane.receive()).messages)
+    assert received == list(range(len(received)))
+    with pytest.raises(GapError, match="lost with the log's WAL") as gap:
+        await lane.receive()
+    assert gap.value.resume == (20,)
+    await lane.seek((20,))
+    assert (await lane.receive()).first == (20,)
+
+
+async def test_a_missing_wal_is_said_and_the_topic_is_not_made_at_the_old_offsets(
+    killed: Path, open_log: OpenLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic itself was only in the WAL."""
+    for suffix in ("-wal", "-shm"):
+        killed.with_name("log.db" + suffix).unlink()
+    cluster = await open_log()
+    assert "misses its newest 20 acknowledged messages, in 1 partitions" in caplog.text
+    assert await cluster.describe("t") is None
+    await cluster.create("t", 1)
+    assert await next_offset(cluster) == 20
+    caplog.clear()
+    await cluster.close()
+    await open_log()
+    assert caplog.text == ""
+
+
+async def test_an_older_copy_in_the_place_of_the_log_is_said(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, Share(Batch.of(numbered(0, 5))))
+    await cluster.close()
+    shutil.copy(tmp_path / "log.db", tmp_path / "old")
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(5, 9))))
+    await cluster.close()
+    shutil.copy(tmp_path / "old", tmp_path / "log.db")
+    cluster = await open_log()
+    assert "misses its newest 4 acknowledged messages" in caplog.text
+    assert await next_offset(cluster) == 9
+
+
+async def test_a_copy_without_its_mark_is_said(open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A copy of the main file of an open log may miss everything that is still in the WAL."""
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 5))))
+    assert caplog.text == ""
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "log.db", tmp_path / "copy")
+    copy = LogCluster("log", LogSettings(path=tmp_path / "copy" / "log.db"))
+    await copy.connect()
+    await copy.close()
+    assert "has no mark of its own" in caplog.text
+
+
+async def make_backup(open_log: OpenLog, path: Path) -> None:
+    """Store five messages, read by the group g, and turn the file into a backup without a mark."""
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 5))))
+    inbound, lane = await lane_of(cluster)
+    lane.acknowledge(await lane.receive())
+    await inbound.close()
+
+    def mark_as_backup(connection: sqlite3.Connection) -> None:
+        meta = read_meta(connection)
+        assert meta is not None
+        write_meta(connection, meta._replace(backup_ms=1))
+
+    await cluster.store.write(mark_as_backup)
+    await cluster.close()
+    path.with_name("log.db-mark").unlink()
+
+
+async def test_a_restored_file_opens_as_a_new_generation(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers that keep their position elsewhere come to a gap, the file's own groups go on, and no lag is invented."""
+    await make_backup(open_log, tmp_path / "log.db")
+    cluster = await open_log()
+    assert "was restored from a backup" in caplog.text
+    jump = await next_offset(cluster)
+    assert jump > 1 << 32
+    assert await cluster.operations.backlog("t", "g") == {"0": 0}
+    receipt = await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(5, 7))))
+    assert receipt.positions == [(jump,), (jump + 1,)]
+    assert await cluster.operations.backlog("t", "g") == {"0": 2}
+    _, lane = await lane_of(cluster)
+    assert numbers((await lane.receive()).messages) == [5, 6]
+    with pytest.raises(GapError, match="after the backup") as gap:
+        await anext(cluster.read("t", "0", (8,), (9,)))
+    assert gap.value.resume == (jump,)
+    read = [batch async for batch in cluster.read("t", "0", (0,), (jump + 2,))]
+    assert [(batch.first, batch.count) for batch in read] == [((0,), 5), ((jump,), 2)]
+    units = await cluster.measure("t", "0", (0,), (jump + 2,))
+    assert [(unit_range.first, unit_range.count) for unit_range in units] == [((0,), 5), ((jump,), 2)]
+    await cluster.close()
+    caplog.clear()
+    cluster = await open_log()
+    assert (await next_offset(cluster), caplog.text) == (jump + 2, "")
+
+
+async def test_a_lane_goes_on_behind_the_jump_of_a_restored_file(open_log: OpenLog, tmp_path: Path) -> None:
+    await make_backup(open_log, tmp_path / "log.db")
+    cluster = await open_log()
+    inbound = await cluster.inbound(InboundSpec(("t",), "new"))
+    lane = await anext(inbound.lanes())
+    assert numbers((await lane.receive()).messages) == list(range(5))
+    assert await lane.confirm_caught_up()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(5, 6))))
+    assert numbers((await lane.receive()).messages) == [5]
+
+
+def test_a_mark_is_read_back_with_the_highest_offset_of_each_partition(tmp_path: Path) -> None:
+    path, file_id = tmp_path / "mark", bytes(range(16))
+    mark = Mark.open(path, 1.0)
+    assert mark.is_alone
+    mark.rewrite(file_id, {1: 10})
+    mark.share()
+    other = Mark.open(path, 1.0)
+    assert not other.is_alone
+    mark.record([(1, 11), (2, 5)])
+    other.record([(1, 12), (3, 7)])
+    mark.record([(2, 6)])
+    assert mark.read(file_id) == {1: 12, 2: 6, 3: 7}
+    assert mark.read(bytes(16)) is None
+    mark.close()
+    other.close()
+
+
+@pytest.mark.parametrize("damage", ["header", "slot", "zeros", "cut"])
+def test_a_damaged_mark_invents_no_offsets(tmp_path: Path, damage: str) -> None:
+    path, file_id = tmp_path / "mark", bytes(range(16))
+    mark = Mark.open(path, 1.0)
+    mark.rewrite(file_id, {1: 10, 2: 20})
+    mark.close()
+    data = bytearray(path.read_bytes())
+    match damage:
+        case "header":
+            data[3] ^= 1
+        case "slot":
+            data[HEADER_BYTES + 8] ^= 1
+        case "zeros":
+            data += bytes(SLOT_BYTES)
+        case "cut":
+            data = data[: HEADER_BYTES + SLOT_BYTES + 7]
+    path.write_bytes(data)
+    mark = Mark.open(path, 1.0)
+    expected = {"header": None, "slot": {2: 20}, "zeros": {1: 10, 2: 20}, "cut": {1: 10}}
+    assert mark.read(file_id) == expected[damage]
+    mark.close()
+
+
+def test_a_mark_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Mark.open(tmp_path / "mark", 1.0)
+    monkeypatch.setattr(marks, "LOCK_POLL_S", 0.001)
+    with pytest.raises(ClusterError, match="another process has been opening the log for too long"):
+        Mark.open(tmp_path / "mark", 0.01)
+    first.close()
+
+
+OLD_TABLES = """
+CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE partition (
+    id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, number INTEGER NOT NULL,
+    first INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0, UNIQUE (topic, number)
+);
+CREATE TABLE batch (
+    partition INTEGER NOT NULL, base INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    appended_ms INTEGER NOT NULL, crc INTEGER NOT NULL, records BLOB NOT NULL
+);
+CREATE UNIQUE INDEX batch_place ON batch (partition, base);
+CREATE TABLE position (
+    grp TEXT NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, PRIMARY KEY (grp, partition)
+) WITHOUT ROWID;
+CREATE TABLE lease (
+    grp TEXT NOT NULL, partition INTEGER NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (grp, partition)
+) WITHOUT ROWID;
+CREATE TABLE member (grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY (grp, topic, id)) WITHOUT ROWID;
+"""
+
+
+def make_old_file(path: Path, version: int, *, damaged: bool = False) -> None:
+    """Make a file of an earlier version: topic t has two partitions with offsets 10 to 39; the group g has read to 15 in one."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(f"PRAGMA journal_mode=WAL; {OLD_TABLES} PRAGMA user_version = {version}")
+    connection.execute("INSERT INTO topic VALUES (7, 't')")
+    for id_, number in ((3, 1), (4, 0)):
+        connection.execute("INSERT INTO partition VALUES (?, 7, ?, 10, 40, 0)", (id_, number))
+    for base in range(10, 40, 3):
+        for id_ in (3, 4):
+            records = encode_row(encode_record(message, None) for message in numbered(base, base + 3))
+            crc = checksum(base, 3, records) + (damaged and base == 16)
+            connection.execute(
+                "INSERT INTO batch VALUES (?, ?, 3, ?, ?, ?, ?)", (id_, base, len(records), now_ms(), crc, records)
+            )
+    connection.execute("INSERT INTO position VALUES ('g', 3, 15)")
+    connection.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_file_of_an_earlier_version_is_upgraded(
+    open_log: OpenLog, tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_old_file(tmp_path / "log.db", version)
+    cluster = await open_log()
+    for name in ("0", "1"):
+        read = [message async for batch in cluster.read("t", name, (10,), (40,)) for message in batch.messages]
+        assert numbers(read) == list(range(10, 40))
+    assert await cluster.committed("t", "g") == {"1": (15,)}
+    assert (await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(40, 41))))).positions == [(40,)]
+    version_now = await cluster.store.read(lambda connection: connection.execute("PRAGMA user_version").fetchone())
+    assert version_now == (SCHEMA_VERSION,)
+    assert [record.levelname for record in caplog.records if record.levelno > 20] == []
+
+
+async def test_an_upgrade_that_was_interrupted_goes_on(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_old_file(tmp_path / "log.db", 2, damaged=True)
+    monkeypatch.setattr("mqbridge.log.store.upgrade.STEP_BYTES", 1)
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mqbridge.log.store.upgrade._finish", fail)
+        with pytest.raises(ClusterError, match="interrupted"):
+            await open_log()
+    cluster = await open_log()
+    first = [message async for batch in cluster.read("t", "0", (10,), (16,)) for message in batch.messages]
+    assert numbers(first) == list(range(10, 16))
+    with pytest.raises(GapError) as gap:
+        await anext(cluster.read("t", "0", (16,), (40,)))
+    assert gap.value.resume == (19,)
+    assert partition_id(7, 0) in {row.id for row in await cluster.existing_partitions("t")}
