@@ -7,7 +7,7 @@ CLUSTER_TESTS := cluster or sdk or spark
 JOBS ?= 3
 SIDE_BY_SIDE := -n $(JOBS) --ignore tests/quality
 
-.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak bench docs wheel \
+.PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak log-faults bench docs wheel \
   generate lock clean
 
 help:            ## show this list
@@ -134,6 +134,10 @@ MINUTES := 60
 soak: $(VENV)/.dev ## run two gateway instances beside a TubeMQ with little traffic, and restart its Broker every five minutes; MINUTES=60
 	@sh tests/prerequisites.sh
 	@$(BIN)/python -m tests.chaos soak --minutes $(MINUTES) $(if $(DIRECTION),--direction $(DIRECTION)) $(CHAOS_ARGS)
+
+FAULTS := 1000
+log-faults: $(VENV)/.dev ## kill, cut off, damage and move the embedded log at random, and judge what is left; SEED=7 FAULTS=1000 ONLY=kill,bits
+	@$(BIN)/python -m tests.log.faults $(if $(SEED),--seed $(SEED)) --faults $(FAULTS) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)
 
 bench: $(VENV)/.dev ## measure the figures of docs/explanation/benchmarks.md and profile.md, also for the official Java clients and Spark's Kafka connector
 	@sh tests/prerequisites.sh

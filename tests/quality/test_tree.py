@@ -20,6 +20,7 @@ OTHER_FOLDERS = {
     "e2e": "routes between real servers of several systems",
     "examples": "the example programs and the example adapter",
     "fuzz": "the programs of `make fuzz`",
+    "log/faults": "the programs of `make log-faults`",
     "kit": "starts servers and runs programs for all tests, also for other projects",
     "native": "the compiled module",
     "quality": "the structure of the project, its types and its wheel, checked by `make check`",
@@ -37,7 +38,7 @@ def names_in(package: Path) -> set[str]:
 
 def problem_of(file: PurePath) -> str | None:
     """Say why a test file, as a path below `tests/`, has the wrong folder or name; None if it has the right ones."""
-    if file.parts[0] in OTHER_FOLDERS:
+    if any(file.is_relative_to(folder) for folder in OTHER_FOLDERS):
         return None
     package = SOURCES / file.parent
     shown = package.relative_to(SOURCES.parent)
