@@ -353,3 +353,20 @@ async def test_the_configured_durability_is_set(open_log: OpenLog, synchronous: 
     cluster = await open_log(synchronous=synchronous)
     pragma = await cluster.store.write(lambda connection: connection.execute("PRAGMA synchronous").fetchone())
     assert pragma == (level,)
+
+
+async def test_batches_from_before_a_seek_never_count_again(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for _ in range(3):
+        await outbound.send(0, Share(Batch.of([Message(bytes(MAX_ROW_BYTES // 20))] * 10)))
+    _, lane = await lane_of(cluster)
+    before = [await lane.receive() for _ in range(2)]
+    await lane.seek((0,))
+    again = [await lane.receive() for _ in range(2)]
+    lane.reject(again[1])
+    lane.acknowledge(before[0])
+    lane.acknowledge(before[1])
+    assert lane.acknowledged == 0
+    lane.reject(before[0])
+    assert (await lane.receive()).first == again[1].first

@@ -58,7 +58,9 @@ class LogLane:
         self._run = 0
         """Number of the current run of deliveries."""
         self._run_start = offset
-        """Start offset of the current run; -1 after a seek, so that no earlier batch counts."""
+        """Start offset of the current run."""
+        self._first_run = 0
+        """Number of the run that the last seek began: batches of earlier runs do not count."""
         self._wake = asyncio.Event()
         """Set when the partition may have grown, and when a new run starts or the lane ends."""
         store.watch(id_, self._wake)
@@ -123,7 +125,8 @@ class LogLane:
         """
         self._read_ahead.release_batch(batch.next)
         next_offset = batch.next[0]
-        if self.revoked.is_set() or (batch.handle != self._run and next_offset > self._run_start):
+        is_stale = batch.handle < self._first_run or (batch.handle != self._run and next_offset > self._run_start)
+        if self.revoked.is_set() or is_stale:
             return
         if self.acknowledged is None or next_offset > self.acknowledged:
             self.acknowledged = next_offset
@@ -137,7 +140,9 @@ class LogLane:
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
-        elif not self.revoked.is_set() and (batch.handle == self._run or batch.first[0] <= self._run_start):
+            return
+        is_pending = batch.handle == self._run or batch.first[0] <= self._run_start
+        if is_pending and batch.handle >= self._first_run and not self.revoked.is_set():
             self._restart(batch.first[0])
 
     async def seek(self, position: Position) -> None:
@@ -150,7 +155,7 @@ class LogLane:
         (offset,) = position
         read.check_offset(offset)
         self._restart(offset)
-        self._run_start = -1  # batches from before the seek no longer count
+        self._first_run = self._run
         self.acknowledged = offset
         self._owner.schedule_commit(self, offset)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mqbridge.adapter.operations import Member, newest_from_offsets
+from mqbridge.adapter.operations import Member
 from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, target_warnings
 from mqbridge.adapter.topics import Bounds
 from mqbridge.config.units import format_duration
@@ -78,7 +78,8 @@ class LogOperations:
 
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """Return the offset `count` messages before the end of each partition, or its first offset if it has fewer messages."""
-        return newest_from_offsets(await self._cluster.bounds(topic), count)
+        rows = await self._cluster.existing_partitions(topic)
+        return {str(row.number): (topics.newest(row.extent, count),) for row in rows}
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return those settings of the log that users of a topic need; they apply to all its topics."""

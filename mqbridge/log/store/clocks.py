@@ -8,6 +8,7 @@ namespace (containers may have their own). Processes of different domains may sh
 """
 
 import functools
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -64,26 +65,45 @@ class AgeClock:
     """The age clock of a log: advances with `boot_ms` while a process has the log open, and with the wall clock in between.
 
     Within one clock domain, it also advances by `boot_ms` while no process has the log open. After a restart of the machine, the
-    time for which it was off is added SETTLE_MS later, and never if the wall clock has gone back. So a wall clock that is wrong
-    for a while keeps messages for longer, and never drops them earlier.
+    time for which it was off counts only SETTLE_MS later, and never if the wall clock has gone back. So a wall clock that is
+    wrong for a while keeps messages for longer, and never drops them earlier. Used by several threads.
     """
 
     def __init__(self, stored: ClockReading) -> None:
         """`stored` is the last reading in the file."""
         self._stored = stored
         self._began_boot_ms = boot_ms()
-        self._base_ms = stored.age_ms
-        self.is_settled = stored.domain == clock_domain() and stored.boot_ms <= self._began_boot_ms
+        is_known = stored.domain == clock_domain() and stored.boot_ms <= self._began_boot_ms
+        self._base_ms = stored.age_ms + (self._began_boot_ms - stored.boot_ms if is_known else 0)
+        """The time at the start, as far as it is known."""
+        self._off_ms = 0 if is_known else None
+        """The time for which the machine was off; None while it is not known."""
+        self._lock = threading.Lock()
+
+    @property
+    def is_settled(self) -> bool:
         """False while the time between the stored reading and the start is not known yet."""
-        if self.is_settled:
-            self._base_ms += self._began_boot_ms - stored.boot_ms
+        return self._off_ms is not None
 
     def read(self) -> ClockReading:
-        """Return the present reading."""
+        """Return the present reading, by which messages are judged: it may be too low."""
         boot, wall = boot_ms(), now_ms()
         running_ms = boot - self._began_boot_ms
-        if not self.is_settled and running_ms >= SETTLE_MS:
-            self.is_settled = True
-            if self._stored.wall_ms >= EARLIEST_WALL_MS:
-                self._base_ms += max(0, wall - self._stored.wall_ms - running_ms)
-        return ClockReading(self._base_ms + running_ms, wall, boot, clock_domain())
+        with self._lock:
+            if self._off_ms is None and running_ms >= SETTLE_MS:
+                self._off_ms = self._off_by(wall, running_ms)
+            off_ms = self._off_ms or 0
+        return ClockReading(self._base_ms + off_ms + running_ms, wall, boot, clock_domain())
+
+    def stamp(self) -> ClockReading:
+        """Return the reading for a new message: it may be too high, since the time off is added to it at once."""
+        reading = self.read()
+        if self._off_ms is not None:
+            return reading
+        off_ms = self._off_by(reading.wall_ms, reading.boot_ms - self._began_boot_ms)
+        return reading._replace(age_ms=reading.age_ms + off_ms)
+
+    def _off_by(self, wall_ms: int, running_ms: int) -> int:
+        """Return the time for which the machine was off, by the wall clock."""
+        is_known = self._stored.wall_ms >= EARLIEST_WALL_MS
+        return max(0, wall_ms - self._stored.wall_ms - running_ms) if is_known else 0

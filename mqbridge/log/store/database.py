@@ -15,7 +15,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -143,26 +143,26 @@ class Store:
 
         `deadline` is a loop time; None means `deadlines.CLOSE_S` from now.
         """
-        await cancel(*self._tasks)
-        self._tasks = []
+        for task in self._tasks:
+            task.cancel()
         opened, writer, reader = self._log, self._writer, self._reader
         self._log = self._writer = self._reader = None
         if opened is None or writer is None or reader is None:
             return
-        # The writer last: closing the last connection moves the WAL into the file.
-        await self._close_worker(reader.executor, reader.connection.close, deadline)
-        await self._close_worker(writer.executor, partial(_close_log, opened, store_clock=self._has_appended), deadline)
-
-    async def _close_worker(self, executor: ThreadPoolExecutor, close: Callable[[], None], deadline: float | None) -> None:
-        """Close what the worker has open after its queued jobs, and end its thread."""
-        closing = asyncio.get_running_loop().run_in_executor(executor, close)
-        await asyncio.wait([closing], timeout=seconds_until(deadline))
+        # Without an await up to here: a caller that is cancelled leaves nothing open. The log itself is closed last: closing the
+        # last connection moves the WAL into the file, and the mark has to be locked as long as any connection is open.
+        reading = reader.executor.submit(reader.connection.close)
+        closing = writer.executor.submit(_close_log, opened, reading, store_clock=self._has_appended)
+        for executor in (reader.executor, writer.executor):
+            executor.shutdown(wait=False)  # its thread ends after its last job
+        tasks, self._tasks = self._tasks, []
+        await cancel(*tasks)
+        await asyncio.wait([asyncio.wrap_future(closing)], timeout=seconds_until(deadline))
         if not closing.done():
             log.warning(
                 "the embedded log's file %s is still in use by this process and will be closed when the current transaction ends",
                 self.config.path,
             )
-        executor.shutdown(wait=False)  # its thread ends after its last job
 
     def read(self, job: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
         """Run the job in the reading thread. Raises ClusterError, and any error of the job."""
@@ -186,12 +186,12 @@ class Store:
         def run(connection: Connection) -> list[int]:
             assert opened is not None  # noqa: S101 - `_submit` has refused the job otherwise
             self._check_room(opened, connection, size)
-            reading, max_bytes = opened.clock.read(), self.config.retention_bytes
+            reading, max_bytes = opened.clock.stamp(), self.config.retention_bytes
             offsets, tails = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
-            self._after_commit(opened, connection)
+            self._has_appended = True
             if opened.mark is not None:
                 opened.mark.record(tails.items())
-            self._has_appended = True
+            self._after_commit(opened, connection)
             return offsets
 
         return self._submit(self._writer, run)
@@ -221,8 +221,14 @@ class Store:
             time.sleep(min(MAX_YIELD_S, connection.waited_s * YIELD_FRACTION))
 
     def _truncate_wal(self, opened: LogFile, connection: Connection) -> None:
-        """Move all of the WAL into the file, and give its room back; it stays as it is if a reader needs it."""
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        """Move all of the WAL into the file, and give its room back; it stays as it is if a reader needs it, or after an error.
+
+        Raises no error of SQLite: what was committed before is stored.
+        """
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            log.warning("the WAL of the log %s could not be moved into its file, which is tried again: %s", opened.path, error)
         if opened.guard is not None:
             self._room.wal_bytes = self._checked(opened.guard.check).wal
 
@@ -393,8 +399,9 @@ def _close_unused(close: Callable[[T], None], opening: "Future[T]") -> None:
         close(opening.result())
 
 
-def _close_log(opened: LogFile, *, store_clock: bool) -> None:
-    """Store the age clock if messages were appended, and close the log; runs in the writing thread."""
+def _close_log(opened: LogFile, reading: "Future[None]", *, store_clock: bool) -> None:
+    """Store the age clock if messages were appended, and close the log after the reading connection, in the writing thread."""
+    wait([reading])
     try:
         if store_clock and opened.guard is not None:
             opened.guard.check()

@@ -45,6 +45,8 @@ class Mark:
         self._slots: dict[int, int] = {}
         """File offset of this process's slot, by partition id."""
         self._has_failed = False
+        self.was_missing = False
+        """True if there was no mark when it was opened."""
         self.is_alone = False
         """True while this process holds the exclusive lock."""
 
@@ -54,6 +56,7 @@ class Mark:
 
         While another process opens the log, waits up to the timeout. Raises ClusterError.
         """
+        was_missing = not path.exists()
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -61,6 +64,7 @@ class Mark:
                 f"the log's mark {path} cannot be opened: {error.strerror}; check that the folder exists and can be written"
             ) from error
         mark = cls(path, fd)
+        mark.was_missing = was_missing
         try:
             mark._lock(time.monotonic() + timeout_s)
         except BaseException:

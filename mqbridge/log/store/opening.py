@@ -161,8 +161,8 @@ def _create(path: Path, mark: Mark, config: LogSettings) -> None:
     if not mark.is_empty:
         raise missing_mark_error(path, mark.path)
     new = path.with_name(f"{path.name}-new")
-    for leftover in path.parent.glob(f"{new.name}*"):  # of a process that was killed here
-        leftover.unlink()
+    for suffix in ("", "-journal", file_guard.WAL_SUFFIX, file_guard.SHM_SUFFIX):  # of a process that was killed here
+        file_guard.beside(new, suffix).unlink(missing_ok=True)
     connection = open_connection(new, config.synchronous, config.busy_timeout, is_new=True)
     try:
         transaction(connection, lambda: create_tables(connection, new_meta()), config.busy_timeout)
@@ -190,11 +190,14 @@ def sync(path: Path) -> None:
 def _refuse_foreign(path: Path) -> None:
     """Raise ClusterError (FATAL) if the file is a database of another program, before anything in it is changed."""
     connection = open_immutable(path)
+    has_wal = _size(file_guard.beside(path, WAL_SUFFIX)) > 0
     try:
+        if has_wal and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return  # its tables are still in the WAL, as in a log of an earlier version that was killed; `_prepare` looks again
         _check_owner(path, connection)
     except sqlite3.DatabaseError as error:
         # A failure in the midst of a checkpoint: only with its WAL, the file makes sense. `_prepare` looks again.
-        if not is_damage(error) or not _size(file_guard.beside(path, WAL_SUFFIX)):
+        if not is_damage(error) or not has_wal:
             raise
     finally:
         connection.close()
@@ -233,29 +236,33 @@ def _prepare(path: Path, connection: Connection, mark: Mark, config: LogSettings
     if mark.is_alone:
         if is_new and meta is not None:
             mark.rewrite(meta.file_id, {})
-        return transaction(connection, lambda: _open_generation(path, connection, mark, meta), config.busy_timeout)
+        meta, tails = transaction(connection, lambda: _open_generation(path, connection, mark, meta), config.busy_timeout)
+        # After the commit: after a kill in between, the mark is older than the file, which claims no loss.
+        mark.rewrite(meta.file_id, tails)
+        return meta
     return new_meta() if meta is None else meta
 
 
-def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta | None) -> Meta:
-    """Begin a new generation if messages are missing, or the file was restored; write the mark anew. Inside a transaction."""
+def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta | None) -> tuple[Meta, dict[int, int]]:
+    """Begin a new generation if messages are missing, or the file was restored; return `meta` and the tails of all partitions.
+
+    The caller commits.
+    """
     if meta is None:
         connection.report("its table `meta` is damaged, so it is not known whether the file is complete")
         meta = new_meta()
         write_meta(connection, meta)
     known = mark.read(meta.file_id)
-    extents = {
-        row.id: row.extent for topic in topics.scan_topics(connection)[0] for row in topics.partitions_of(connection, topic)
-    }
+    extents = topics.all_extents(connection)
     lost = {id_: offset for id_, offset in (known or {}).items() if offset > extents.get(id_, topics.NO_MESSAGES).next}
-    if known is None and meta.backup_ms is None:
+    # A new log that was killed before its mark was written has an empty one.
+    if known is None and meta.backup_ms is None and (mark.was_missing or not mark.is_empty):
         log.warning("the log %s has no mark of its own: it is not known whether acknowledged messages are missing", path)
     if lost or meta.backup_ms is not None:
         extents = _begin_generation(path, connection, meta, extents, lost, is_known=known is not None)
         meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
         write_meta(connection, meta)
-    mark.rewrite(meta.file_id, {id_: extent.next for id_, extent in extents.items() if extent.next})
-    return meta
+    return meta, {id_: extent.next for id_, extent in extents.items() if extent.next}
 
 
 def _begin_generation(
@@ -293,6 +300,8 @@ def _jump(extent: Extent, offset: int, kind: int) -> Extent:
     """Return the extent with this next offset; the offsets between have no message."""
     has_jumped = extent.jump_kind != JUMP_NONE and extent.jump_to == extent.next  # nothing was appended since the last jump
     begin = extent.jump_from if has_jumped else extent.next
+    if has_jumped and extent.jump_kind == JUMP_LOST:
+        kind = JUMP_LOST  # what is lost stays a gap
     return extent._replace(next=offset, jump_from=begin, jump_to=offset, jump_kind=kind)
 
 

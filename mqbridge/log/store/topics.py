@@ -148,6 +148,24 @@ def partitions_of(connection: Connection, topic: TopicRow) -> list[PartitionRow]
     return rows
 
 
+def all_extents(connection: Connection) -> dict[int, Extent]:
+    """Return the extents of all partitions by id: those of all known topics, and those with an intact row of their own.
+
+    A partition has no known topic if its topic's row is damaged, or if the topic was lost with the WAL.
+    """
+    extents = {
+        id_: extent
+        for *values, crc, id_ in connection.execute(_SELECT + "1")
+        if (extent := _checked(id_, values, crc)) is not None
+    }
+    for topic in scan_topics(connection)[0]:
+        for number in range(topic.partitions):
+            id_ = partition_id(topic.id, number)
+            if id_ not in extents:
+                extents[id_] = rebuilt_extent(connection, id_)
+    return extents
+
+
 def extent_of(connection: Connection, id_: int) -> Extent:
     """Return the extent of a partition, rebuilt from its batches if its row is damaged."""
     row = connection.execute(_SELECT + "id = ?", (id_,)).fetchone()
@@ -209,6 +227,14 @@ def messages_between(extent: Extent, begin: int, end: int) -> int:
     *_, jump_from, jump_to, kind = extent
     jumped = max(0, min(end, jump_to) - max(begin, jump_from)) if kind == JUMP_RESTORED else 0
     return max(0, end - begin) - jumped
+
+
+def newest(extent: Extent, count: int) -> int:
+    """Return the offset `count` messages before the end, or the first one if there are fewer."""
+    offset = extent.next - count
+    if extent.jump_kind == JUMP_RESTORED and offset < extent.jump_to:
+        offset -= extent.jump_to - extent.jump_from
+    return max(extent.first, offset)
 
 
 def groups(connection: Connection, topic: str) -> list[str]:

@@ -47,6 +47,7 @@ def upgrade(path: Path, connection: Connection, timeout_s: float, meta: Meta) ->
     moved = 0
     while count := transaction(connection, lambda: _move_batches(connection), timeout_s):
         moved += count
+        connection.end_job()
         if time.monotonic() - logged > PROGRESS_S:
             logged = time.monotonic()
             log.info("the log %s is being upgraded: %d of %d batches", path, moved, total)

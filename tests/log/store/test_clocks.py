@@ -194,3 +194,14 @@ async def test_a_member_that_waited_for_the_lock_lets_no_other_expire(open_log: 
     assert len(members) == 2
     await second.close()
     await inbound.close()
+
+
+def test_messages_of_a_time_that_is_not_known_yet_are_not_older_than_they_are(machine: Clocks, stored: ClockReading) -> None:
+    """When the time off is added to the clock, they would be as much older."""
+    machine.restart(2 * DAY_MS)
+    clock = AgeClock(stored)
+    machine.run(5000)
+    stamp = clock.stamp().age_ms
+    machine.run(SETTLE_MS)
+    assert clock.read().age_ms - stamp == SETTLE_MS
+    assert clock.stamp().age_ms == clock.read().age_ms

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.errors import ClusterError
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.store import database, disk_room, retention
-from mqbridge.log.store.connection import WAL_KEPT_BYTES
+from mqbridge.log.store.connection import WAL_KEPT_BYTES, Connection
+from mqbridge.log.store.mark import Mark
 from mqbridge.message import Batch, Message, Share
 from tests.kit.conversation import until
 from tests.log.conftest import OpenLog, lane_of, outbound_of
@@ -220,3 +222,53 @@ async def test_a_cancelled_join_leaves_no_member(open_log: OpenLog) -> None:
             await joined.close()
     assert joins < 20
     assert await cluster.operations.members("t", "g") == []
+
+
+async def test_a_checkpoint_that_fails_after_a_commit_does_not_repeat_the_send(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    real = Connection.execute
+
+    def fail(self: Connection, statement: str, *arguments: object) -> sqlite3.Cursor:
+        if "wal_checkpoint" in statement:
+            raise sqlite3.OperationalError("disk I/O error")
+        return real(self, statement, *arguments)
+
+    monkeypatch.setattr(database, "WAL_BYTES", 0)
+    monkeypatch.setattr(database, "GUARD_S", 0.0)
+    monkeypatch.setattr(Connection, "execute", fail)
+    cluster.store._guarded_until = 0.0
+    assert (await outbound.send(0, one(b"x"))).positions == [(0,)]
+    assert (await outbound.send(0, one(b"x"))).positions == [(1,)]
+    assert (await cluster.bounds("t"))["0"].next == (2,)
+    assert "could not be moved into its file" in caplog.text
+
+
+async def test_a_cancelled_close_closes_everything(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    closing = asyncio.ensure_future(cluster.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            mark = Mark.open(tmp_path / "log.db-mark", 1.0)
+            is_alone = mark.is_alone
+            mark.close()
+            if is_alone:
+                break
+            await asyncio.sleep(0.01)
+
+
+async def test_the_mark_is_locked_until_the_reading_connection_is_closed(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    may_end = threading.Event()
+    reading = cluster.store.read(lambda _: may_end.wait(PATIENCE_S))
+    await cluster.close(asyncio.get_running_loop().time())
+    mark = Mark.open(tmp_path / "log.db-mark", 1.0)
+    assert not mark.is_alone
+    mark.close()
+    may_end.set()
+    assert await reading

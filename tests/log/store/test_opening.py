@@ -138,6 +138,12 @@ async def make_backup(open_log: OpenLog, path: Path) -> None:
     lane.acknowledge(await lane.receive())
     await inbound.close()
 
+    await make_backup_of(cluster, path)
+
+
+async def make_backup_of(cluster: LogCluster, path: Path) -> None:
+    """Close the log and turn its file into a backup without a mark."""
+
     def mark_as_backup(connection: sqlite3.Connection) -> None:
         meta = read_meta(connection)
         assert meta is not None
@@ -256,7 +262,7 @@ CREATE TABLE member (grp TEXT NOT NULL, topic INTEGER NOT NULL, id TEXT NOT NULL
 """
 
 
-def make_old_file(path: Path, version: int, *, damaged: bool = False) -> None:
+def make_old_file(path: Path, version: int, *, damaged: bool = False, copy_to: Path | None = None) -> None:
     """Make a file of an earlier version: topic t has two partitions with offsets 10 to 39; the group g has read to 15 in one."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript(f"PRAGMA journal_mode=WAL; {OLD_TABLES} PRAGMA user_version = {version}")
@@ -271,6 +277,9 @@ def make_old_file(path: Path, version: int, *, damaged: bool = False) -> None:
                 "INSERT INTO batch VALUES (?, ?, 3, ?, ?, ?, ?)", (id_, base, len(records), now_ms(), crc, records)
             )
     connection.execute("INSERT INTO position VALUES ('g', 3, 15)")
+    if copy_to is not None:  # as a kill leaves it
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", copy_to)
     connection.close()
 
 
@@ -310,3 +319,65 @@ async def test_an_upgrade_that_was_interrupted_goes_on(
         await anext(cluster.read("t", "0", (16,), (40,)))
     assert gap.value.resume == (19,)
     assert partition_id(7, 0) in {row.id for row in await cluster.existing_partitions("t")}
+
+
+@pytest.mark.parametrize("name", ["log.db-new", "log.db-newer"])
+async def test_creating_a_log_leaves_others_of_similar_names_alone(open_log: OpenLog, tmp_path: Path, name: str) -> None:
+    (tmp_path / "log.db-newer").write_bytes(b"another file")
+    (tmp_path / name).write_bytes(b"another file")
+    await open_log()
+    assert (tmp_path / "log.db-newer").read_bytes() == b"another file"
+
+
+async def test_a_loss_is_said_once(killed: Path, open_log: OpenLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Also that of a topic which is not known any more."""
+    for suffix in ("-wal", "-shm"):
+        killed.with_name("log.db" + suffix).unlink()
+    for count in (1, 1, 1):
+        await (await open_log()).close()
+        assert caplog.text.count("misses its newest") == count
+
+
+async def test_a_damaged_topic_is_no_loss_of_its_messages(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 5))))
+    await cluster.close()
+    connection = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    connection.execute("UPDATE topic SET crc = crc + 1")
+    await (await open_log()).close()
+    connection.execute("UPDATE topic SET crc = crc - 1")
+    connection.close()
+    _, lane = await lane_of(await open_log())
+    assert numbers((await lane.receive()).messages) == list(range(5))
+    assert "misses" not in caplog.text
+
+
+async def test_what_is_lost_stays_a_gap_after_the_file_was_restored(killed: Path, open_log: OpenLog) -> None:
+    for suffix in ("-wal", "-shm"):
+        killed.with_name("log.db" + suffix).unlink()
+    cluster = await open_log()
+    await cluster.create("t", 1)
+    await lane_of(cluster)
+    await make_backup_of(cluster, killed)
+    cluster = await open_log()
+    with pytest.raises(GapError, match="lost with the log's WAL"):
+        await (await lane_of(cluster))[1].receive()
+
+
+async def test_the_newest_messages_of_a_restored_log_are_found(open_log: OpenLog, tmp_path: Path) -> None:
+    await make_backup(open_log, tmp_path / "log.db")
+    cluster = await open_log()
+    jump = await next_offset(cluster)
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(5, 7))))
+    newest = [(await cluster.operations.newest("t", count))["0"] for count in (1, 2, 3, 7, 100)]
+    assert newest == [(jump + 1,), (jump,), (4,), (0,), (0,)]
+
+
+async def test_a_log_of_an_earlier_version_that_was_killed_is_upgraded(open_log: OpenLog, tmp_path: Path) -> None:
+    """Its tables are only in its WAL."""
+    (tmp_path / "old").mkdir()
+    make_old_file(tmp_path / "old" / "log.db", 2, copy_to=tmp_path)
+    cluster = await open_log()
+    assert (await cluster.bounds("t"))["0"].next == (40,)
