@@ -8,7 +8,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -218,9 +218,3 @@ def transaction(connection: Connection, job: Callable[[], T], timeout_s: float) 
             connection.execute("ROLLBACK")
         raise
     return result
-
-
-def run_script(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
-    """Run statements in the present transaction; `executescript` would commit it first."""
-    for statement in statements:
-        connection.execute(statement)
