@@ -6,13 +6,17 @@ positions `since`, `bounds`, `begin` and `end` are those of the target; all othe
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.tools.packed_positions import PackedPositions
 from mqbridge.adapter.topics import Bounds
+from mqbridge.errors import GapError
 from mqbridge.message import Partition, Position, origin_prefix, position_of
+
+log = logging.getLogger(__name__)
 
 FIRST_WINDOW_MESSAGES, WINDOW_GROWTH = 256, 32
 """A partition is read backward in windows: the first one has the newest FIRST_WINDOW_MESSAGES. Each further window begins
@@ -100,12 +104,25 @@ async def _stored_in(
 async def _positions(
     cluster: Cluster, topic: str, name: str, begin: Position, end: Position, prefix: str
 ) -> AsyncGenerator[Position, None]:
-    """Yield the source positions of the messages with such origins that are stored from `begin` to `end` (exclusive)."""
-    async with aclosing(cluster.read(topic, name, begin, end)) as batches:
-        async for batch in batches:
-            for message in batch.messages:
-                if (position := position_of(message.origin, prefix)) is not None:
-                    yield position
+    """Yield the source positions of the messages with such origins that are stored from `begin` to `end` (exclusive).
+
+    Messages that the target has lost are left out, so their sources count as not stored.
+    """
+    while begin < end:
+        try:
+            async with aclosing(cluster.read(topic, name, begin, end)) as batches:
+                async for batch in batches:
+                    begin = batch.next
+                    for message in batch.messages:
+                        if (position := position_of(message.origin, prefix)) is not None:
+                            yield position
+        except GapError as gap:
+            if gap.resume is None or gap.resume <= begin:
+                raise
+            log.warning("%s, partition %s, has lost messages, which may be sent again: %s", topic, name, gap)
+            begin = gap.resume
+        else:
+            return
 
 
 async def _backward_windows(

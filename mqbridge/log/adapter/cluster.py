@@ -14,14 +14,13 @@ from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.lane import RECEIVE_BYTES, RECEIVE_MESSAGES, make_batch
 from mqbridge.log.adapter.operations import LogOperations
 from mqbridge.log.adapter.outbound import LogOutbound
-from mqbridge.log.store import topics
+from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.append import Appender
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.names import check_name, name_problem
 from mqbridge.log.store.read import check_offset
-from mqbridge.log.store.schema import JUMP_RESTORED
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.log.store.topics import NO_MESSAGES, PartitionRow
+from mqbridge.log.store.topics import PartitionRow
 from mqbridge.message import Batch, Partition, Position
 
 MAX_PARTITIONS = 10_000
@@ -117,13 +116,11 @@ class LogCluster:
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range from `begin` to `end` in which each message is a unit; nothing if it is empty.
 
-        The jump of a restored file divides it into two.
+        The jumps of a restored file divide it.
         """
         row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
-        _, _, _, jump_from, jump_to, kind = NO_MESSAGES if row is None else row.extent
-        if kind != JUMP_RESTORED or not begin[0] <= jump_from < end[0]:
-            return unit_ranges_from_offsets(begin, end)
-        return [*unit_ranges_from_offsets(begin, (jump_from,)), *unit_ranges_from_offsets((max(jump_to, begin[0]),), end)]
+        parts = jumps.parts_between([] if row is None else row.jumps, begin[0], end[0])
+        return [units for part in parts for units in unit_ranges_from_offsets(part[:1], part[1:])]
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join the group of the spec, and return its new member."""

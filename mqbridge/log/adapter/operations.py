@@ -8,7 +8,7 @@ from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, targ
 from mqbridge.adapter.topics import Bounds
 from mqbridge.config.units import format_duration
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.log.store import groups, topics
+from mqbridge.log.store import groups, jumps, topics
 from mqbridge.log.store.clocks import clock_ms, now_ms
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.database import Store
@@ -52,7 +52,7 @@ class LogOperations:
         committed = await self._cluster.committed(topic, group)
         rows = {str(row.number): row for row in await self._cluster.existing_partitions(topic)}
         return {
-            name: topics.messages_between(rows[name].extent, max(offset, rows[name].first), rows[name].next)
+            name: jumps.messages_between(rows[name].jumps, max(offset, rows[name].first), rows[name].next)
             for name, (offset,) in committed.items()
         }
 
@@ -79,7 +79,7 @@ class LogOperations:
     async def newest(self, topic: str, count: int) -> Mapping[str, Position]:
         """Return the offset `count` messages before the end of each partition, or its first offset if it has fewer messages."""
         rows = await self._cluster.existing_partitions(topic)
-        return {str(row.number): (topics.newest(row.extent, count),) for row in rows}
+        return {str(row.number): (jumps.newest(row.jumps, row.first, row.next, count),) for row in rows}
 
     async def settings(self, topic: str) -> Mapping[str, str]:
         """Return those settings of the log that users of a topic need; they apply to all its topics."""

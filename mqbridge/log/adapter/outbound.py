@@ -54,10 +54,13 @@ class LogOutbound:
         partition_id = self._partition_id(partition)
         future: asyncio.Future[Receipt] = loop.create_future()
         records, indexes, failures = self._encode(share)
+        size = sum(map(len, records))
+        if (problem := self._size_problem(size)) is not None:
+            records, failures = [], [MessageFailure(index, Failure.REFUSED, problem) for index in range(share.count)]
         if not records:
             future.set_result(Receipt([()] * share.count, failures))  # (): not stored
             return future
-        share.held_bytes = sum(map(len, records))  # held until the receipt, so the gateway counts them
+        share.held_bytes = size  # held until the receipt, so the gateway counts them
         max_elapsed_s = self._spec.max_elapsed_s
         deadline = None if max_elapsed_s is None else loop.time() + max_elapsed_s
         self._in_flight.add(future)
@@ -108,6 +111,13 @@ class LogOutbound:
             return records, range(share.count), failures
         refused = {failure.index for failure in failures}
         return records, [index for index in range(share.count) if index not in refused], failures
+
+    def _size_problem(self, size: int) -> str | None:
+        """Return why a send of this size would wait for ever; None if it can be stored."""
+        max_bytes = self._store.config.max_bytes
+        if max_bytes is None or size <= max_bytes // 2:
+            return None
+        return f"the send has {size} bytes; the log accepts at most a half of its `max_bytes` ({max_bytes}) at once"
 
     def _encode_message(self, message: Message, origin: str | None) -> bytes:
         """Return the record of a message. Raises MappingError if it cannot be stored."""

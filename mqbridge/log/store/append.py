@@ -246,38 +246,34 @@ def _fail_withdrawn(appends: Iterable[Append]) -> list[Append]:
 
 def write_group(
     group: Sequence[Append], connection: Connection, reading: ClockReading, max_partition_bytes: int | None
-) -> tuple[list[int], dict[int, int]]:
-    """Insert the rows of a group, inside a transaction; return for each append the offset after it, and the tails by partition.
+) -> tuple[list[int], dict[int, Extent]]:
+    """Insert the rows of a group, inside a transaction; return the offset after each append, and the new extents by partition.
 
     In partitions that get larger than `max_partition_bytes`, the oldest rows make room first.
     """
     stamp = BatchStamp(reading.wall_ms, reading.age_ms)
-    stored: dict[int, Extent] = {}
-    tails: dict[int, int] = {}
-    sizes: dict[int, int] = {}
+    extents: dict[int, Extent] = {}
     next_offsets: list[int] = []
     rows = []
     for append in group:
         partition = append.partition
-        if (tail := tails.get(partition)) is None:
-            stored[partition] = topics.extent_of(connection, partition)
-            tail = stored[partition].next
+        first, tail, size = extents.get(partition) or topics.extent_of(connection, partition)
         for count, records in append.rows:
             crc = batch_crc(partition, tail, count, stamp, records)
             rows.append((partition, tail, count, len(records), *stamp, crc, records))
             tail += count
-        tails[partition] = tail
-        sizes[partition] = sizes.get(partition, 0) + append.size
+        extents[partition] = Extent(first, tail, size + append.size)
         next_offsets.append(tail)
     if max_partition_bytes is not None:
-        limits = Limits(max_partition_bytes, None)
-        for partition, size in sizes.items():
-            if stored[partition].bytes + size > max_partition_bytes:
-                stored[partition], _ = trim_extent(connection, partition, stored[partition], limits, room=size)
+        _make_room(connection, group, extents, max_partition_bytes)
     connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    extents = [
-        (partition, extent._replace(next=tails[partition], bytes=extent.bytes + sizes[partition]))
-        for partition, extent in stored.items()
-    ]
-    topics.write_extents(connection, extents)
-    return next_offsets, tails
+    topics.write_extents(connection, extents.items())
+    return next_offsets, extents
+
+
+def _make_room(connection: Connection, group: Sequence[Append], extents: dict[int, Extent], max_bytes: int) -> None:
+    """Drop the oldest rows of the partitions that the group makes too large, before its rows are inserted."""
+    for partition, extent in extents.items():
+        if extent.bytes > max_bytes:
+            added = sum(append.size for append in group if append.partition == partition)
+            extents[partition], _ = trim_extent(connection, partition, extent, Limits(max_bytes, None), added=added)

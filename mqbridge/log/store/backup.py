@@ -88,11 +88,6 @@ def finish(copy: Connection) -> None:
 def _summary(copy: Connection) -> BackupSummary:
     found, _ = topics.scan_topics(copy)
     rows = [row for topic in found for row in topics.partitions_of(copy, topic)]
-    messages = sum(extent.next - extent.first - _jumped(extent) for extent in (row.extent for row in rows))
+    messages = sum(row.next - row.first - sum(jump.next - max(jump.first, row.first) for jump in row.jumps) for row in rows)
     (page_bytes,), (pages,) = (copy.execute(f"PRAGMA {name}").fetchone() for name in ("page_size", "page_count"))
     return BackupSummary(len(found), len(rows), messages, page_bytes * pages, 0.0)
-
-
-def _jumped(extent: topics.Extent) -> int:
-    """Return the number of offsets that have no message because of a jump."""
-    return max(0, min(extent.jump_to, extent.next) - max(extent.jump_from, extent.first))

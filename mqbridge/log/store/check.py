@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqbridge.log.store import topics
+from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.batch_scan import last_row, scan_batches
 from mqbridge.log.store.check_result import MAX_PROBLEMS, CheckResult
 from mqbridge.log.store.connection import Connection
@@ -81,8 +81,11 @@ def _check_contents(path: Path, connection: Connection, result: CheckResult, rep
     found, damaged = topics.scan_topics(connection)
     names = {topic.id: topic for topic in found}
     before, last = _read_extents(connection, found), last_row(connection)
+    jumped, damaged_jumps = jumps.scan(connection)
     connection.end_job()
     result.add([f"the row of the topic with id {id_} is damaged, so its name is lost" for id_ in damaged])
+    if damaged_jumps:
+        result.problems.append(f"{damaged_jumps} rows of the table `jump` are damaged: the offsets count as lost messages")
     _check_meta(meta, marked, before, result)
     contents = _read_batches(connection, last, before, result, report, has_index=has_index)
     _check_groups(connection, names, result)
@@ -91,7 +94,8 @@ def _check_contents(path: Path, connection: Connection, result: CheckResult, rep
     for id_ in sorted({*before, *contents}):
         topic_id, number = split_partition_id(id_)
         name = names[topic_id].name if topic_id in names else f"topic-{topic_id}"
-        checked = contents.get(id_, PartitionContents()).compare(name, number, before.get(id_), after.get(id_))
+        batches = contents.get(id_, PartitionContents())
+        checked = batches.compare(name, number, before.get(id_), after.get(id_), jumped.get(id_, []))
         if id_ not in before and topic_id not in damaged:
             checked.problems.append("its messages belong to no topic")
         result.partitions.append(checked)

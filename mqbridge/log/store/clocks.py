@@ -35,11 +35,12 @@ def clock_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+_AGE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def boot_ms() -> int:
     """Return the time in ms by the clock for ages, which also counts the time that the machine was suspended."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-    return clock_ms()
+    return time.clock_gettime_ns(_AGE_CLOCK) // 1_000_000
 
 
 def now_ms() -> int:
@@ -89,10 +90,11 @@ class AgeClock:
         """Return the present reading, by which messages are judged: it may be too low."""
         boot, wall = boot_ms(), now_ms()
         running_ms = boot - self._began_boot_ms
-        with self._lock:
-            if self._off_ms is None and running_ms >= SETTLE_MS:
-                self._off_ms = self._off_by(wall, running_ms)
-            off_ms = self._off_ms or 0
+        if self._off_ms is None and running_ms >= SETTLE_MS:
+            with self._lock:
+                if self._off_ms is None:
+                    self._off_ms = self._off_by(wall, running_ms)
+        off_ms = self._off_ms or 0
         return ClockReading(self._base_ms + off_ms + running_ms, wall, boot, clock_domain())
 
     def stamp(self) -> ClockReading:

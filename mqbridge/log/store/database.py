@@ -15,7 +15,6 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -27,12 +26,14 @@ from mqbridge.log.store.connection import Connection, cluster_error, open_connec
 from mqbridge.log.store.disk_room import DiskRoom
 from mqbridge.log.store.file_guard import FileSizes
 from mqbridge.log.store.groups import Observer
+from mqbridge.log.store.job_thread import JobThread
 from mqbridge.log.store.opening import LogFile, open_log
 from mqbridge.log.store.read import Rows
 from mqbridge.log.store.read import read as read_rows
 from mqbridge.log.store.retention import Limits
 from mqbridge.log.store.schema import read_meta, write_meta
 from mqbridge.log.store.settings import LogSettings
+from mqbridge.log.store.topics import Extent
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -53,15 +54,15 @@ Otherwise a busy process gets the lock again before others notice that it is fre
 T = TypeVar("T")
 P = ParamSpec("P")
 
-AppendJob = Callable[[Connection, ClockReading, int | None], tuple[list[int], Mapping[int, int]]]
+AppendJob = Callable[[Connection, ClockReading, int | None], tuple[list[int], Mapping[int, Extent]]]
 """A job of the writing thread: gets the time and the maximum size of a partition; returns the offset after each append, and the
-tails by partition id."""
+extents of the partitions that it changed."""
 
 
 class _Worker(NamedTuple):
     """A thread and the connection that it alone uses."""
 
-    executor: ThreadPoolExecutor
+    thread: JobThread
     connection: Connection
 
 
@@ -87,7 +88,10 @@ class Store:
         self._data_version = -1
         """SQLite's data version at the last poll, -1 before the first one: it changes when another connection commits."""
         self._last_row = 0
-        """Id of the newest batch at the last poll. Ids grow, since the newest batch of a partition is never dropped."""
+        """Id of the newest batch when the file was opened, or at the last poll; whoever reads later finds it.
+
+        Ids grow, since the newest batch of a partition is never dropped.
+        """
         self._guarded_until = 0.0
         """Time until which commits do not check the files; used by the writing thread."""
         self._room = DiskRoom(config)
@@ -111,16 +115,15 @@ class Store:
         async with self._opening:
             if self.is_open:
                 return
-            writer, opened = await _start_worker("write", partial(open_log, self.config), LogFile.close)
-            worker = _Worker(writer, opened.connection)
+            writer, opened = await _start_thread("write", partial(open_log, self.config), LogFile.close)
             try:
-                reader, connection = await _start_worker("read", partial(self._connect_reader, opened), Connection.close)
+                reader, connection = await _start_thread("read", partial(self._connect_reader, opened), Connection.close)
             except BaseException:
                 writer.submit(opened.close)
-                writer.shutdown(wait=False)
+                writer.end()
                 raise
-            self._log, self._writer, self._reader = opened, worker, _Worker(reader, connection)
-            self._stopped, self._data_version, self._last_row = None, -1, 0
+            self._log, self._writer, self._reader = opened, _Worker(writer, opened.connection), _Worker(reader, connection)
+            self._stopped, self._data_version = None, -1
             self.tails.clear()  # those of the file as it was before it was closed
             self._tasks = [
                 spawn(self._poll(), f"log poll {self.config.path}"),
@@ -136,6 +139,7 @@ class Store:
             connection.execute(f"PRAGMA busy_timeout={int(self.config.busy_timeout * 1000)}")
         except sqlite3.Error as error:
             raise cluster_error(error, opened.path) from error
+        self._last_row = _newest_row(connection)
         return connection
 
     async def close(self, deadline: float | None = None) -> None:
@@ -151,13 +155,13 @@ class Store:
             return
         # Without an await up to here: a caller that is cancelled leaves nothing open. The log itself is closed last: closing the
         # last connection moves the WAL into the file, and the mark has to be locked as long as any connection is open.
-        reading = reader.executor.submit(reader.connection.close)
-        closing = writer.executor.submit(_close_log, opened, reading, store_clock=self._has_appended)
-        for executor in (reader.executor, writer.executor):
-            executor.shutdown(wait=False)  # its thread ends after its last job
+        reader.thread.submit(reader.connection.close)
+        closing = writer.thread.submit(partial(_close_log, opened, reader.thread, store_clock=self._has_appended))
+        for thread in (reader.thread, writer.thread):
+            thread.end()
         tasks, self._tasks = self._tasks, []
         await cancel(*tasks)
-        await asyncio.wait([asyncio.wrap_future(closing)], timeout=seconds_until(deadline))
+        await asyncio.wait([closing], timeout=seconds_until(deadline))
         if not closing.done():
             log.warning(
                 "the embedded log's file %s is still in use by this process and will be closed when the current transaction ends",
@@ -187,10 +191,10 @@ class Store:
             assert opened is not None  # noqa: S101 - `_submit` has refused the job otherwise
             self._check_room(opened, connection, size)
             reading, max_bytes = opened.clock.stamp(), self.config.retention_bytes
-            offsets, tails = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
+            offsets, extents = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
             self._has_appended = True
             if opened.mark is not None:
-                opened.mark.record(tails.items())
+                opened.mark.record((id_, extent.next) for id_, extent in extents.items())
             self._after_commit(opened, connection)
             return offsets
 
@@ -246,7 +250,7 @@ class Store:
         """Run a job in the worker's thread with its connection. Raises LocalProtocolError if the file is not open."""
         if worker is None:
             raise LocalProtocolError(f"the log {self.config.path} is not open; call connect() first")
-        return asyncio.get_running_loop().run_in_executor(worker.executor, self._run_job, job, worker.connection)
+        return worker.thread.submit(partial(self._run_job, job, worker.connection))
 
     def _run_job(self, job: Callable[[Connection], T], connection: Connection) -> T:
         """Run a job in the current thread, and raise ClusterError for SQLite's errors."""
@@ -364,7 +368,7 @@ class Store:
                 dropped += await self._trim(partition, limits)
             self._trimmed_to = 0
             after = last
-        while await self._submit(self._writer, retention.give_back):
+        while await self._submit(self._writer, partial(retention.give_back, timeout_s=self.config.busy_timeout)):
             pass
         return dropped
 
@@ -378,30 +382,28 @@ class Store:
                 return dropped
 
 
-async def _start_worker(role: str, job: Callable[[], T], close: Callable[[T], None]) -> tuple[ThreadPoolExecutor, T]:
+async def _start_thread(role: str, job: Callable[[], T], close: Callable[[T], None]) -> tuple[JobThread, T]:
     """Start a thread, named by its role, and run the job in it; return the thread and the result.
 
     After a cancellation, the thread closes the result of the job when it ends.
     """
-    executor = ThreadPoolExecutor(1, thread_name_prefix=f"mqbridge-log-{role}")
-    opening = executor.submit(job)
+    thread, results = JobThread(f"mqbridge-log-{role}"), list[T]()
+
+    def run() -> T:
+        results.append(job())
+        return results[0]
+
     try:
-        return executor, await asyncio.wrap_future(opening)
+        return thread, await thread.submit(run)
     except BaseException:
-        opening.add_done_callback(partial(_close_unused, close))
-        executor.shutdown(wait=False)
+        thread.submit(lambda: close(results.pop()) if results else None)
+        thread.end()
         raise
 
 
-def _close_unused(close: Callable[[T], None], opening: "Future[T]") -> None:
-    """Close what a thread has opened, and for which nobody waits any more; runs in that thread."""
-    if not opening.cancelled() and opening.exception() is None:
-        close(opening.result())
-
-
-def _close_log(opened: LogFile, reading: "Future[None]", *, store_clock: bool) -> None:
-    """Store the age clock if messages were appended, and close the log after the reading connection, in the writing thread."""
-    wait([reading])
+def _close_log(opened: LogFile, reading: JobThread, *, store_clock: bool) -> None:
+    """Store the age clock if messages were appended, and close the log after the reading thread, in the writing one."""
+    reading.join()
     try:
         if store_clock and opened.guard is not None:
             opened.guard.check()
@@ -410,6 +412,16 @@ def _close_log(opened: LogFile, reading: "Future[None]", *, store_clock: bool) -
         log.info("the age clock of the log %s was not stored when it was closed: %s", opened.path, error)
     finally:
         opened.close()
+
+
+def _newest_row(connection: Connection) -> int:
+    """Return the id of the newest batch; 0 if there is none, or if damage hides it: then the first poll looks at all."""
+    try:
+        return connection.execute("SELECT max(rowid) FROM batch").fetchone()[0] or 0
+    except sqlite3.Error:
+        return 0
+    finally:
+        connection.end_job()
 
 
 def _write_clock(connection: Connection, opened: LogFile) -> None:

@@ -33,6 +33,7 @@ LOCK_POLL_S = 0.01
 _HEADER = struct.Struct("<8sI16s")
 _SLOT = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
+_WHOLE_SLOT = struct.Struct("<QQI12x")
 _MAGIC, _VERSION = b"mqb-mark", 1
 SLOT_BYTES = HEADER_BYTES = 32
 
@@ -156,8 +157,7 @@ class Mark:
 
 
 def _slot(partition: int, next_offset: int) -> bytes:
-    fields = _SLOT.pack(partition, next_offset)
-    return (fields + _CRC.pack(crc32c(fields))).ljust(SLOT_BYTES, b"\0")
+    return _WHOLE_SLOT.pack(partition, next_offset, crc32c(_SLOT.pack(partition, next_offset)))
 
 
 def missing_mark_error(path: Path, mark_path: Path) -> ClusterError:

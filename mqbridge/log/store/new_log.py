@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from mqbridge.log.store import topics
 from mqbridge.log.store.connection import Connection
-from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, split_jumps
+from mqbridge.log.store.jumps import write_jumps
+from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, without_jumps
 from mqbridge.log.store.salvage import BatchRow, SmallTables
 from mqbridge.log.store.schema import partition_id, split_partition_id, text_crc
 from mqbridge.log.store.topics import Extent, TopicRow
@@ -113,7 +114,9 @@ class NewLog:
                 extent, written = self._extent(id_, reached.get(id_, 0)), self._written.get(id_, _Written())
                 topics.write_extents(self._connection, [(id_, extent)])
                 missing = written.offsets.missing(extent.first, max(extent.next, marked.get(id_, 0)))
-                missing, _ = split_jumps(missing, extent)
+                found = self._tables.jumps.get(id_, [])
+                write_jumps(self._connection, ((id_, jump) for jump in found))
+                missing = without_jumps(missing, found)
                 exported.append(
                     ExportedPartition(topic.name, number, extent.first, extent.next, written.messages, written.bytes, missing)
                 )

@@ -1,9 +1,9 @@
 """Sets of offsets, stored as ranges: which messages of a partition there are, and which are missing."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from mqbridge.log.store.opening import RESTORED_JUMP
-from mqbridge.log.store.topics import Extent
+from mqbridge.log.store.jumps import Jump
 
 
 class OffsetRange(NamedTuple):
@@ -57,14 +57,9 @@ class OffsetRanges:
         return found
 
 
-def split_jumps(missing: list[OffsetRange], extent: Extent) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """Return the ranges of missing offsets without those that the partition has jumped over; and those of jumps before the last.
-
-    A partition knows its last jump only. An earlier one of a restore is known by its size.
-    """
-    _, _, _, begin, end, _ = extent
-    if begin < end:
-        parts = [part for each in missing for part in ((each.begin, min(each.end, begin)), (max(each.begin, end), each.end))]
+def without_jumps(missing: list[OffsetRange], jumps: Iterable[Jump]) -> list[OffsetRange]:
+    """Return the ranges of missing offsets without those that the partition has jumped over."""
+    for first, after, _ in jumps:
+        parts = [part for each in missing for part in ((each.begin, min(each.end, first)), (max(each.begin, after), each.end))]
         missing = [OffsetRange(*part) for part in parts if part[0] < part[1]]
-    lost = [each for each in missing if each.end - each.begin < RESTORED_JUMP]
-    return lost, [each for each in missing if each not in lost]
+    return missing

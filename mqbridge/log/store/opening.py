@@ -28,10 +28,10 @@ from mqbridge.log.store.connection import (
     transaction,
 )
 from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, FileGuard
+from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, write_jumps
 from mqbridge.log.store.mark import Mark, missing_mark_error
 from mqbridge.log.store.schema import (
     JUMP_LOST,
-    JUMP_NONE,
     JUMP_RESTORED,
     SCHEMA_VERSION,
     Meta,
@@ -47,9 +47,6 @@ log = logging.getLogger(__name__)
 
 _ROLLBACK_MODE, _MODE_AT = b"\x01\x01", 18
 """Bytes of a file's header that say that SQLite writes it without a WAL, and their offset."""
-
-RESTORED_JUMP = 1 << 32
-"""Offsets that a restored file leaves out in each partition: more messages than it got between the backup and its loss."""
 
 
 class LogFile(NamedTuple):
@@ -269,10 +266,9 @@ def _begin_generation(
     path: Path, connection: Connection, meta: Meta, extents: Mapping[int, Extent], lost: Mapping[int, int], *, is_known: bool
 ) -> dict[int, Extent]:
     """Leave out the offsets that messages had, or may have had; say so, and return the new extents."""
-    result = dict(extents)
+    jumps: dict[int, Jump] = {}
     for id_, offset in lost.items():
-        extent = extents.get(id_, topics.NO_MESSAGES)
-        result[id_] = _jump(extent, offset, JUMP_LOST)
+        jumps[id_] = Jump(extents.get(id_, topics.NO_MESSAGES).next, offset, JUMP_LOST)
     if lost:
         count = sum(offset - extents.get(id_, topics.NO_MESSAGES).next for id_, offset in lost.items())
         log.error(
@@ -290,24 +286,17 @@ def _begin_generation(
             path,
             meta.generation + 1,
         )
-        result = {id_: _jump(extent, extent.next + RESTORED_JUMP, JUMP_RESTORED) for id_, extent in extents.items()}
-        _move_groups_at_the_end(connection, result)
-    topics.write_extents(connection, ((id_, extent) for id_, extent in result.items() if extent != extents.get(id_)))
-    return result
+        jumps = {id_: Jump(extent.next, extent.next + RESTORED_JUMP, JUMP_RESTORED) for id_, extent in extents.items()}
+        _move_groups_at_the_end(connection, jumps)
+    changed = {id_: extents.get(id_, topics.NO_MESSAGES)._replace(next=jump.next) for id_, jump in jumps.items()}
+    write_jumps(connection, jumps.items())
+    topics.write_extents(connection, changed.items())
+    return {**extents, **changed}
 
 
-def _jump(extent: Extent, offset: int, kind: int) -> Extent:
-    """Return the extent with this next offset; the offsets between have no message."""
-    has_jumped = extent.jump_kind != JUMP_NONE and extent.jump_to == extent.next  # nothing was appended since the last jump
-    begin = extent.jump_from if has_jumped else extent.next
-    if has_jumped and extent.jump_kind == JUMP_LOST:
-        kind = JUMP_LOST  # what is lost stays a gap
-    return extent._replace(next=offset, jump_from=begin, jump_to=offset, jump_kind=kind)
-
-
-def _move_groups_at_the_end(connection: Connection, extents: Mapping[int, Extent]) -> None:
-    """Move groups that have read everything behind the jump, so that they have no lag."""
+def _move_groups_at_the_end(connection: Connection, jumps: Mapping[int, Jump]) -> None:
+    """Move groups that have read everything behind the jump of the restore."""
     for group, partition, offset in topics.scan_positions(connection)[0]:
-        extent = extents.get(partition)
-        if extent is not None and offset == extent.jump_from and extent.jump_kind == JUMP_RESTORED:
-            topics.write_positions(connection, group, [(partition, extent.next)])
+        jump = jumps.get(partition)
+        if jump is not None and offset == jump.first:
+            topics.write_positions(connection, group, [(partition, jump.next)])

@@ -18,8 +18,8 @@ _INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8)
 """Bytes of an integer by its serial type."""
 _U16, _U32 = struct.Struct(">H"), struct.Struct(">I")
 _DOUBLE = struct.Struct(">d")
-PAGE_SIZES = (16384, 4096, 65536, 32768, 8192, 2048, 1024, 512)
-"""Possible page sizes: that of a log first, then SQLite's default, which logs of the first versions have."""
+PAGE_SIZES = (8192, 16384, 4096, 65536, 32768, 2048, 1024, 512)
+"""Possible page sizes: that of a log first, then that of logs of the first versions."""
 
 Value = int | float | str | bytes | None
 

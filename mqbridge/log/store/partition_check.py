@@ -5,15 +5,16 @@ from collections.abc import Sequence
 
 from mqbridge.log.store.batch_scan import ScannedBatch
 from mqbridge.log.store.check_result import MAX_PROBLEMS, CheckedPartition
-from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, split_jumps
-from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED, numbers_crc
+from mqbridge.log.store.jumps import Jump
+from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, without_jumps
+from mqbridge.log.store.schema import JUMP_LOST, extent_crc
 from mqbridge.log.store.topics import Extent
 
 
 def stored_extent(id_: int, values: Sequence[int], crc: object) -> Extent | None:
     """Return the extent in a row of `partition`; None if the row is damaged."""
     try:
-        return Extent(*values) if numbers_crc(id_, *values) == crc else None
+        return Extent(*values) if extent_crc(id_, *values) == crc else None
     except (struct.error, TypeError):
         return None
 
@@ -42,7 +43,9 @@ class PartitionContents:
         self._bytes += batch.bytes
         self._hidden += batch.messages if batch.is_hidden else 0
 
-    def compare(self, topic: str, number: int, before: Extent | None, after: Extent | None) -> CheckedPartition:
+    def compare(
+        self, topic: str, number: int, before: Extent | None, after: Extent | None, jumps: Sequence[Jump]
+    ) -> CheckedPartition:
         """Return what is wrong. `before` and `after` are the bounds before and after the batches were read; None: damaged."""
         ranges = self._offsets.sorted()
         first, tail = (ranges[0].begin, ranges[-1].end) if ranges else (0, 0)
@@ -57,11 +60,11 @@ class PartitionContents:
             bounds = before._replace(first=after.first)
             result.first, result.next = bounds.first, bounds.next
             self._compare_bounds(result, ranges, before)
-        result.lost, earlier_jumps = split_jumps(self._offsets.missing(bounds.first, bounds.next), bounds)
+        result.lost = without_jumps(self._offsets.missing(bounds.first, bounds.next), jumps)
         if before is not None and before == after and not result.lost and before.bytes != self._all_bytes:
             result.problems.append(f"its size is {before.bytes} bytes, but that of its batches is {self._all_bytes}")
         result.problems += [f"several batches have the offsets {begin} to {end - 1}" for begin, end in self._offsets.overlaps()]
-        result.notes += _jump_notes(bounds, earlier_jumps)
+        result.notes += _jump_notes(jumps, bounds.first)
         return result
 
     def _compare_bounds(self, result: CheckedPartition, ranges: list[OffsetRange], before: Extent) -> None:
@@ -71,13 +74,11 @@ class PartitionContents:
             result.problems.append(f"it ends at offset {before.next}, but it has a batch up to offset {ranges[-1].end}")
 
 
-def _jump_notes(extent: Extent, earlier: list[OffsetRange]) -> list[str]:
-    """Return notes about offsets that no message has because of a jump."""
-    jumps = [(each, JUMP_RESTORED) for each in earlier]
-    if extent.jump_from < extent.jump_to and extent.jump_to > extent.first:
-        jumps.append((OffsetRange(extent.jump_from, extent.jump_to), extent.jump_kind))
+def _jump_notes(jumps: Sequence[Jump], first: int) -> list[str]:
+    """Return notes about offsets, behind the `first` of the partition, that no message has because of a jump."""
     return [
-        f"offsets {begin} to {end - 1} have no messages: "
-        + ("theirs were lost with the WAL" if kind == JUMP_LOST else "they were left out when a backup was restored")
-        for (begin, end), kind in jumps
+        f"offsets {jump.first} to {jump.next - 1} have no messages: "
+        + ("theirs were lost with the WAL" if jump.kind == JUMP_LOST else "they were left out when a backup was restored")
+        for jump in jumps
+        if jump.next > first
     ]

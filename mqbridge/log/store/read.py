@@ -10,13 +10,14 @@ the next valid row.
 
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.log.store import topics
 from mqbridge.log.store.connection import Connection, is_damage
-from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED, BatchStamp, batch_crc
+from mqbridge.log.store.jumps import Jump, jumps_of
+from mqbridge.log.store.schema import JUMP_LOST, BatchStamp, batch_crc
 from mqbridge.log.store.topics import Extent
 
 Row = tuple[int, int, bytes]
@@ -59,19 +60,19 @@ def read(connection: Connection, partition: int, offset: int, max_bytes: int, ma
     """
     connection.execute("BEGIN")  # all queries see the file in the same state
     extent = topics.extent_of(connection, partition)
-    offset = _checked_offset(extent, offset)
     tail = extent.next
-    if offset == tail:
-        return Rows([], offset, tail)
-    rows = _read_valid_rows(connection, partition, offset, max_bytes, max_messages)
-    if not rows:
-        raise _gap_at(connection, partition, extent, offset)
-    return Rows(rows, offset, tail)
+    _check_extent(extent, offset)
+    while offset < tail:
+        rows = _read_valid_rows(connection, partition, offset, max_bytes, max_messages)
+        if rows:
+            return Rows(rows, offset, tail)
+        offset = _behind_jump(connection, partition, extent, offset)
+    return Rows([], tail, tail)
 
 
-def _checked_offset(extent: Extent, offset: int) -> int:
-    """Return the offset from which to read. Raises GapError if no message has it, or none any more."""
-    first, tail, _, jump_from, jump_to, kind = extent
+def _check_extent(extent: Extent, offset: int) -> None:
+    """Raise GapError if the retention has dropped the offset, or if it is beyond the end."""
+    first, tail, _ = extent
     if offset < first:
         raise GapError(
             f"offsets {offset} to {first - 1} were dropped by the log's retention before they were read; seek to {first}",
@@ -82,16 +83,25 @@ def _checked_offset(extent: Extent, offset: int) -> int:
             f"offset {offset} is beyond the end of the partition ({tail}): the file was replaced or restored; seek to"
             f" an offset up to {tail} to continue"
         )
-    if kind == JUMP_RESTORED and offset == jump_from:
-        return jump_to
-    if jump_from <= offset < jump_to:
-        why = (
-            "were acknowledged and are lost with the log's WAL"
-            if kind == JUMP_LOST
-            else "may have been given after the backup from which the log was restored, and are lost"
-        )
-        raise GapError(f"offsets {offset} to {jump_to - 1} {why}; seek to {jump_to}", resume=(jump_to,))
-    return offset
+
+
+def _behind_jump(connection: Connection, partition: int, extent: Extent, offset: int) -> int:
+    """Return the offset behind the jump that begins here, if a restore made it; no valid row has this offset.
+
+    Raises GapError otherwise: messages are lost.
+    """
+    jumps = jumps_of(connection, partition)
+    jump = next((each for each in jumps if each.first <= offset < each.next), None)
+    if jump is None:
+        raise _gap_at(connection, partition, extent, offset, jumps)
+    if jump.is_restored and offset == jump.first:
+        return jump.next
+    why = (
+        "were acknowledged and are lost with the log's WAL"
+        if jump.kind == JUMP_LOST
+        else "may have been given after the backup from which the log was restored, and are lost"
+    )
+    raise GapError(f"offsets {offset} to {jump.next - 1} {why}; seek to {jump.next}", resume=(jump.next,))
 
 
 def _read_valid_rows(connection: Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
@@ -136,9 +146,10 @@ def _valid_rows(connection: Connection, partition: int, offset: int, *, is_singl
             return
 
 
-def _gap_at(connection: Connection, partition: int, extent: Extent, offset: int) -> GapError:
-    """Return the error for an offset that no valid row contains."""
+def _gap_at(connection: Connection, partition: int, extent: Extent, offset: int, jumps: Sequence[Jump]) -> GapError:
+    """Return the error for an offset that neither a valid row nor one of the jumps contains."""
     resume = _next_valid_offset(connection, partition, extent, offset)
+    resume = min([resume, *(jump.first for jump in jumps if jump.first > offset)])
     lost = f"the batch that contains offset {offset} is damaged (CRC32C) or missing"
     if resume > offset + 1:
         lost = f"offsets {offset} to {resume - 1} are lost: their batches are damaged (CRC32C) or missing"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.log.store import topics
+from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.check import SQLITE_STEPS, WRONG_TYPES
 from mqbridge.log.store.connection import Connection, cluster_error, open_connection, transaction
 from mqbridge.log.store.file_guard import MARK_SUFFIX, beside, real_path, refuse_unsafe
@@ -106,7 +106,7 @@ def _repair_bounds(connection: Connection) -> list[str]:
 
 
 def _repair_groups(connection: Connection) -> list[str]:
-    """Drop damaged rows of positions, leases and members."""
+    """Drop damaged rows of positions, jumps, leases and members."""
     done = []
     positions, damaged = topics.scan_positions(connection)
     if damaged:
@@ -114,8 +114,18 @@ def _repair_groups(connection: Connection) -> list[str]:
         for group, partition, offset in positions:
             topics.write_positions(connection, group, [(partition, offset)])
         done.append(f"dropped {damaged} damaged committed offsets: their groups read from the oldest message again")
+    done += _drop_damaged_jumps(connection)
     for table, condition in WRONG_TYPES.items():
         dropped = connection.execute(f"DELETE FROM {table} WHERE {condition}").rowcount  # noqa: S608
         if dropped:
             done.append(f"dropped {dropped} damaged rows of the table `{table}`: members register again")
     return done
+
+
+def _drop_damaged_jumps(connection: Connection) -> list[str]:
+    intact, damaged = jumps.scan(connection)
+    if not damaged:
+        return []
+    connection.execute("DELETE FROM jump")
+    jumps.write_jumps(connection, ((id_, jump) for id_, found in intact.items() for jump in found))
+    return [f"dropped {damaged} damaged rows of offsets that were left out: these offsets count as lost messages"]

@@ -10,17 +10,19 @@ reading connection, a few partitions at a time, and drops it in short transactio
 other from being trimmed.
 """
 
+import time
+from functools import partial
 from typing import NamedTuple
 
 from mqbridge.log.store import topics
-from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.connection import Connection, retry_while_busy
 from mqbridge.log.store.topics import Extent
 
 SCANNED_PARTITIONS = 500
 """Partitions that one job of the reading thread looks at, which takes some 5 ms."""
 DROPPED_ROWS, DROPPED_BYTES = 256, 32 << 20
 """Maximum rows and bytes that one transaction drops, so that appends and heartbeats wait for it for milliseconds only."""
-VACUUM_PAGES = 256
+VACUUM_PAGES = 512
 """Maximum pages that one transaction gives back to the disk."""
 INCREMENTAL = 2
 """Value of SQLite's `auto_vacuum` in files that can become smaller."""
@@ -76,13 +78,13 @@ def trim(connection: Connection, partition: int, limits: Limits) -> Dropped:
 
 
 def trim_extent(
-    connection: Connection, partition: int, extent: Extent, limits: Limits, *, room: int = 0
+    connection: Connection, partition: int, extent: Extent, limits: Limits, *, added: int = 0
 ) -> tuple[Extent, Dropped]:
     """Drop expired rows of a partition, and return its extent without them; the caller writes it.
 
-    `room` is the size of the batches that are appended now, for which the oldest make room.
+    `added` is the size of the batches that are inserted next, which the extent has already: the oldest make room for them.
     """
-    remaining, dropped_bytes, first = extent.bytes + room, 0, extent.first
+    remaining, dropped_bytes, first = extent.bytes, 0, extent.first
     is_complete = True
     rows = connection.execute(
         "SELECT rowid, base, count, bytes, age_ms FROM batch WHERE partition = ?1"
@@ -95,7 +97,7 @@ def trim_extent(
         is_too_large = limits.max_bytes is not None and remaining > limits.max_bytes
         if not (is_too_old or is_too_large):
             break
-        if dropped and dropped_bytes >= DROPPED_BYTES + room:
+        if dropped and dropped_bytes >= DROPPED_BYTES + added:
             is_complete = False
             break
         dropped.append((rowid,))
@@ -107,10 +109,11 @@ def trim_extent(
     return trimmed, Dropped(len(dropped), is_complete and len(dropped) < DROPPED_ROWS)
 
 
-def give_back(connection: Connection) -> int:
+def give_back(connection: Connection, timeout_s: float) -> int:
     """Give free pages at the end of the file back to the disk, if there are many, in a transaction of its own; return how many.
 
-    Raises sqlite3.Error. Files of the first two versions cannot become smaller: they have no incremental auto-vacuum.
+    `timeout_s` limits the wait for the file's lock. Files of the first two versions cannot become smaller: they have no
+    incremental auto-vacuum. Raises sqlite3.Error.
     """
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -118,5 +121,6 @@ def give_back(connection: Connection) -> int:
     if mode != INCREMENTAL or free * FREE_FRACTION < pages or free < VACUUM_PAGES:
         return 0
     # `execute` would do one page only: it takes a single step of a statement without columns.
-    connection.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({VACUUM_PAGES}); COMMIT")
+    script = f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({VACUUM_PAGES}); COMMIT"
+    retry_while_busy(partial(connection.executescript, script), time.monotonic() + timeout_s)
     return VACUUM_PAGES

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mqbridge.log.store.clocks import ClockReading
+from mqbridge.log.store.jumps import Jump, is_intact
 from mqbridge.log.store.pages import Cell, PageFile, Value, column_count
 from mqbridge.log.store.reading_source import ReportProgress
-from mqbridge.log.store.schema import BatchStamp, Meta, batch_crc, meta_crc, numbers_crc, text_crc
+from mqbridge.log.store.schema import BatchStamp, Meta, batch_crc, extent_crc, meta_crc, text_crc
 from mqbridge.log.store.topics import Extent, TopicRow
 
-_TOPIC, _POSITION, _PARTITION, _META, _BATCH = 4, 4, 8, 9, 11
-"""Numbers of columns. A row of `topic` has a row id, one of `position` has none."""
+_TOPIC, _POSITION, _PARTITION, _JUMP, _META, _BATCH = 4, 4, 5, 5, 9, 11
+"""Numbers of columns. A row of `topic` or `partition` has a row id, one of `position` or `jump` has none."""
 _WRONG = (struct.error, TypeError, AttributeError, UnicodeError, ValueError)
 """Raised by checksums and comparisons of values of the wrong type or number."""
 REPORT_PAGES = 1000
@@ -42,6 +43,7 @@ class SmallTables:
         self.meta: Meta | None = None
         self.topics: dict[int, TopicRow] = {}
         self.extents: dict[int, Extent] = {}
+        self.jumps: dict[int, list[Jump]] = {}
         self.positions: dict[tuple[str, int], int] = {}
         """Committed offsets by group and partition id."""
         self.damaged = 0
@@ -67,7 +69,7 @@ def _add(tables: SmallTables, rowid: int | None, columns: int, values: list[Valu
     if columns == _META:
         return _add_meta(tables, values)
     if columns == _PARTITION:
-        return _add_extent(tables, rowid, values)
+        return _add_jump(tables, values) if rowid is None else _add_extent(tables, rowid, values)
     return _add_position(tables, values) if rowid is None else _add_topic(tables, rowid, values)
 
 
@@ -81,10 +83,23 @@ def _add_meta(tables: SmallTables, values: list[Value]) -> bool:
     return True
 
 
-def _add_extent(tables: SmallTables, rowid: int | None, values: list[Value]) -> bool:
-    _, *fields, crc = values
+def _add_jump(tables: SmallTables, values: list[Value]) -> bool:
+    partition, *fields, crc = values
+    if not is_intact(partition, fields, crc):  # type: ignore[arg-type]  # as above
+        return False
+    found, jump = tables.jumps.setdefault(partition, []), Jump(*fields)  # type: ignore[arg-type]  # as above
+    if jump not in found:
+        found.append(jump)
+        found.sort()
+    return True
+
+
+def _add_extent(tables: SmallTables, rowid: int, values: list[Value]) -> bool:
+    alias, *fields, crc = values
+    if alias is not None:
+        return True  # a row of SQLite's schema
     extent = Extent(*fields)  # type: ignore[arg-type]  # as above
-    if rowid is None or numbers_crc(rowid, *extent) != crc:
+    if extent_crc(rowid, *extent) != crc:
         return False
     known = tables.extents.get(rowid)
     if known is None or (extent.next, extent.first) > (known.next, known.first):

@@ -2,8 +2,8 @@
 
     meta       one row: the file's id and generation, the last reading of the age clock, and when the file was made as a backup
     topic      topics by name, with their numbers of partitions
-    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches;
-               offsets from `jump_from` to before `jump_to` have no message, see `JUMP_*`
+    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches
+    jump       offsets of a partition from `first` to before `next` that have no message; `kind` is one of `JUMP_*`
     batch      `count` messages from offset `base` on, encoded as in `wire/records.py`; `bytes` is the size of `records`
     position   the offset at which a group (`grp`) continues in a partition
     lease      the member (`owner`) of a group that reads a partition
@@ -37,9 +37,12 @@ TABLES = (
     )""",
     "CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, crc INTEGER NOT NULL)",
     """CREATE TABLE partition (
-        id INTEGER PRIMARY KEY, first INTEGER NOT NULL, next INTEGER NOT NULL, bytes INTEGER NOT NULL,
-        jump_from INTEGER NOT NULL, jump_to INTEGER NOT NULL, jump_kind INTEGER NOT NULL, crc INTEGER NOT NULL
+        id INTEGER PRIMARY KEY, first INTEGER NOT NULL, next INTEGER NOT NULL, bytes INTEGER NOT NULL, crc INTEGER NOT NULL
     )""",
+    """CREATE TABLE jump (
+        partition INTEGER NOT NULL, first INTEGER NOT NULL, next INTEGER NOT NULL, kind INTEGER NOT NULL, crc INTEGER NOT NULL,
+        PRIMARY KEY (partition, first)
+    ) WITHOUT ROWID""",
     """CREATE TABLE batch (
         partition INTEGER NOT NULL, base INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
         appended_ms INTEGER NOT NULL, age_ms INTEGER NOT NULL, format TEXT, sender TEXT, sequence INTEGER,
@@ -66,9 +69,9 @@ _OLD_TABLES = frozenset({"topic", "partition", "batch", "position", "lease", "me
 NUMBER_BITS = 20
 """Bits of a partition id that hold the partition's number in its topic."""
 
-JUMP_NONE, JUMP_LOST, JUMP_RESTORED = range(3)
-"""Why offsets have no message: there are none; messages with these offsets were acknowledged and are lost, so readers get a gap;
-or they may have been given after the backup from which the file was restored, so readers of its end go on behind them."""
+JUMP_LOST, JUMP_RESTORED = 1, 2
+"""Why offsets have no message: messages with these offsets were acknowledged and are lost, so readers get a gap; or they may have
+been given after the backup from which the file was restored, so readers of its end go on behind them."""
 
 
 class Meta(NamedTuple):
@@ -80,7 +83,7 @@ class Meta(NamedTuple):
     reading: ClockReading
 
 
-_NUMBERS = {count: struct.Struct(f"<{count}q") for count in (2, 3, 7)}
+_NUMBERS = {count: struct.Struct(f"<{count}q") for count in (2, 3, 4)}
 
 
 def numbers_crc(*numbers: int, seed: int = 0) -> int:
@@ -91,6 +94,14 @@ def numbers_crc(*numbers: int, seed: int = 0) -> int:
 def text_crc(text: str, *numbers: int) -> int:
     """Return the CRC32C of the numbers and the text. Raises struct.error, AttributeError for values of other types."""
     return crc32c(text.encode("utf-8", "surrogatepass"), numbers_crc(*numbers))
+
+
+_EXTENT = struct.Struct("<4q")
+
+
+def extent_crc(partition: int, first: int, next_offset: int, size: int) -> int:
+    """Return the checksum of a row of `partition`. Raises struct.error for values that are no 64-bit integers."""
+    return crc32c(_EXTENT.pack(partition, first, next_offset, size))
 
 
 class BatchStamp(NamedTuple):

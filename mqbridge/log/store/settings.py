@@ -33,8 +33,8 @@ class LogSettings(ClusterModel):
     )
     max_bytes: Size | None = Field(
         default=None,
-        gt=0,
-        description="Size of the log above which sends wait until old messages are dropped; null sets no limit.",
+        ge=64 << 20,
+        description="Size of the log above which sends wait until old messages are dropped, 64 MiB or more; null sets no limit.",
     )
     reserve: Size = Field(
         default=16 << 20,

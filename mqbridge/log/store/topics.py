@@ -9,27 +9,27 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.log.store import jumps
 from mqbridge.log.store.connection import Connection
-from mqbridge.log.store.schema import JUMP_NONE, JUMP_RESTORED, numbers_crc, partition_id, split_partition_id, text_crc
+from mqbridge.log.store.jumps import Jump
+from mqbridge.log.store.schema import extent_crc, partition_id, split_partition_id, text_crc
 
-_REPLACE = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_INSERT_NEW = "INSERT OR IGNORE INTO partition VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_REPLACE = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?)"
+_INSERT_NEW = "INSERT OR IGNORE INTO partition VALUES (?, ?, ?, ?, ?)"
 
 
 class Extent(NamedTuple):
-    """The values of a row of `partition`, without id and checksum: offsets, size, and the offsets that have no message."""
+    """The values of a row of `partition`, without id and checksum: offsets of the oldest and the next message, and the size."""
 
     first: int
     next: int
     bytes: int
-    jump_from: int = 0
-    jump_to: int = 0
-    jump_kind: int = JUMP_NONE
 
 
 NO_MESSAGES = Extent(0, 0, 0)
 
-_SELECT = "SELECT first, next, bytes, jump_from, jump_to, jump_kind, crc, id FROM partition WHERE "
+_SELECT = "SELECT first, next, bytes, crc, id FROM partition WHERE "
+_SELECT_ONE = f"{_SELECT} id = ?"
 _DAMAGED = (struct.error, TypeError, AttributeError)
 """Raised by the checksum of values that have the wrong type."""
 
@@ -41,12 +41,14 @@ class PartitionRow(NamedTuple):
     topic    name of the topic
     number   number of the partition in its topic, from 0
     extent   its offsets and its size
+    jumps    the offsets that have no message, in ascending order
     """
 
     id: int
     topic: str
     number: int
     extent: Extent
+    jumps: Sequence[Jump]
 
     @property
     def first(self) -> int:
@@ -135,16 +137,17 @@ def partitions(connection: Connection, topic: str) -> list[PartitionRow]:
 def partitions_of(connection: Connection, topic: TopicRow) -> list[PartitionRow]:
     """Return the partitions of a topic in the order of their numbers."""
     begin = partition_id(topic.id, 0)
-    stored = connection.execute(
-        _SELECT + "id >= ? AND id < ?",
-        (begin, begin + topic.partitions),
-    )
+    end = begin + topic.partitions
+    stored = connection.execute(_SELECT + "id >= ? AND id < ?", (begin, end))
+    jumped, _ = jumps.scan(connection, begin, end)
     found = {id_: _checked(id_, values, crc) for *values, crc, id_ in stored}
     rows = []
     for number in range(topic.partitions):
         id_ = begin + number
         extent = found.get(id_)
-        rows.append(PartitionRow(id_, topic.name, number, rebuilt_extent(connection, id_) if extent is None else extent))
+        if extent is None:
+            extent = rebuilt_extent(connection, id_)
+        rows.append(PartitionRow(id_, topic.name, number, extent, jumped.get(id_, ())))
     return rows
 
 
@@ -168,21 +171,22 @@ def all_extents(connection: Connection) -> dict[int, Extent]:
 
 def extent_of(connection: Connection, id_: int) -> Extent:
     """Return the extent of a partition, rebuilt from its batches if its row is damaged."""
-    row = connection.execute(_SELECT + "id = ?", (id_,)).fetchone()
-    extent = None if row is None else _checked(id_, row[:-2], row[-2])
-    return rebuilt_extent(connection, id_) if extent is None else extent
+    for first, tail, size, crc, _ in connection.execute(_SELECT_ONE, (id_,)):
+        if (extent := _checked(id_, (first, tail, size), crc)) is not None:
+            return extent
+    return rebuilt_extent(connection, id_)
 
 
 def _checked(id_: int, extent: Sequence[int], crc: object) -> Extent | None:
     """Return the extent if its checksum is right, else None."""
     try:
-        return Extent(*extent) if numbers_crc(id_, *extent) == crc else None
+        return Extent(*extent) if extent_crc(id_, *extent) == crc else None
     except _DAMAGED:
         return None
 
 
 def rebuilt_extent(connection: Connection, id_: int) -> Extent:
-    """Return the extent of a partition as its batches and the positions of its groups tell it. The next write stores it."""
+    """Return the extent of a partition by its batches, its jumps and the positions of its groups. The next write stores it."""
     topic_id, number = split_partition_id(id_)
     connection.report(
         f"the bounds of partition {number} of the topic with id {topic_id} are not known, so they are those of its messages"
@@ -192,7 +196,7 @@ def rebuilt_extent(connection: Connection, id_: int) -> Extent:
     last = connection.execute("SELECT base, count FROM batch WHERE partition = ? ORDER BY base DESC LIMIT 1", (id_,)).fetchone()
     end = 0 if last is None else last[0] + last[1]
     reached = [offset for _, partition, offset in scan_positions(connection)[0] if partition == id_]
-    tail = max([end, *reached])
+    tail = max([end, *reached, *(jump.next for jump in jumps.jumps_of(connection, id_))])
     return Extent(tail if first is None else first, tail, size or 0)
 
 
@@ -200,7 +204,7 @@ def write_extents(connection: Connection, extents: Iterable[tuple[int, Extent]],
     """Write rows of partitions, by id, inside a transaction; with `only_new`, those that exist stay as they are."""
     connection.executemany(
         _INSERT_NEW if only_new else _REPLACE,
-        [(id_, *extent, numbers_crc(id_, *extent)) for id_, extent in extents],
+        [(id_, *extent, extent_crc(id_, *extent)) for id_, extent in extents],
     )
 
 
@@ -220,21 +224,6 @@ def create(topic: str, count: int) -> Callable[[Connection], None]:
             connection.execute("UPDATE topic SET partitions = ?, crc = ? WHERE id = ?", (count, crc, row.id))
 
     return run
-
-
-def messages_between(extent: Extent, begin: int, end: int) -> int:
-    """Return the number of offsets from `begin` to before `end` that are not in the jump of a restored file."""
-    *_, jump_from, jump_to, kind = extent
-    jumped = max(0, min(end, jump_to) - max(begin, jump_from)) if kind == JUMP_RESTORED else 0
-    return max(0, end - begin) - jumped
-
-
-def newest(extent: Extent, count: int) -> int:
-    """Return the offset `count` messages before the end, or the first one if there are fewer."""
-    offset = extent.next - count
-    if extent.jump_kind == JUMP_RESTORED and offset < extent.jump_to:
-        offset -= extent.jump_to - extent.jump_from
-    return max(extent.first, offset)
 
 
 def groups(connection: Connection, topic: str) -> list[str]:

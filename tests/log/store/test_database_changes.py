@@ -154,7 +154,7 @@ async def test_a_delayed_heartbeat_does_not_expire_members_that_renewed_meanwhil
     quick, lane = await second_lane(slow, second)
     busy = threading.Event()
     assert first.store._writer is not None
-    first.store._writer.executor.submit(busy.wait)
+    first.store._writer.thread.submit(busy.wait)
     waiting = asyncio.ensure_future(slow._rebalance())  # type: ignore[attr-defined]
     try:
         await asyncio.sleep(0.02)
@@ -175,7 +175,7 @@ async def test_a_group_is_not_moved_if_a_member_renewed_while_the_move_waited(op
     inbound, _ = await lane_of(second)
     busy = threading.Event()
     assert first.store._writer is not None
-    first.store._writer.executor.submit(busy.wait)
+    first.store._writer.thread.submit(busy.wait)
     moving = asyncio.ensure_future(first.operations.move("t", "g", {"0": (0,)}))
     try:
         await asyncio.sleep(0.02)
@@ -244,3 +244,19 @@ async def test_a_failed_commit_is_not_repeated_for_a_later_lane_of_the_partition
     assert inbound._uncommitted == {}
     await inbound.close()
     assert (await cluster.committed("t", "g"))["0"] == (8,)
+
+
+async def test_a_poll_looks_only_at_what_was_appended_since_the_file_was_opened(open_log: OpenLog) -> None:
+    """Otherwise the first one reads an index of all batches, which takes minutes in a large file."""
+    writer = await open_log()
+    await writer.create("t", 2)
+    outbound = await writer.outbound(OutboundSpec("t"))
+    await outbound.send(0, Share(Batch.of(numbered(0, 1))))
+    reader = await open_log()
+    old, new = await reader.existing_partitions("t")
+    wake = asyncio.Event()
+    reader.store.watch(new.id, wake)
+    await outbound.send(1, Share(Batch.of(numbered(1, 2))))
+    await asyncio.wait_for(wake.wait(), PATIENCE_S)
+    assert reader.store.tails == {new.id: 1}
+    assert old.next == 1

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.inbound import LogInbound
-from mqbridge.log.store import database, disk_room, retention
-from mqbridge.log.store.connection import WAL_KEPT_BYTES, Connection
+from mqbridge.log.store import database, disk_room, retention, topics
+from mqbridge.log.store.connection import LOCK_WAIT_S, WAL_KEPT_BYTES, Connection
 from mqbridge.log.store.mark import Mark
+from mqbridge.log.store.retention import Limits
 from mqbridge.message import Batch, Message, Share
 from tests.kit.conversation import until
 from tests.log.conftest import OpenLog, lane_of, outbound_of
@@ -91,17 +92,27 @@ async def test_a_file_that_another_process_keeps_locked_is_the_reason(
 
 
 async def test_a_full_log_waits_for_room(open_log: OpenLog) -> None:
-    cluster = await open_log(max_bytes="1MiB")
+    cluster = await open_log(max_bytes="64MiB")
     outbound = await outbound_of(cluster)
-    sends = [outbound.send(0, one(bytes(100_000))) for _ in range(20)]
+    sends = [outbound.send(0, one(bytes(8_000_000))) for _ in range(20)]
     stored = 0
     async with asyncio.timeout(PATIENCE_S):
         while outbound.send_failure is None:
             await asyncio.sleep(0.01)
             stored = sum(send.done() for send in sends)
     assert 0 <= stored < 20
-    assert "`max_bytes` is 1048576" in outbound.send_failure.reason  # type: ignore[union-attr]
+    assert "`max_bytes` is 67108864" in outbound.send_failure.reason  # type: ignore[union-attr]
     await outbound.close(asyncio.get_running_loop().time())
+
+
+async def test_a_send_that_could_never_be_stored_is_refused(open_log: OpenLog) -> None:
+    cluster = await open_log(max_bytes="64MiB", max_message_bytes="64MiB")
+    outbound = await outbound_of(cluster)
+    receipt = await asyncio.wait_for(outbound.send(0, one(bytes(33 << 20))), PATIENCE_S)
+    (failure,) = receipt.failures
+    assert (failure.failure_kind, receipt.positions) == (Failure.REFUSED, [()])
+    assert "at most a half of its `max_bytes` (67108864)" in failure.reason
+    assert (await outbound.send(0, one(bytes(31 << 20)))).failures == []
 
 
 async def test_the_size_of_a_partition_is_bounded_at_each_append(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +142,28 @@ async def test_trimming_writes_no_freed_bytes_and_gives_the_file_back(
     assert (tmp_path / "log.db-wal").stat().st_size < 24 << 20
     await cluster.close()
     assert (tmp_path / "log.db").stat().st_size < before // 4
+
+
+async def test_giving_space_back_waits_for_another_writer(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for _ in range(20):
+        await outbound.send(0, one(bytes(2 << 20)))
+    await cluster.close()
+    cluster = await open_log(retention_bytes=1 << 20, busy_timeout="60s")
+    for partition in await cluster.store.read(topics.partitions, "t"):
+        while not (await cluster.store.write(retention.trim, partition.id, Limits(1 << 20, None))).is_complete:
+            pass
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    trim = asyncio.ensure_future(cluster.store.trim())
+    done, _ = await asyncio.wait([trim], timeout=LOCK_WAIT_S * 4)
+    assert not done
+    other.execute("ROLLBACK")
+    other.close()
+    await asyncio.wait_for(trim, PATIENCE_S)
+    ((free,),) = await cluster.store.read(lambda connection: connection.execute("PRAGMA freelist_count").fetchall())
+    assert free < retention.VACUUM_PAGES
 
 
 async def test_a_pass_goes_on_behind_the_partition_that_failed(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, split_jumps
-from mqbridge.log.store.opening import RESTORED_JUMP
-from mqbridge.log.store.schema import JUMP_LOST
-from mqbridge.log.store.topics import Extent
+from mqbridge.log.store.jumps import Jump
+from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, without_jumps
+from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED
 
 
 def ranges_of(offsets: set[int]) -> list[OffsetRange]:
@@ -42,6 +41,7 @@ def test_offsets_of_several_batches_are_found() -> None:
 
 
 def test_offsets_that_were_jumped_over_are_not_missing() -> None:
-    missing = [OffsetRange(3, 20), OffsetRange(30, 40), OffsetRange(50, 50 + RESTORED_JUMP)]
-    assert split_jumps(missing, Extent(0, 99, 0, 10, 35, JUMP_LOST)) == ([(3, 10), (35, 40)], missing[2:])
-    assert split_jumps(missing, Extent(0, 99, 0)) == (missing[:2], missing[2:])
+    missing = [OffsetRange(3, 20), OffsetRange(30, 40), OffsetRange(50, 70)]
+    jumps = [Jump(10, 35, JUMP_LOST), Jump(50, 60, JUMP_RESTORED)]
+    assert without_jumps(missing, jumps) == [(3, 10), (35, 40), (60, 70)]
+    assert without_jumps(missing, []) == missing

@@ -1,0 +1,104 @@
+"""The threads of a store: order, results, cancellation, and their end."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mqbridge.log.store.job_thread import JobThread
+from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
+
+
+def threads(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+async def test_jobs_run_in_the_order_of_the_calls_and_give_results_and_errors() -> None:
+    thread, order = JobThread("test-order"), list[int]()
+
+    def job(number: int) -> int:
+        order.append(number)
+        if number == 3:
+            raise ValueError("three")
+        return number * 2
+
+    futures = [thread.submit(lambda number=number: job(number)) for number in range(5)]  # type: ignore[misc]
+    results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), PATIENCE_S)
+    assert order == list(range(5))
+    assert [str(result) for result in results] == ["0", "2", "4", "three", "8"]
+    thread.end()
+    thread.join()
+    assert not threads("test-order")
+
+
+async def test_a_job_that_is_cancelled_in_time_does_not_run() -> None:
+    thread, release, ran = JobThread("test-cancel"), threading.Event(), list[str]()
+    running = thread.submit(lambda: (release.wait(PATIENCE_S), ran.append("running")))
+    waiting = thread.submit(lambda: ran.append("waiting"))
+    last = thread.submit(lambda: ran.append("last"))
+    waiting.cancel()
+    running.cancel()  # too late: the job runs on, and its result is dropped
+    await asyncio.sleep(0)
+    release.set()
+    await asyncio.wait_for(last, PATIENCE_S)
+    assert ran in (["running", "last"], ["last"])
+    thread.end()
+
+
+async def test_a_thread_ends_after_its_queued_jobs() -> None:
+    thread, done = JobThread("test-end"), list[int]()
+    for number in range(3):
+        thread.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+    thread.end()
+    await asyncio.to_thread(thread.join)
+    assert done == [0, 1, 2]
+
+
+async def test_a_thread_that_nothing_refers_to_ends() -> None:
+    thread = JobThread("test-forgotten")
+    await thread.submit(lambda: None)
+    del thread
+    gc.collect()
+    await until(lambda: not threads("test-forgotten"))
+
+
+def test_a_result_for_an_event_loop_that_was_closed_is_dropped() -> None:
+    thread, release = JobThread("test-loop"), threading.Event()
+
+    async def submit() -> None:
+        thread.submit(lambda: release.wait(PATIENCE_S))
+
+    asyncio.run(submit())
+    release.set()
+    thread.end()
+    thread.join()
+    assert not threads("test-loop")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "forgotten"])
+def test_the_end_of_the_process_waits_for_the_jobs(ends: bool) -> None:
+    """A daemon thread alone would be stopped in the middle of a job."""
+    script = f"""
+import asyncio, time
+from mqbridge.log.store.job_thread import JobThread
+
+def job(number):
+    time.sleep(0.2)
+    print(number, flush=True)
+
+async def main():
+    global thread
+    thread = JobThread("test")
+    for number in range(3):
+        thread.submit(lambda number=number: job(number))
+    if {ends}:
+        thread.end()
+
+asyncio.run(main())
+"""
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (result.stdout.split(), result.stderr) == (["0", "1", "2"], "")
