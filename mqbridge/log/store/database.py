@@ -44,6 +44,8 @@ POLL_RETRY_S = 1.0
 """Pause after a failed poll, so that a broken disk does not flood the process's log output."""
 GUARD_S = 0.01
 """Time for which a check of the files by a commit counts: each takes 20 us of the writing thread."""
+GIVE_BACK_S = 0.1
+"""Time for which an attempt to append gives free pages back to a full disk: other jobs of the writing thread wait meanwhile."""
 WAL_BYTES = 64 << 20
 """Size of the WAL above which the next write waits until all of it is in the file. SQLite alone does not limit it: while several
 processes write, it seldom finds a moment at which it may start the WAL anew."""
@@ -205,13 +207,26 @@ class Store:
         try:
             self._room.check(opened.path, size)
         except ClusterError:
-            self._truncate_wal(opened, connection)
+            self._give_back(opened, connection)
             self._room.check(opened.path, size)
         if self.config.max_bytes is not None and (used := _used_bytes(connection) + size) > self.config.max_bytes:
             raise ClusterError(
                 f"the log {self.config.path} is full: it would have {used} bytes, and `max_bytes` is {self.config.max_bytes};"
                 " sends wait until messages are dropped by `retention` or `retention_bytes`"
             )
+
+    def _give_back(self, opened: LogFile, connection: Connection) -> None:
+        """Give free pages of the file back to the disk, for GIVE_BACK_S, and the room of the WAL.
+
+        Raises no error of SQLite: on a full disk, the next attempt to append goes on.
+        """
+        deadline = time.monotonic() + GIVE_BACK_S
+        try:
+            while retention.give_back(connection, GIVE_BACK_S, is_urgent=True) and time.monotonic() < deadline:
+                pass
+        except sqlite3.Error as error:
+            log.info("free pages of the log %s could not be given back to the disk: %s", opened.path, error)
+        self._truncate_wal(opened, connection)
 
     def _after_commit(self, opened: LogFile | None, connection: Connection) -> None:
         """Check the files, before anything is reported as stored; keep the WAL small, and let other processes write."""

@@ -109,16 +109,17 @@ def trim_extent(
     return trimmed, Dropped(len(dropped), is_complete and len(dropped) < DROPPED_ROWS)
 
 
-def give_back(connection: Connection, timeout_s: float) -> int:
-    """Give free pages at the end of the file back to the disk, if there are many, in a transaction of its own; return how many.
+def give_back(connection: Connection, timeout_s: float, *, is_urgent: bool = False) -> int:
+    """Give free pages of the file back to the disk, if there are many or if it `is_urgent`; return how many, 0 if none.
 
-    `timeout_s` limits the wait for the file's lock. Files of the first two versions cannot become smaller: they have no
-    incremental auto-vacuum. Raises sqlite3.Error.
+    It is a transaction of its own, and `timeout_s` limits the wait for its lock. Files of the first two versions cannot become
+    smaller: they have no incremental auto-vacuum. Raises sqlite3.Error.
     """
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
-    if mode != INCREMENTAL or free * FREE_FRACTION < pages or free < VACUUM_PAGES:
+    is_worth_it = (free and is_urgent) or free >= max(VACUUM_PAGES, pages // FREE_FRACTION)
+    if mode != INCREMENTAL or not is_worth_it:
         return 0
     # `execute` would do one page only: it takes a single step of a statement without columns.
     script = f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({VACUUM_PAGES}); COMMIT"

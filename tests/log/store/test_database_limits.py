@@ -61,6 +61,35 @@ async def test_a_full_disk_is_read_committed_to_and_trimmed_and_ends_by_itself(o
     assert (await asyncio.wait_for(waiting, PATIENCE_S)).positions == [(10,)]
 
 
+async def test_a_full_disk_gets_what_the_retention_has_dropped(
+    open_log: OpenLog, tmp_path: Path, disk: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if only a small part of the file is free, which stays in the file otherwise."""
+    cluster = await open_log(reserve="1MiB")
+    outbound = await outbound_of(cluster)
+    for _ in range(40):
+        await outbound.send(0, one(bytes(1 << 20)))
+    await cluster.close()
+    path = tmp_path / "log.db"
+    used = path.stat().st_size
+    cluster = await open_log(reserve="1MiB")
+    outbound = await outbound_of(cluster)
+    fake = disk_room.os.statvfs
+    monkeypatch.setattr(disk_room.os, "statvfs", lambda each: _with_free(fake(each), disk, used - path.stat().st_size))
+    disk[0] = (1 << 20) + 100_000
+    waiting = outbound.send(0, one(bytes(1 << 20)))
+    await until(lambda: outbound.send_failure is not None)
+    partition = (await cluster.existing_partitions("t"))[0].id
+    await cluster.store.write(retention.trim, partition, Limits(36 << 20, None))
+    assert (await cluster.bounds("t"))["0"].first == (5,)
+    assert (await asyncio.wait_for(waiting, PATIENCE_S)).positions == [(40,)]
+
+
+def _with_free(result: os.statvfs_result, disk: list[int], more: int) -> os.statvfs_result:
+    free = disk[0] + more
+    return os.statvfs_result((1, 1, 1 << 40, free, free, *list(result)[5:]))
+
+
 async def test_sends_that_wait_are_logged_at_once_with_the_reason(
     open_log: OpenLog, disk: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
