@@ -138,6 +138,7 @@ class LogInbound:
                 text = "group %s: %s was revoked: it is assigned to another member, or this member's lease has expired"
                 log.info(text, self._membership.group, lane.partition)
                 self._end_lane(lane)
+                self._rebalance_event.set()  # only a heartbeat without it may lease the partition again
         for row, offset in change.assigned:
             source = Partition(self._cluster, row.topic, str(row.number), row.number)
             lane = LogLane(self, self._store, row.id, source, offset, self._read_budget)

@@ -114,7 +114,9 @@ def heartbeat(
         connection.execute("DELETE FROM lease WHERE grp = ? AND partition = ?", (member.group, partition))
         del owners[partition]
         change.notifies_others = True
-    free = [row for partition, row in assigned.items() if partition not in owners]
+    # A partition that the member still reads, although it lost the lease, is leased by its next heartbeat: commits of the old
+    # lane, which are on their way, would move the group back otherwise.
+    free = [row for partition, row in assigned.items() if partition not in owners and partition not in acknowledged]
     if free:
         connection.executemany("INSERT INTO lease VALUES (?, ?, ?)", [(member.group, row.id, member.id) for row in free])
         change.assigned = list(zip(free, _start_offsets(connection, member, free), strict=True))

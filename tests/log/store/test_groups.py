@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mqbridge.log.store import groups
 from mqbridge.message import Batch, Share
 from mqbridge.net.tasks import cancel
 from tests.conformance.arena import numbered, numbers
+from tests.kit.conversation import until
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.patience import PATIENCE_S, SERVER_PATIENCE_S
 
@@ -58,6 +60,38 @@ async def test_a_killed_process_loses_its_partitions_to_the_others(open_log: Ope
     async with asyncio.timeout(PATIENCE_S):
         lane = await taking
         assert numbers((await lane.receive()).messages) == list(range(10, 20))
+    await inbound.close()
+
+
+async def test_a_late_commit_does_not_move_a_group_back_that_has_come_back_to_the_member(open_log: OpenLog) -> None:
+    """The member was stopped while another one read on and left; its commit waits behind the heartbeat that sees this."""
+    cluster = await open_log(lease="0.3s")
+    outbound = await outbound_of(cluster)
+    await outbound.send(0, Share(Batch.of(numbered(0, 10))))
+    inbound, lane = await lane_of(cluster)
+    batch = await lane.receive()
+    await cancel(inbound._heartbeat_task)
+    await outbound.send(0, Share(Batch.of(numbered(10, 20))))
+    async with asyncio.timeout(PATIENCE_S):
+        other, other_lane = await lane_of(await open_log(lease="1s"))
+        other_lane.acknowledge(await other_lane.receive())
+        await other.close()
+        assert await cluster.committed("t", "g") == {"0": (20,)}
+        busy = threading.Event()
+        assert cluster.store._writer is not None
+        cluster.store._writer.thread.submit(busy.wait)
+        heartbeat = asyncio.ensure_future(inbound._rebalance())
+        await asyncio.sleep(0)
+        lane.acknowledge(batch)
+        await until(lambda: bool(inbound._flush_tasks))
+        busy.set()
+        await heartbeat
+        await asyncio.gather(*inbound._flush_tasks)
+        assert await cluster.committed("t", "g") == {"0": (20,)}
+        await inbound._rebalance()
+        new_lane = await anext(inbound.lanes())
+        await outbound.send(0, Share(Batch.of(numbered(20, 21))))
+        assert numbers((await new_lane.receive()).messages) == [20]
     await inbound.close()
 
 
