@@ -100,7 +100,7 @@ class LogCluster:
         try:
             while end_offset is None or offset < end_offset:
                 wake.clear()
-                rows, offset, tail = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
+                rows, offset, _ = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
                 if end_offset is not None and (not rows or offset >= end_offset):
                     return  # the range ends beyond the last message, or in the jump of a restored file
                 if rows:
@@ -108,8 +108,8 @@ class LogCluster:
                     next_offset = base + count if end_offset is None else min(end_offset, base + count)
                     yield make_batch(source, rows, offset, next_offset)
                     offset = next_offset
-                elif self.store.tails.get(row.id, 0) <= tail:  # the next offset has not grown since the read
-                    await wake.wait()
+                else:
+                    await wake.wait()  # set if the partition has grown since the read
         finally:
             self.store.unwatch(row.id, wake)
 

@@ -103,8 +103,7 @@ class LogLane:
             elif not size and run == self._run:  # there were no rows
                 self._caught_up = True
                 self._next = tail  # beyond `offset` only behind the jump of a restored file
-                if self._store.tails.get(self.id, 0) <= tail:  # nothing was appended while the rows were read
-                    await self._wake.wait()
+                await self._wake.wait()  # set if the partition has grown since the read
 
     def _make_batch(self, found: read.Rows, size: int) -> Batch:
         base, count, _ = found.rows[-1]

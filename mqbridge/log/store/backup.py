@@ -88,6 +88,7 @@ def finish(copy: Connection) -> None:
 def _summary(copy: Connection) -> BackupSummary:
     found, _ = topics.scan_topics(copy)
     rows = [row for topic in found for row in topics.partitions_of(copy, topic)]
-    messages = sum(row.next - row.first - sum(jump.next - max(jump.first, row.first) for jump in row.jumps) for row in rows)
+    left_out = sum(max(0, jump.next - max(jump.first, row.first)) for row in rows for jump in row.jumps)
+    messages = sum(row.next - row.first for row in rows) - left_out
     (page_bytes,), (pages,) = (copy.execute(f"PRAGMA {name}").fetchone() for name in ("page_size", "page_count"))
     return BackupSummary(len(found), len(rows), messages, page_bytes * pages, 0.0)

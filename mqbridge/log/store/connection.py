@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Callable
 from functools import partial
@@ -109,6 +110,18 @@ def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
     if code == sqlite3.SQLITE_READONLY and is_read_only_disk(path):
         hint = _READ_ONLY_DISK
     return ClusterError(f"the log {path}: {error}; {hint}", Failure.RETRY if code in _RETRY_HINTS else Failure.FATAL)
+
+
+WRONG_VALUES = (TypeError, ValueError, OverflowError, struct.error)
+"""Raised for damaged values that have another type, or are out of range."""
+
+
+def wrong_value_error(path: Path, error: Exception) -> ClusterError:
+    """Make a ClusterError from an exception of WRONG_VALUES."""
+    return ClusterError(
+        f"the log {path}: a value is not one that a log has: {error!r}; {_CHECK}",
+        Failure.FATAL,
+    )
 
 
 def is_read_only_disk(path: Path) -> bool:

@@ -16,13 +16,24 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeError
-from mqbridge.log.store import retention
+from mqbridge.log.store import retention, topics
+from mqbridge.log.store.batch_scan import last_row
 from mqbridge.log.store.clocks import ClockReading
-from mqbridge.log.store.connection import Connection, cluster_error, open_connection, open_read_only, transaction
+from mqbridge.log.store.connection import (
+    WRONG_VALUES,
+    Connection,
+    cluster_error,
+    is_damage,
+    open_connection,
+    open_read_only,
+    transaction,
+    wrong_value_error,
+)
 from mqbridge.log.store.disk_room import DiskRoom
 from mqbridge.log.store.file_guard import FileSizes
 from mqbridge.log.store.groups import Observer
@@ -52,6 +63,9 @@ processes write, it seldom finds a moment at which it may start the WAL anew."""
 YIELD_FRACTION, MAX_YIELD_S = 0.1, 0.002
 """While other processes write, a writer pauses after each transaction for a tenth of its wait for the lock, at most 2 ms.
 Otherwise a busy process gets the lock again before others notice that it is free."""
+
+NEW_BATCHES = "SELECT partition FROM batch NOT INDEXED WHERE rowid > ?"
+"""Without NOT INDEXED, SQLite scans the whole index of offsets instead of these rows."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -117,11 +131,16 @@ class Store:
         async with self._opening:
             if self.is_open:
                 return
-            writer, opened = await _start_thread("write", partial(open_log, self.config), LogFile.close)
+            writer, reader = _threads(self.config.path)
             try:
-                reader, connection = await _start_thread("read", partial(self._connect_reader, opened), Connection.close)
+                opened = await _open_in(writer, partial(open_log, self.config), LogFile.close)
             except BaseException:
-                writer.submit(opened.close)
+                reader.end()
+                raise
+            try:
+                connection = await _open_in(reader, partial(self._connect_reader, opened), Connection.close)
+            except BaseException:
+                writer.submit(partial(_close_log, opened, reader, store_clock=False))
                 writer.end()
                 raise
             self._log, self._writer, self._reader = opened, _Worker(writer, opened.connection), _Worker(reader, connection)
@@ -141,7 +160,8 @@ class Store:
             connection.execute(f"PRAGMA busy_timeout={int(self.config.busy_timeout * 1000)}")
         except sqlite3.Error as error:
             raise cluster_error(error, opened.path) from error
-        self._last_row = _newest_row(connection)
+        self._last_row = _newest_row(connection, 0)
+        connection.end_job()
         return connection
 
     async def close(self, deadline: float | None = None) -> None:
@@ -155,6 +175,7 @@ class Store:
         self._log = self._writer = self._reader = None
         if opened is None or writer is None or reader is None:
             return
+        self._wake_all()
         # Without an await up to here: a caller that is cancelled leaves nothing open. The log itself is closed last: closing the
         # last connection moves the WAL into the file, and the mark has to be locked as long as any connection is open.
         reader.thread.submit(reader.connection.close)
@@ -277,13 +298,21 @@ class Store:
             raise cluster_error(error, self.config.path) from error
         except MqbridgeError:
             raise
-        except (TypeError, ValueError, OverflowError) as error:  # a damaged value has another type
-            raise ClusterError(
-                f"the log {self.config.path}: a value is not one that a log has: {error!r}; run `mqbridge log check`",
-                Failure.FATAL,
-            ) from error
+        except OSError as error:
+            raise self._os_error(error) from error
+        except WRONG_VALUES as error:
+            raise wrong_value_error(self.config.path, error) from error
         finally:
             connection.end_job()
+
+    def _os_error(self, error: OSError) -> ClusterError:
+        """Return the reason why a file cannot be reached: the log was moved, or the disk has a fault."""
+        if (opened := self._log) is not None and opened.guard is not None:
+            try:
+                self._checked(opened.guard.check)
+            except ClusterError as stopped:
+                return stopped
+        return ClusterError(f"the log {self.config.path}: {error}; check the disk")
 
     async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> Rows:
         """Return stored rows from an offset on, and the partition's tail; see `read.read`. Raises ClusterError and GapError."""
@@ -314,7 +343,7 @@ class Store:
         while self._stopped is None:
             await asyncio.sleep(self.config.poll)
             try:
-                for partition, tail in (await self.read(self._new_tails, is_read=bool(self._watchers))).items():
+                for partition, tail in (await self.read(self._new_tails, frozenset(self._watchers))).items():
                     self.record_tail(partition, tail)
             except ClusterError as error:
                 if self._stopped is None:
@@ -322,25 +351,38 @@ class Store:
                         "log %s cannot be polled for new messages, retrying in %.0f s: %s", self.config.path, POLL_RETRY_S, error
                     )
                     await asyncio.sleep(POLL_RETRY_S)
-        for wakes in self._watchers.values():  # let readers find out that the store has stopped
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Let all readers find out that the store has stopped, or is closed."""
+        for wakes in self._watchers.values():
             for wake in wakes:
                 wake.set()
 
-    def _new_tails(self, connection: Connection, *, is_read: bool) -> Mapping[int, int]:
-        """Return the tails of partitions that have grown since the last poll; nothing if no partition is read."""
+    def _new_tails(self, connection: Connection, watched: frozenset[int]) -> Mapping[int, int]:
+        """Return the tails of the watched partitions that have grown since the last poll."""
         if (opened := self._log) is not None and opened.guard is not None:
             self._checked(opened.guard.check)
-        if not is_read:
-            return {}
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version == self._data_version:
             return {}
-        connection.execute("BEGIN")  # both queries see the file in the same state
-        (last_row,) = connection.execute("SELECT max(rowid) FROM batch").fetchone()
-        query = "SELECT partition, max(base + count) FROM batch WHERE rowid > ? GROUP BY partition"
-        tails = dict(connection.execute(query, (self._last_row,)))
-        self._data_version, self._last_row = version, last_row or 0  # after the queries: if one fails, the next poll repeats it
+        connection.execute("BEGIN")  # all queries see the file in the same state
+        newest_row = _newest_row(connection, self._last_row)
+        tails = {id_: topics.extent_of(connection, id_).next for id_ in self._changed(connection, watched)}
+        self._data_version, self._last_row = version, newest_row  # after the queries: if one fails, the next poll repeats it
         return tails
+
+    def _changed(self, connection: Connection, watched: frozenset[int]) -> frozenset[int]:
+        """Return the watched partitions with batches since the last poll; all if damage hides which those are."""
+        if not watched:
+            return watched
+        try:
+            return watched.intersection(id_ for (id_,) in connection.execute(NEW_BATCHES, (self._last_row,)))
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            connection.report(f"batches cannot be read ({error}), so all partitions are polled")
+            return watched
 
     async def _run_retention(self) -> None:
         """Drop the rows beyond the configured limits every RETENTION_INTERVAL_S, and store the age clock."""
@@ -397,19 +439,28 @@ class Store:
                 return dropped
 
 
-async def _start_thread(role: str, job: Callable[[], T], close: Callable[[T], None]) -> tuple[JobThread, T]:
-    """Start a thread, named by its role, and run the job in it; return the thread and the result.
+def _threads(path: Path) -> tuple[JobThread, JobThread]:
+    """Start the writing and the reading thread. Raises ClusterError if the system allows no more threads."""
+    try:
+        writer = JobThread("mqbridge-log-write")
+        return writer, JobThread("mqbridge-log-read")
+    except RuntimeError as error:
+        raise ClusterError(f"the log {path} cannot be opened: {error}; raise the limit of processes and threads") from error
 
-    After a cancellation, the thread closes the result of the job when it ends.
+
+async def _open_in(thread: JobThread, job: Callable[[], T], close: Callable[[T], None]) -> T:
+    """Run a job that opens something in the thread, and return it. If it fails, or after a cancellation, the thread ends.
+
+    After a cancellation, the thread also closes what the job has opened.
     """
-    thread, results = JobThread(f"mqbridge-log-{role}"), list[T]()
+    results: list[T] = []
 
     def run() -> T:
         results.append(job())
         return results[0]
 
     try:
-        return thread, await thread.submit(run)
+        return await thread.submit(run)
     except BaseException:
         thread.submit(lambda: close(results.pop()) if results else None)
         thread.end()
@@ -429,14 +480,14 @@ def _close_log(opened: LogFile, reading: JobThread, *, store_clock: bool) -> Non
         opened.close()
 
 
-def _newest_row(connection: Connection) -> int:
-    """Return the id of the newest batch; 0 if there is none, or if damage hides it: then the first poll looks at all."""
+def _newest_row(connection: Connection, otherwise: int) -> int:
+    """Return the id of the newest batch; `otherwise` if damage hides it."""
     try:
-        return connection.execute("SELECT max(rowid) FROM batch").fetchone()[0] or 0
-    except sqlite3.Error:
-        return 0
-    finally:
-        connection.end_job()
+        return last_row(connection)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return otherwise
 
 
 def _write_clock(connection: Connection, opened: LogFile) -> None:

@@ -37,14 +37,21 @@ class JobThread:
     """One thread. Ends after the queued jobs when `end` is called, when nothing refers to it any more, or with the process."""
 
     def __init__(self, name: str) -> None:
+        """Raises RuntimeError if the system allows no more threads."""
         self._queue: _Queue = SimpleQueue()
         self._thread = threading.Thread(target=_run, args=(self._queue,), name=name, daemon=True)
-        _running[self._thread] = self._queue
+        self._has_ended = False
         self._thread.start()
+        _running[self._thread] = self._queue
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def submit(self, job: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run the job; the future of the running event loop gives its result. One that is cancelled in time does not run."""
+        """Run the job; the future of the running event loop gives its result. One that is cancelled in time does not run.
+
+        Raises RuntimeError after `end`.
+        """
+        if self._has_ended:
+            raise RuntimeError(f"the thread {self._thread.name} has been ended")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._queue.put(_Item(job, future, loop))
@@ -52,6 +59,7 @@ class JobThread:
 
     def end(self) -> None:
         """End the thread after its queued jobs."""
+        self._has_ended = True
         self._queue.put(None)
 
     def join(self) -> None:
@@ -71,9 +79,12 @@ def _run_item(item: _Item) -> None:
     job, future, loop = item
     if future.cancelled():
         return
-    result = error = None
+    result: object = None
+    error: BaseException | None = None
     try:
         result = job()
+    except StopIteration as raised:  # no future can have it
+        error = RuntimeError(f"a job raised {raised!r}")
     except BaseException as raised:  # noqa: BLE001 - the caller gets it
         error = raised
     try:
@@ -81,6 +92,8 @@ def _run_item(item: _Item) -> None:
     except RuntimeError:  # the loop was closed: nobody waits any more
         if not loop.is_closed():
             raise
+    finally:
+        del error, future, item  # the error refers to this frame: a cycle
 
 
 def _resolve(future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:

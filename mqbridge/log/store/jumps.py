@@ -5,6 +5,7 @@ reader, may be at the first offset of each.
 """
 
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,18 @@ from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.schema import JUMP_RESTORED, numbers_crc, split_partition_id
 
 RESTORED_JUMP = 1 << 32
-"""Offsets that a restored file leaves out in each partition: more messages than it got between the backup and its loss."""
+"""Least number of offsets that a restored file leaves out in each partition."""
+OFFSETS_PER_S = 1 << 20
+"""More messages than a partition gets in a second."""
+
+
+def unused_offset(reached: int) -> int:
+    """Return an offset that no message of an earlier life of a log has, whether it was restored from this backup or another.
+
+    It grows with the wall clock faster than a partition does. `reached` is the highest offset that is known; with a clock that is
+    wrong, RESTORED_JUMP behind it has to do. A reader of JSON can still represent it exactly: it stays below 2**53 until 2242.
+    """
+    return max(reached + RESTORED_JUMP, int(time.time()) * OFFSETS_PER_S)
 
 
 class Jump(NamedTuple):
@@ -80,7 +92,9 @@ def parts_between(jumps: Sequence[Jump], begin: int, end: int) -> list[tuple[int
     If `begin` is inside such a jump, one offset of it is the first range: messages of a reader there are missing, so it has to
     get the gap.
     """
-    parts = []
+    parts: list[tuple[int, int]] = []
+    if begin >= end:
+        return parts
     for first, after, kind in jumps:
         if kind != JUMP_RESTORED or after <= begin or first >= end:
             continue

@@ -12,6 +12,7 @@ a partition's slots counts. Each process that has the log open holds a shared lo
 is alone: it creates and upgrades the log, compares it with the mark, and removes the slots of processes that have ended.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -150,8 +151,14 @@ class Mark:
         """Return the file offset of a new slot. Appending with O_APPEND reserves it, although other processes add theirs."""
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(fd, bytes(SLOT_BYTES))
-            return os.lseek(fd, 0, os.SEEK_CUR) - SLOT_BYTES
+            written = os.write(fd, bytes(SLOT_BYTES))
+            end = os.lseek(fd, 0, os.SEEK_CUR)
+            if written == SLOT_BYTES and not end % SLOT_BYTES:
+                return end - SLOT_BYTES
+            # After a short write of any process, slots would lie across the boundaries at which they are read.
+            if os.write(fd, bytes(2 * SLOT_BYTES)) < 2 * SLOT_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return (os.lseek(fd, 0, os.SEEK_CUR) - SLOT_BYTES) // SLOT_BYTES * SLOT_BYTES
         finally:
             os.close(fd)
 

@@ -11,6 +11,11 @@ from mqbridge.log.store.salvage import BatchRow, SmallTables
 from mqbridge.log.store.schema import partition_id, split_partition_id, text_crc
 from mqbridge.log.store.topics import Extent, TopicRow
 
+_INSERT = (
+    "INSERT OR IGNORE INTO batch"
+    " (rowid, partition, base, count, bytes, appended_ms, age_ms, format, sender, sequence, crc, records)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 TRANSACTION_BYTES = 16 << 20
 """Bytes of batches that one transaction writes."""
 
@@ -85,11 +90,9 @@ class NewLog:
         """Write a batch unless it is there; return its size."""
         size = len(row.records)
         values = (row.rowid, row.partition, row.base, row.messages, size, *row.stamp, row.crc, row.records)
-        is_new = self._cursor.execute(
-            "INSERT OR IGNORE INTO batch (rowid, partition, base, count, bytes, appended_ms, age_ms, format, sender, sequence,"
-            " crc, records) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            values,
-        ).rowcount
+        is_new = self._cursor.execute(_INSERT, values).rowcount
+        if not is_new:  # it is there already, or another batch has its row id, which no checksum covers
+            is_new = self._cursor.execute(_INSERT, (None, *values[1:])).rowcount
         if not is_new:
             return 0
         written = self._written.setdefault(row.partition, _Written())
@@ -129,7 +132,8 @@ class NewLog:
     def _all_topics(self, positions: Collection[tuple[str, int]], notes: list[str]) -> list[TopicRow]:
         """Return the topics to write, with as many partitions as any rows tell; unknown ones are named by their ids."""
         counts: dict[int, int] = {}
-        for id_ in [*self._written, *filter(self._has_topic, self._tables.extents), *(partition for _, partition in positions)]:
+        bounded = filter(self._has_topic, [*self._tables.extents, *self._tables.jumps])
+        for id_ in [*self._written, *bounded, *(partition for _, partition in positions)]:
             topic_id, number = split_partition_id(id_)
             counts[topic_id] = max(counts.get(topic_id, 0), number + 1)
         names = {topic.name for topic in self._topics.values()}
@@ -143,13 +147,13 @@ class NewLog:
         return found
 
     def _extent(self, id_: int, reached: int) -> Extent:
-        """Return the extent of a partition: of the source, or as its batches tell, and the offset that its groups `reached`."""
+        """Return the extent of a partition: of the source, or by its batches, its jumps, and what its groups have `reached`."""
         stored, written = self._tables.extents.get(id_), self._written.get(id_, _Written())
         ranges = written.offsets.sorted()
         end = ranges[-1].end if ranges else 0
         if stored is not None:
             return stored._replace(next=max(stored.next, end), bytes=written.bytes)
-        tail = max(end, reached)
+        tail = max([end, reached, *(jump.next for jump in self._tables.jumps.get(id_, []))])
         return Extent(ranges[0].begin if ranges else tail, tail, written.bytes)
 
 

@@ -19,6 +19,7 @@ from mqbridge.errors import ClusterError, Failure, Unreachable
 from mqbridge.log.store import file_guard, topics, upgrade
 from mqbridge.log.store.clocks import AgeClock, first_reading
 from mqbridge.log.store.connection import (
+    WRONG_VALUES,
     Connection,
     cluster_error,
     is_damage,
@@ -26,9 +27,10 @@ from mqbridge.log.store.connection import (
     open_immutable,
     open_read_only,
     transaction,
+    wrong_value_error,
 )
 from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, FileGuard
-from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, write_jumps
+from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, unused_offset, write_jumps
 from mqbridge.log.store.mark import Mark, missing_mark_error
 from mqbridge.log.store.schema import (
     JUMP_LOST,
@@ -101,7 +103,7 @@ def open_log(config: LogSettings) -> LogFile:
 
 @contextlib.contextmanager
 def _cluster_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors, and those of the operating system, as ClusterError."""
+    """Raise SQLite's errors, those of the operating system, and those about values of wrong types as ClusterError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -114,6 +116,8 @@ def _cluster_errors(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise Unreachable(f"the log {path} cannot be opened: {error}") from error
+    except WRONG_VALUES as error:
+        raise wrong_value_error(path, error) from error
 
 
 def _open_read_only(path: Path) -> LogFile:
@@ -251,52 +255,72 @@ def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta 
         write_meta(connection, meta)
     known = mark.read(meta.file_id)
     extents = topics.all_extents(connection)
-    lost = {id_: offset for id_, offset in (known or {}).items() if offset > extents.get(id_, topics.NO_MESSAGES).next}
     # A new log that was killed before its mark was written has an empty one.
     if known is None and meta.backup_ms is None and (mark.was_missing or not mark.is_empty):
         log.warning("the log %s has no mark of its own: it is not known whether acknowledged messages are missing", path)
-    if lost or meta.backup_ms is not None:
-        extents = _begin_generation(path, connection, meta, extents, lost, is_known=known is not None)
+    jumps = _jumps(extents, known or {}, is_restored=meta.backup_ms is not None)
+    if jumps:
+        meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
+        _report(path, meta.generation, extents, known, jumps)
+        changed = {id_: extents.get(id_, topics.NO_MESSAGES)._replace(next=found[-1].next) for id_, found in jumps.items()}
+        write_jumps(connection, ((id_, jump) for id_, found in jumps.items() for jump in found))
+        topics.write_extents(connection, changed.items())
+        _move_groups_at_the_end(connection, jumps)
+        extents |= changed
+        write_meta(connection, meta)
+    elif meta.backup_ms is not None:  # a backup of an empty log
         meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
         write_meta(connection, meta)
     return meta, {id_: extent.next for id_, extent in extents.items() if extent.next}
 
 
-def _begin_generation(
-    path: Path, connection: Connection, meta: Meta, extents: Mapping[int, Extent], lost: Mapping[int, int], *, is_known: bool
-) -> dict[int, Extent]:
-    """Leave out the offsets that messages had, or may have had; say so, and return the new extents."""
-    jumps: dict[int, Jump] = {}
-    for id_, offset in lost.items():
-        jumps[id_] = Jump(extents.get(id_, topics.NO_MESSAGES).next, offset, JUMP_LOST)
+def _jumps(extents: Mapping[int, Extent], known: Mapping[int, int], *, is_restored: bool) -> dict[int, list[Jump]]:
+    """Return the offsets to leave out, by partition id: those of lost messages, and behind them all that may have been given.
+
+    `known` are the offsets by the mark. A restored file leaves out offsets in any case: its mark may be older than the log that
+    was lost, as on a standby to which both were copied.
+    """
+    jumps: dict[int, list[Jump]] = {}
+    for id_ in {**extents, **known}:
+        tail = extents.get(id_, topics.NO_MESSAGES).next
+        reached = max(tail, known.get(id_, 0))
+        found = [Jump(tail, reached, JUMP_LOST)] if reached > tail else []
+        if is_restored:
+            found.append(Jump(reached, unused_offset(reached), JUMP_RESTORED))
+        if found:
+            jumps[id_] = found
+    return jumps
+
+
+def _report(
+    path: Path, generation: int, extents: Mapping[int, Extent], known: Mapping[int, int] | None, jumps: Mapping[int, list[Jump]]
+) -> None:
+    """Log which messages are missing, as far as the mark tells it."""
+    lost = [jump.next - jump.first for found in jumps.values() for jump in found if not jump.is_restored]
+    is_current = known is not None and all(known.get(id_, 0) >= extent.next for id_, extent in extents.items())
     if lost:
-        count = sum(offset - extents.get(id_, topics.NO_MESSAGES).next for id_, offset in lost.items())
         log.error(
             "the log %s misses its newest %s acknowledged messages, in %d partitions: its WAL was lost or damaged, or an older"
             " copy of the file was put in its place; they are gaps, and their offsets are not given again (generation %d)",
             path,
-            count if count < RESTORED_JUMP else "(an unknown number of)",  # the mark does not tell offsets that were left out
+            sum(lost) if sum(lost) < RESTORED_JUMP else "(an unknown number of)",  # offsets that were left out before
             len(lost),
-            meta.generation + 1,
+            generation,
         )
-    elif not is_known:
+    elif not is_current:
         log.warning(
-            "the log %s was restored from a backup: messages that were appended after it are missing, and their offsets are not"
-            " given again (generation %d)",
+            "the log %s was restored from a backup, and no mark tells what was appended after it: these messages are missing, and"
+            " their offsets are not given again (generation %d)",
             path,
-            meta.generation + 1,
+            generation,
         )
-        jumps = {id_: Jump(extent.next, extent.next + RESTORED_JUMP, JUMP_RESTORED) for id_, extent in extents.items()}
-        _move_groups_at_the_end(connection, jumps)
-    changed = {id_: extents.get(id_, topics.NO_MESSAGES)._replace(next=jump.next) for id_, jump in jumps.items()}
-    write_jumps(connection, jumps.items())
-    topics.write_extents(connection, changed.items())
-    return {**extents, **changed}
+    else:
+        log.info("the log %s was restored from a backup, and misses nothing (generation %d)", path, generation)
 
 
-def _move_groups_at_the_end(connection: Connection, jumps: Mapping[int, Jump]) -> None:
-    """Move groups that have read everything behind the jump of the restore."""
+def _move_groups_at_the_end(connection: Connection, jumps: Mapping[int, list[Jump]]) -> None:
+    """Move groups that have read everything behind the jump of a restore."""
     for group, partition, offset in topics.scan_positions(connection)[0]:
-        jump = jumps.get(partition)
-        if jump is not None and offset == jump.first:
-            topics.write_positions(connection, group, [(partition, jump.next)])
+        for jump in jumps.get(partition, ()):
+            if jump.is_restored and offset == jump.first:
+                topics.write_positions(connection, group, [(partition, jump.next)])

@@ -8,7 +8,14 @@ from pathlib import Path
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.check import SQLITE_STEPS, WRONG_TYPES
-from mqbridge.log.store.connection import Connection, cluster_error, open_connection, transaction
+from mqbridge.log.store.connection import (
+    WRONG_VALUES,
+    Connection,
+    cluster_error,
+    open_connection,
+    transaction,
+    wrong_value_error,
+)
 from mqbridge.log.store.file_guard import MARK_SUFFIX, beside, real_path, refuse_unsafe
 from mqbridge.log.store.mark import Mark
 from mqbridge.log.store.opening import check_version, refuse_foreign_wal
@@ -44,6 +51,8 @@ def repair(path: Path, report: ReportProgress) -> list[str]:
             if not isinstance(error, sqlite3.Error) or is_unreadable(error):
                 raise ClusterError(f"the log {path} cannot be repaired: {error}; {_EXPORT}", Failure.FATAL) from error
             raise cluster_error(error, path) from error
+        except WRONG_VALUES as error:
+            raise wrong_value_error(path, error) from error
     finally:
         mark.close()
 
@@ -89,7 +98,8 @@ def _repair_indexes(connection: Connection) -> list[str]:
 def _repair_bounds(connection: Connection) -> list[str]:
     """Rewrite damaged and missing rows of partitions, and sizes that are not those of the batches."""
     stored = {id_: stored_extent(id_, values, crc) for id_, *values, crc in connection.execute("SELECT * FROM partition")}
-    sizes = dict(connection.execute("SELECT partition, sum(bytes) FROM batch GROUP BY partition"))
+    rows = connection.execute("SELECT partition, sum(bytes) FROM batch GROUP BY partition")
+    sizes = {id_: int(size) for id_, size in rows}  # a sum of damaged values may have another type
     done = []
     for topic in topics.scan_topics(connection)[0]:
         for number in range(topic.partitions):

@@ -123,5 +123,10 @@ def give_back(connection: Connection, timeout_s: float, *, is_urgent: bool = Fal
         return 0
     # `execute` would do one page only: it takes a single step of a statement without columns.
     script = f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({VACUUM_PAGES}); COMMIT"
-    retry_while_busy(partial(connection.executescript, script), time.monotonic() + timeout_s)
+    try:
+        retry_while_busy(partial(connection.executescript, script), time.monotonic() + timeout_s)
+    except BaseException:
+        if connection.in_transaction:  # damage of the list of free pages leaves it open
+            connection.rollback()
+        raise
     return VACUUM_PAGES

@@ -4,6 +4,7 @@ Rows are checked against their checksums. A damaged row of a partition is rebuil
 this topic unknown, which is an error and not the same as a topic that does not exist.
 """
 
+import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -12,10 +13,18 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import jumps
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.jumps import Jump
-from mqbridge.log.store.schema import extent_crc, partition_id, split_partition_id, text_crc
+from mqbridge.log.store.schema import (
+    JUMP_RESTORED,
+    BatchStamp,
+    batch_crc,
+    extent_crc,
+    partition_id,
+    read_meta,
+    split_partition_id,
+    text_crc,
+)
 
 _REPLACE = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?)"
-_INSERT_NEW = "INSERT OR IGNORE INTO partition VALUES (?, ?, ?, ?, ?)"
 
 
 class Extent(NamedTuple):
@@ -30,6 +39,9 @@ NO_MESSAGES = Extent(0, 0, 0)
 
 _SELECT = "SELECT first, next, bytes, crc, id FROM partition WHERE "
 _SELECT_ONE = f"{_SELECT} id = ?"
+_SELECT_BATCH = (
+    "SELECT partition, base, count, appended_ms, age_ms, format, sender, sequence, crc, records FROM batch WHERE rowid = ?"
+)
 _DAMAGED = (struct.error, TypeError, AttributeError)
 """Raised by the checksum of values that have the wrong type."""
 
@@ -191,21 +203,52 @@ def rebuilt_extent(connection: Connection, id_: int) -> Extent:
     connection.report(
         f"the bounds of partition {number} of the topic with id {topic_id} are not known, so they are those of its messages"
     )
-    query = "SELECT min(base), sum(bytes) FROM batch WHERE partition = ?"
-    first, size = connection.execute(query, (id_,)).fetchone()
-    last = connection.execute("SELECT base, count FROM batch WHERE partition = ? ORDER BY base DESC LIMIT 1", (id_,)).fetchone()
-    end = 0 if last is None else last[0] + last[1]
+    (size,) = connection.execute("SELECT sum(bytes) FROM batch WHERE partition = ?", (id_,)).fetchone()
+    first, end = _reach_of_batches(connection, id_)
     reached = [offset for _, partition, offset in scan_positions(connection)[0] if partition == id_]
     tail = max([end, *reached, *(jump.next for jump in jumps.jumps_of(connection, id_))])
-    return Extent(tail if first is None else first, tail, size or 0)
+    return Extent(tail if first is None else first, tail, int(size or 0))
 
 
-def write_extents(connection: Connection, extents: Iterable[tuple[int, Extent]], *, only_new: bool = False) -> None:
-    """Write rows of partitions, by id, inside a transaction; with `only_new`, those that exist stay as they are."""
-    connection.executemany(
-        _INSERT_NEW if only_new else _REPLACE,
-        [(id_, *extent, extent_crc(id_, *extent)) for id_, extent in extents],
-    )
+MAX_BATCH_MESSAGES = 1 << 16
+"""More messages than a batch has: a damaged row may say anything."""
+
+
+def _reach_of_batches(connection: Connection, id_: int) -> tuple[int | None, int]:
+    """Return the offset of the first message of a partition, and that behind the last one: None and 0 if there is no batch.
+
+    The last intact batch tells the end. Offsets of damaged ones behind it are left out: a new batch cannot have the offset of a
+    row that exists. Values of damaged rows may be anything.
+    """
+    (first,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base >= 0", (id_,)).fetchone()
+    if not isinstance(first, int):
+        return None, 0
+    end, damaged = first, list[tuple[int, object]]()
+    query = "SELECT rowid, base, count FROM batch WHERE partition = ? AND base >= 0 ORDER BY base DESC"
+    for rowid, base, count in connection.execute(query, (id_,)):
+        if _is_intact_batch(connection, rowid):
+            end = base + count
+            break
+        damaged.append((base, count))
+    for base, count in reversed(damaged):
+        if base == end:
+            end += count if isinstance(count, int) and 0 < count < MAX_BATCH_MESSAGES else 1
+    return first, end
+
+
+def _is_intact_batch(connection: Connection, rowid: int) -> bool:
+    """Return True if the checksum of a row of `batch` is right."""
+    try:
+        (row,) = connection.execute(_SELECT_BATCH, (rowid,))
+        partition, base, count, *stamp, crc, records = row
+        return bool(count > 0 and batch_crc(partition, base, count, BatchStamp(*stamp), records) == crc)
+    except (sqlite3.DatabaseError, *_DAMAGED):
+        return False
+
+
+def write_extents(connection: Connection, extents: Iterable[tuple[int, Extent]]) -> None:
+    """Write rows of partitions, by id, inside a transaction."""
+    connection.executemany(_REPLACE, [(id_, *extent, extent_crc(id_, *extent)) for id_, extent in extents])
 
 
 def create(topic: str, count: int) -> Callable[[Connection], None]:
@@ -214,16 +257,39 @@ def create(topic: str, count: int) -> Callable[[Connection], None]:
     def run(connection: Connection) -> None:
         row = find_topic(connection, topic)
         if row is None:
-            cursor = connection.execute("INSERT INTO topic (name, partitions, crc) VALUES (?, 0, 0)", (topic,))
-            row = TopicRow(int(cursor.lastrowid or 0), topic, 0)
+            row = TopicRow(_unused_topic_id(connection), topic, 0)
+            connection.execute("INSERT INTO topic VALUES (?, ?, 0, 0)", (row.id, topic))
         if count > row.partitions:
             added = range(row.partitions, count)
-            # A row may exist: that of a topic whose creation was lost with the WAL. Its offsets are not given again.
-            write_extents(connection, ((partition_id(row.id, number), NO_MESSAGES) for number in added), only_new=True)
+            _create_partitions(connection, [partition_id(row.id, number) for number in added])
             crc = text_crc(topic, row.id, count)
             connection.execute("UPDATE topic SET partitions = ?, crc = ? WHERE id = ?", (count, crc, row.id))
 
     return run
+
+
+def _unused_topic_id(connection: Connection) -> int:
+    """Return an id that no topic has, or had before it was lost with the WAL: the mark knows the partitions of such a topic."""
+    (newest,) = connection.execute("SELECT max(id) FROM topic").fetchone()
+    for *values, crc, id_ in connection.execute(_SELECT + "1 ORDER BY id DESC"):
+        if _checked(id_, values, crc) is not None:
+            return max(newest or 0, split_partition_id(id_)[0]) + 1
+    return (newest or 0) + 1
+
+
+def _create_partitions(connection: Connection, ids: Sequence[int]) -> None:
+    """Write the rows of new partitions. A row that exists is that of a partition whose creation was lost with the WAL: it stays.
+
+    In a later generation, partitions of the same names may have been lost, so the offsets that these had are left out.
+    """
+    rows = connection.execute("SELECT id FROM partition WHERE id BETWEEN ? AND ?", (ids[0], ids[-1]))
+    existing = {id_ for (id_,) in rows}
+    new = [id_ for id_ in ids if id_ not in existing]
+    meta = read_meta(connection)
+    offset = 0 if meta is not None and meta.generation == 1 else jumps.unused_offset(0)
+    write_extents(connection, ((id_, Extent(0, offset, 0)) for id_ in new))
+    if offset:
+        jumps.write_jumps(connection, ((id_, Jump(0, offset, JUMP_RESTORED)) for id_ in new))
 
 
 def groups(connection: Connection, topic: str) -> list[str]:

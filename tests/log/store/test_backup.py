@@ -107,7 +107,7 @@ def test_a_restored_backup_tells_what_is_missing(tmp_path: Path, caplog: pytest.
     assert read_log(path) == first
     assert f"misses its newest {len(both)} acknowledged messages" in caplog.text
     third = write_log(path, topics={"t": 1}, sends=1, seed=3)
-    assert min(offset for *_, offset in third) == len(first) + len(both)
+    assert min(offset for *_, offset in third) > len(first) + len(both)
     assert check(path, no_report).is_ok
 
 
@@ -118,7 +118,7 @@ def test_a_restored_backup_without_a_mark_leaves_offsets_out(tmp_path: Path) -> 
     result = check(copy, no_report)
     assert (result.is_ok, len(result.notes)) == (True, 1)
     second = write_log(copy, topics={"t": 1}, sends=1, seed=2)
-    assert min(offset for *_, offset in second) == len(first) + (1 << 32)
+    assert min(offset for *_, offset in second) >= len(first) + (1 << 32)
     assert read_log(copy) == first | second
     result = check(copy, no_report)
     assert (result.is_ok, result.partitions[0].lost) == (True, [])

@@ -14,7 +14,7 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.store import database, disk_room, retention, topics
-from mqbridge.log.store.connection import LOCK_WAIT_S, WAL_KEPT_BYTES, Connection
+from mqbridge.log.store.connection import LOCK_WAIT_S, PAGE_BYTES, WAL_KEPT_BYTES, Connection, open_connection
 from mqbridge.log.store.mark import Mark
 from mqbridge.log.store.retention import Limits
 from mqbridge.message import Batch, Message, Share
@@ -193,6 +193,28 @@ async def test_giving_space_back_waits_for_another_writer(open_log: OpenLog, tmp
     await asyncio.wait_for(trim, PATIENCE_S)
     ((free,),) = await cluster.store.read(lambda connection: connection.execute("PRAGMA freelist_count").fetchall())
     assert free < retention.VACUUM_PAGES
+
+
+async def test_a_damaged_list_of_free_pages_leaves_no_transaction_open(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for _ in range(40):
+        await outbound.send(0, one(bytes(30_000)))
+    (partition,) = await cluster.existing_partitions("t")
+    await cluster.store.write(retention.trim, partition.id, Limits(1, None))
+    await cluster.close()
+    path = tmp_path / "log.db"
+    data = bytearray(path.read_bytes())
+    trunk = int.from_bytes(data[32:36], "big")
+    begin = (trunk - 1) * PAGE_BYTES
+    data[begin + 4 : begin + 8] = b"\xff" * 4
+    data[PAGE_BYTES : 2 * PAGE_BYTES] = b"\x55" * PAGE_BYTES
+    path.write_bytes(data)
+    connection = open_connection(path, "normal", 1.0)
+    with pytest.raises(sqlite3.DatabaseError):
+        retention.give_back(connection, 1.0, is_urgent=True)
+    assert not connection.in_transaction
+    connection.close()
 
 
 async def test_a_pass_goes_on_behind_the_partition_that_failed(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,22 @@
 """The threads of a store: order, results, cancellation, and their end."""
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
 import threading
+import weakref
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from mqbridge.errors import ClusterError
+from mqbridge.log.store import job_thread
+from mqbridge.log.store.database import Store
 from mqbridge.log.store.job_thread import JobThread
+from mqbridge.log.store.settings import LogSettings
 from tests.kit.conversation import until
 from tests.patience import PATIENCE_S
 
@@ -33,6 +41,53 @@ async def test_jobs_run_in_the_order_of_the_calls_and_give_results_and_errors() 
     thread.end()
     thread.join()
     assert not threads("test-order")
+
+
+async def test_an_exception_that_no_future_can_have_is_told() -> None:
+    thread = JobThread("test-stop")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(thread.submit(lambda: next(iter(()))), PATIENCE_S)
+    thread.end()
+    with pytest.raises(RuntimeError, match="test-stop has been ended"):
+        thread.submit(lambda: None)
+
+
+async def test_a_system_without_room_for_threads_is_an_error_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store = Store(LogSettings(path=tmp_path / "log.db"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ClusterError, match="raise the limit of processes and threads"):
+            await store.open()
+    assert not job_thread._running
+    await store.open()
+    await store.close()
+
+
+async def test_a_failed_job_leaves_nothing_for_the_garbage_collection() -> None:
+    thread = JobThread("test-cycle")
+
+    class Value:
+        """Something that a weak reference can refer to."""
+
+    def job(value: Value) -> None:
+        raise ValueError(str(value))
+
+    gc.collect()
+    gc.disable()
+    try:
+        value = Value()
+        seen = weakref.ref(value)
+        with contextlib.suppress(ValueError):
+            await thread.submit(partial(job, value))
+        del value
+        await thread.submit(lambda: None)
+        assert seen() is None
+    finally:
+        gc.enable()
+        thread.end()
 
 
 async def test_a_job_that_is_cancelled_in_time_does_not_run() -> None:
@@ -84,7 +139,11 @@ def test_the_end_of_the_process_waits_for_the_jobs(ends: bool) -> None:
     """A daemon thread alone would be stopped in the middle of a job."""
     script = f"""
 import asyncio, time
+from mqbridge.errors import ClusterError
+from mqbridge.log.store import job_thread
+from mqbridge.log.store.database import Store
 from mqbridge.log.store.job_thread import JobThread
+from mqbridge.log.store.settings import LogSettings
 
 def job(number):
     time.sleep(0.2)

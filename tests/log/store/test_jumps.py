@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import GapError
 from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store import jumps
+from mqbridge.log.store.backup import backup
 from mqbridge.log.store.check import check
 from mqbridge.log.store.export import export
-from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, messages_between, newest, parts_between
+from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, messages_between, newest, parts_between, write_jumps
 from mqbridge.log.store.repair import repair
+from mqbridge.log.store.retention import Limits, trim
 from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED, partition_id, read_meta, write_meta
 from mqbridge.message import Batch, Share
 from tests.conformance.arena import numbered, numbers
@@ -22,32 +25,38 @@ from tests.log.store.log_files import change, no_report
 @st.composite
 def drawn_jumps(draw: st.DrawFn) -> list[Jump]:
     """Draw jumps, in ascending order, some of them side by side."""
-    jumps, at = [], 0
+    drawn, at = list[Jump](), 0
     for _ in range(draw(st.integers(0, 4))):
         first = at + draw(st.integers(0, 5))
         at = first + draw(st.integers(1, 6))
-        jumps.append(Jump(first, at, draw(st.sampled_from([JUMP_LOST, JUMP_RESTORED]))))
-    return jumps
+        drawn.append(Jump(first, at, draw(st.sampled_from([JUMP_LOST, JUMP_RESTORED]))))
+    return drawn
 
 
 @given(drawn_jumps(), st.integers(0, 50), st.integers(0, 50))
-def test_offsets_that_a_restore_left_out_do_not_count(jumps: list[Jump], begin: int, end: int) -> None:
+def test_offsets_that_a_restore_left_out_do_not_count(drawn: list[Jump], begin: int, end: int) -> None:
     """Only the first offset of a range counts in any case: a reader that is inside a jump has to get the gap."""
-    left_out = {offset for jump in jumps if jump.is_restored for offset in range(jump.first, jump.next)}
-    inside = {begin} if any(jump.is_restored and jump.first < begin < jump.next for jump in jumps) else set()
+    left_out = {offset for jump in drawn if jump.is_restored for offset in range(jump.first, jump.next)}
+    inside = {begin} if any(jump.is_restored and jump.first < begin < jump.next for jump in drawn) else set()
     expected = (set(range(begin, end)) - left_out) | (inside & set(range(begin, end)))
-    parts = parts_between(jumps, begin, end)
+    parts = parts_between(drawn, begin, end)
     assert [offset for part in parts for offset in range(*part)] == sorted(expected)
-    assert messages_between(jumps, begin, end) == len(expected)
+    assert messages_between(drawn, begin, end) == len(expected)
 
 
 @given(drawn_jumps(), st.integers(0, 20), st.integers(1, 60))
-def test_the_newest_messages_are_counted_without_the_offsets_that_were_left_out(jumps: list[Jump], more: int, count: int) -> None:
-    end = (jumps[-1].next if jumps else 0) + more
-    left_out = {offset for jump in jumps if jump.is_restored for offset in range(jump.first, jump.next)}
+def test_the_newest_messages_are_counted_without_the_offsets_that_were_left_out(drawn: list[Jump], more: int, count: int) -> None:
+    end = (drawn[-1].next if drawn else 0) + more
+    left_out = {offset for jump in drawn if jump.is_restored for offset in range(jump.first, jump.next)}
     offsets = [offset for offset in range(end) if offset not in left_out]
     expected = offsets[-count] if len(offsets) >= count else 0
-    assert newest(jumps, 0, end, count) == expected
+    assert newest(drawn, 0, end, count) == expected
+
+
+@pytest.fixture(autouse=True)
+def _slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jumps be of RESTORED_JUMP."""
+    monkeypatch.setattr(jumps, "OFFSETS_PER_S", 0)
 
 
 async def restore(cluster: LogCluster, path: Path) -> None:
@@ -150,6 +159,34 @@ async def test_an_export_keeps_jumps(open_log: OpenLog, tmp_path: Path) -> None:
     tail = (await cluster.bounds("t"))["0"].next
     batches = [batch async for batch in cluster.read("t", "0", (0,), tail)]
     assert [number for batch in batches for number in numbers(batch.messages)] == [0, 1, 2, 3]
+
+
+async def test_an_export_keeps_a_loss_before_a_jump(open_log: OpenLog, tmp_path: Path) -> None:
+    """Also if the row with the bounds is damaged: then the bounds are those of the batches and the jumps."""
+    path, exported = tmp_path / "log.db", tmp_path / "exported.db"
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 2))))
+    id_ = partition_id(1, 0)
+    await cluster.store.write(
+        lambda connection: write_jumps(connection, [(id_, Jump(2, 5, JUMP_LOST)), (id_, Jump(5, 9, JUMP_RESTORED))])
+    )
+    await cluster.close()
+    change(path, "UPDATE partition SET crc = ~crc")
+    export(path, exported, (), no_report, is_forced=False)
+    cluster = await open_log(path=exported)
+    assert (await cluster.bounds("t"))["0"].next > (9,)
+    with pytest.raises(GapError, match="offsets 2 to 4 were acknowledged and are lost"):
+        await anext(cluster.read("t", "0", (2,), (9,)))
+
+
+async def test_a_backup_counts_messages_and_no_offsets_that_were_left_out(open_log: OpenLog, tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    cluster = await restored_twice(open_log, path)
+    assert backup(path, tmp_path / "one", no_report, is_forced=False).messages == 4
+    for _ in range(2):
+        await cluster.store.write(trim, partition_id(1, 0), Limits(1, None))
+    assert (await cluster.bounds("t"))["0"].first > (RESTORED_JUMP,)
+    assert backup(path, tmp_path / "two", no_report, is_forced=False).messages == 1
 
 
 async def test_bounds_that_are_rebuilt_lie_behind_all_jumps(open_log: OpenLog, tmp_path: Path) -> None:

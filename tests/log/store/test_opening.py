@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store import jumps
 from mqbridge.log.store import mark as marks
+from mqbridge.log.store.backup import backup
 from mqbridge.log.store.clocks import now_ms
 from mqbridge.log.store.mark import HEADER_BYTES, SLOT_BYTES, Mark
 from mqbridge.log.store.schema import SCHEMA_VERSION, partition_id, read_meta, write_meta
@@ -20,6 +23,7 @@ from mqbridge.log.wire.records import checksum, encode_record, encode_row
 from mqbridge.message import Batch, Share
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.log.store.log_files import no_report
 
 CHILD = """
 import asyncio, os, sys
@@ -93,7 +97,10 @@ async def test_a_missing_wal_is_said_and_the_topic_is_not_made_at_the_old_offset
     assert "misses its newest 20 acknowledged messages, in 1 partitions" in caplog.text
     assert await cluster.describe("t") is None
     await cluster.create("t", 1)
-    assert await next_offset(cluster) == 20
+    assert await next_offset(cluster) > 1 << 32
+    assert await cluster.operations.newest("t", 1) == {"0": (0,)}
+    with pytest.raises(GapError, match="may have been given after the backup"):
+        await anext(cluster.read("t", "0", (19,), (20,)))
     caplog.clear()
     await cluster.close()
     await open_log()
@@ -354,16 +361,119 @@ async def test_a_damaged_topic_is_no_loss_of_its_messages(
     assert "misses" not in caplog.text
 
 
-async def test_what_is_lost_stays_a_gap_after_the_file_was_restored(killed: Path, open_log: OpenLog) -> None:
-    for suffix in ("-wal", "-shm"):
-        killed.with_name("log.db" + suffix).unlink()
-    cluster = await open_log()
-    await cluster.create("t", 1)
+async def test_what_is_lost_stays_a_gap_after_the_file_was_restored(open_log: OpenLog, tmp_path: Path) -> None:
+    path = tmp_path / "copy" / "log.db"
+    await lose_newest(open_log, path)
+    cluster = await open_log(path=path)
+    assert await next_offset(cluster) == 5
     await lane_of(cluster)
-    await make_backup_of(cluster, killed)
+    await make_backup_of(cluster, path)
+    cluster = await open_log(path=path)
+    _, lane = await lane_of(cluster)
+    assert numbers((await lane.receive()).messages) == [0, 1]
+    with pytest.raises(GapError, match="offsets 2 to 4 were acknowledged and are lost with the log's WAL") as gap:
+        await lane.receive()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(5, 6))))
+    assert gap.value.resume is not None
+    await lane.seek(gap.value.resume)
+    assert numbers((await lane.receive()).messages) == [5]
+
+
+async def lose_newest(open_log: OpenLog, path: Path) -> None:
+    """Make a log with its mark at this path that misses the last three of its five messages, which were in the WAL."""
     cluster = await open_log()
-    with pytest.raises(GapError, match="lost with the log's WAL"):
-        await (await lane_of(cluster))[1].receive()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 2))))
+    await cluster.close()
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(2, 5))))
+    path.parent.mkdir()
+    for suffix in ("", "-mark"):
+        shutil.copy(cluster.store.config.path.with_name(f"log.db{suffix}"), path.with_name(path.name + suffix))
+    await cluster.close()
+
+
+async def acknowledged_after(open_log: OpenLog, first: int) -> list[int]:
+    """Open the log, send two messages, and return their offsets."""
+    cluster = await open_log()
+    receipt = await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(first, first + 2))))
+    await cluster.close()
+    return [position[0] for position in receipt.positions]
+
+
+@pytest.mark.parametrize("keeps_mark", [True, False], ids=["an-older-mark", "no-mark"])
+async def test_a_backup_that_is_restored_twice_gives_no_offset_twice(
+    open_log: OpenLog, tmp_path: Path, keeps_mark: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark that lies beside the restored file may be that of a standby, older than the log that was lost."""
+    path, given = tmp_path / "log.db", list[int]()
+    given += await acknowledged_after(open_log, 0)
+    shutil.copy(tmp_path / "log.db-mark", tmp_path / "old-mark")
+    given += await acknowledged_after(open_log, 2)
+    backup(path, tmp_path / "backup", no_report, is_forced=False)
+    given += await acknowledged_after(open_log, 4)
+    for life in range(3):
+        monkeypatch.setattr(jumps.time, "time", lambda life=life: 1_800_000_000.0 + life)
+        shutil.copy(tmp_path / "backup", path)
+        path.with_name("log.db-mark").unlink()
+        if keeps_mark:
+            shutil.copy(tmp_path / "old-mark", tmp_path / "log.db-mark")
+        given += await acknowledged_after(open_log, 6 + 2 * life)
+    assert len(set(given)) == len(given)
+
+
+async def test_a_mark_that_is_older_than_the_restored_file_is_said(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log.db"
+    await acknowledged_after(open_log, 0)
+    shutil.copy(tmp_path / "log.db-mark", tmp_path / "old-mark")
+    await acknowledged_after(open_log, 2)
+    backup(path, tmp_path / "backup", no_report, is_forced=False)
+    shutil.copy(tmp_path / "backup", path)
+    shutil.copy(tmp_path / "old-mark", tmp_path / "log.db-mark")
+    await open_log()
+    assert "no mark tells what was appended after it" in caplog.text
+
+
+async def test_topics_that_were_made_after_the_backup_get_other_offsets(open_log: OpenLog, tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    await acknowledged_after(open_log, 0)
+    backup(path, tmp_path / "backup", no_report, is_forced=False)
+    cluster = await open_log()
+    await cluster.create("t", 2)
+    grown = await cluster.outbound(OutboundSpec("t"))
+    await grown.send(1, Share(Batch.of(numbered(0, 5))))
+    await (await outbound_of(cluster, "later")).send(0, Share(Batch.of(numbered(0, 5))))
+    await cluster.close()
+    shutil.copy(tmp_path / "backup", path)
+    path.with_name("log.db-mark").unlink()
+    cluster = await open_log()
+    await cluster.create("t", 2)
+    await cluster.create("later", 1)
+    for topic, partition in (("t", "1"), ("later", "0")):
+        assert (await cluster.bounds(topic))[partition].next > (1 << 32,)
+        with pytest.raises(GapError, match="may have been given after the backup"):
+            await anext(cluster.read(topic, partition, (5,), (6,)))
+    _, lane = await lane_of(cluster, topic="later")
+    await (await outbound_of(cluster, "later")).send(0, Share(Batch.of(numbered(7, 8))))
+    assert numbers((await lane.receive()).messages) == [7]
+    assert await cluster.operations.backlog("later", "g") == {"0": 1}
+
+
+async def test_a_lost_topic_gives_its_id_to_no_other(open_log: OpenLog, tmp_path: Path) -> None:
+    """Otherwise the other one would begin with the gap of the lost messages."""
+    cluster = await open_log()
+    await cluster.create("a", 1)
+    await cluster.close()
+    cluster = await open_log()
+    await (await outbound_of(cluster, "b")).send(0, Share(Batch.of(numbered(0, 5))))
+    (tmp_path / "copy").mkdir()
+    for suffix in ("", "-mark"):
+        shutil.copy(tmp_path / f"log.db{suffix}", tmp_path / "copy")
+    copy = await open_log(path=tmp_path / "copy" / "log.db")
+    await (await outbound_of(copy, "c")).send(0, Share(Batch.of(numbered(0, 1))))
+    _, lane = await lane_of(copy, topic="c")
+    assert numbers((await lane.receive()).messages) == [0]
 
 
 async def test_the_newest_messages_of_a_restored_log_are_found(open_log: OpenLog, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,21 +15,13 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.connection import PAGE_BYTES
+from mqbridge.log.store.repair import repair
 from mqbridge.log.store.schema import partition_id
 from mqbridge.message import Batch, Message, Share
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.log.store.log_files import change, no_report
 from tests.patience import PATIENCE_S
-
-
-def change(path: Path, *statements: str) -> None:
-    """Run SQL statements in another connection."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        for statement in statements:
-            connection.execute(statement)
-    finally:
-        connection.close()
 
 
 async def send_each(cluster: LogCluster, topic: str, count: int, first: int = 0) -> None:
@@ -209,3 +202,38 @@ async def test_a_damaged_topic_is_unknown_and_never_made_again(open_log: OpenLog
         with pytest.raises(ClusterError, match="table of topics is damaged"):
             await call
     assert (await cluster.bounds("other"))["0"].next == (0,)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "tail"),
+    [
+        ("count", "'x'", 7),
+        ("count", "1 << 40", 7),
+        ("count", "5", 11),
+        ("base", "x'00'", 6),
+        ("bytes", "'x'", 9),
+        ("bytes", "1.5", 9),
+    ],
+)
+async def test_bounds_are_rebuilt_from_intact_batches(
+    open_log: OpenLog, tmp_path: Path, column: str, value: str, tail: int
+) -> None:
+    """Values of a damaged batch behind them may be anything."""
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for first in (0, 3, 6):
+        await outbound.send(0, Share(Batch.of(numbered(first, first + 3))))
+    await cluster.close()
+    path = tmp_path / "log.db"
+    change(path, "UPDATE partition SET crc = ~crc", f"UPDATE batch SET {column} = {value} WHERE base = 6")
+    path.with_name("log.db-mark").unlink()
+    shutil.copytree(tmp_path, tmp_path / "repaired")
+    repair(tmp_path / "repaired" / "log.db", no_report)
+    for each in (path, tmp_path / "repaired" / "log.db"):
+        cluster = await open_log(path=each)
+        assert (await cluster.bounds("t"))["0"].next == (tail,)
+        receipt = await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 1))))
+        assert receipt.positions == [(tail,)]
+        batch = await anext(cluster.read("t", "0", (0,), (6,)))
+        assert numbers(batch.messages) == list(range(6))
+        await cluster.close()
