@@ -78,8 +78,11 @@ async def test_a_damaged_value_does_not_end_the_polls(open_log: OpenLog, tmp_pat
     assert numbers((await asyncio.wait_for(waiting, PATIENCE_S)).messages) == [0]
 
 
-async def test_a_damaged_page_does_not_end_the_polls(open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_page_does_not_end_the_polls(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The page has rows of another topic that were appended since the last poll."""
+    monkeypatch.setattr(database, "_newest_row", lambda *_: 0)
     (tmp_path / "copy").mkdir()
     path = tmp_path / "copy" / "log.db"
     writer = await open_log()
@@ -94,7 +97,6 @@ async def test_a_damaged_page_does_not_end_the_polls(open_log: OpenLog, tmp_path
     path.write_bytes(data)
     shutil.copy(tmp_path / "log.db-mark", path.with_name("log.db-mark"))
     reader, writer = await open_log(path=path), await open_log(path=path)
-    reader.store._last_row = 0  # as if the damaged rows had been appended since
     _, lane = await lane_of(reader, topic="healthy")
     waiting = asyncio.ensure_future(lane.receive())
     await (await outbound_of(writer, "healthy")).send(0, Share(Batch.of(numbered(0, 1))))
@@ -110,6 +112,15 @@ async def test_messages_that_were_appended_while_nothing_was_read_are_not_polled
     ((newest,),) = await writer.store.read(lambda connection: connection.execute("SELECT max(rowid) FROM batch").fetchall())
     await until(lambda: reader.store._last_row == newest)
     assert reader.store.tails == {}
+
+
+async def test_a_poll_reads_only_the_new_rows(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await outbound_of(cluster)
+    ((*_, plan),) = await cluster.store.read(
+        lambda connection: connection.execute(f"EXPLAIN QUERY PLAN {database.NEW_BATCHES}", (5,)).fetchall()
+    )
+    assert plan == "SEARCH batch USING INTEGER PRIMARY KEY (rowid>?)"
 
 
 async def test_readers_learn_that_the_log_was_closed(open_log: OpenLog) -> None:
