@@ -96,7 +96,7 @@ class LogCluster:
         (offset,) = begin
         check_offset(offset)
         end_offset = None if end is None else end[0]
-        self.store.watch(row.id, wake)
+        self.store.tails.watch(row.id, wake)
         try:
             while end_offset is None or offset < end_offset:
                 wake.clear()
@@ -111,7 +111,7 @@ class LogCluster:
                 else:
                     await wake.wait()  # set if the partition has grown since the read
         finally:
-            self.store.unwatch(row.id, wake)
+            self.store.tails.unwatch(row.id, wake)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range from `begin` to `end` in which each message is a unit; nothing if it is empty.

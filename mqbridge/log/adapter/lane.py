@@ -63,7 +63,7 @@ class LogLane:
         """Number of the run that the last seek began: batches of earlier runs do not count."""
         self._wake = asyncio.Event()
         """Set when the partition may have grown, and when a new run starts or the lane ends."""
-        store.watch(id_, self._wake)
+        store.tails.watch(id_, self._wake)
 
     @property
     def caught_up(self) -> bool:
@@ -169,7 +169,7 @@ class LogLane:
         """Revoke the lane: the partition no longer belongs to this member."""
         self.revoked.set()
         self._read_ahead.release()
-        self._store.unwatch(self.id, self._wake)
+        self._store.tails.unwatch(self.id, self._wake)
         self._wake.set()
 
     async def release(self, deadline: float | None = None) -> None:

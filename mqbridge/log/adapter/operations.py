@@ -14,6 +14,7 @@ from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.groups import Observer
 from mqbridge.log.store.names import check_name
+from mqbridge.log.store.positions import write_positions
 from mqbridge.log.store.read import check_offset
 from mqbridge.log.store.schema import partition_id
 from mqbridge.log.store.settings import LogSettings
@@ -137,7 +138,7 @@ def move_group(connection: Connection, observer: Observer, topic: str, group: st
     if unknown := offsets.keys() - rows.keys():
         raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
     groups.drop_expired(connection, group, observer, clock_ms())
-    topics.write_positions(connection, group, [(rows[name].id, offset) for name, offset in offsets.items()])
+    write_positions(connection, group, [(rows[name].id, offset) for name, offset in offsets.items()])
 
 
 def offsets_at(connection: Connection, topic: str, time_ms: int) -> dict[str, int]:

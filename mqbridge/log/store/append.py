@@ -13,13 +13,12 @@ from functools import partial
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.log.store import topics
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.database import Store
+from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.retention import Limits, trim_extent
 from mqbridge.log.store.schema import BatchStamp, batch_crc
-from mqbridge.log.store.topics import Extent
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.failing_sends import FailingSends
@@ -198,7 +197,7 @@ class Appender:
             self._record_success()
             for append, tail in zip(group, result.result(), strict=True):
                 append.resolve_stored(tail)
-                self._store.record_tail(append.partition, tail)
+                self._store.tails.record(append.partition, tail)
         else:
             self.failing.clear()
             self._fail_all(group, error)
@@ -257,7 +256,7 @@ def write_group(
     rows = []
     for append in group:
         partition = append.partition
-        first, tail, size = extents.get(partition) or topics.extent_of(connection, partition)
+        first, tail, size = extents.get(partition) or extent_of(connection, partition)
         for count, records in append.rows:
             crc = batch_crc(partition, tail, count, stamp, records)
             rows.append((partition, tail, count, len(records), *stamp, crc, records))
@@ -267,7 +266,7 @@ def write_group(
     if max_partition_bytes is not None:
         _make_room(connection, group, extents, max_partition_bytes)
     connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    topics.write_extents(connection, extents.items())
+    write_extents(connection, extents.items())
     return next_offsets, extents
 
 

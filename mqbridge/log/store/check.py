@@ -13,12 +13,14 @@ from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.batch_scan import last_row, scan_batches
 from mqbridge.log.store.check_result import MAX_PROBLEMS, CheckResult
 from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.extents import Extent, scan_extents
 from mqbridge.log.store.file_guard import real_path
 from mqbridge.log.store.opening import check_version
-from mqbridge.log.store.partition_check import PartitionContents, stored_extent
+from mqbridge.log.store.partition_check import PartitionContents
+from mqbridge.log.store.positions import scan_positions
 from mqbridge.log.store.reading_source import ReportProgress, is_unreadable, open_source, read_mark
 from mqbridge.log.store.schema import Meta, partition_id, read_meta, split_partition_id
-from mqbridge.log.store.topics import Extent, TopicRow
+from mqbridge.log.store.topics import TopicRow
 
 SQLITE_STEPS = 100_000
 """Steps of SQLite's virtual machine between two reports of the progress."""
@@ -110,7 +112,7 @@ def _check_indexes(connection: Connection, result: CheckResult) -> bool:
 
 def _read_extents(connection: Connection, found: list[TopicRow]) -> dict[int, Extent | None]:
     """Return the extents of the partitions of these topics; None where the row is damaged or missing."""
-    stored = {id_: stored_extent(id_, values, crc) for id_, *values, crc in connection.execute("SELECT * FROM partition")}
+    stored = scan_extents(connection)
     return {id_: stored.get(id_) for topic in found for id_ in (partition_id(topic.id, n) for n in range(topic.partitions))}
 
 
@@ -166,7 +168,7 @@ def _read_batches(
 
 
 def _check_groups(connection: Connection, names: Mapping[int, TopicRow], result: CheckResult) -> None:
-    positions, damaged = topics.scan_positions(connection)
+    positions, damaged = scan_positions(connection)
     result.positions = len(positions)
     if damaged:
         result.problems.append(f"{damaged} committed offsets are damaged: their groups read from the oldest message again")

@@ -1,10 +1,8 @@
-"""The open file of a log: one writing thread, one reading thread, and events that report new messages.
-
-The tail of a partition is the offset of its next message.
+"""The open file of a log: one writing thread, one reading thread, polls and retention.
 
 SQLite blocks, so none of its calls runs in the event loop. All writes of a process run in one thread, in the order of the calls;
-other processes may write between two transactions. Appends of this process wake its readers at once. Appends of other processes
-are found by polling SQLite's data version, which costs microseconds and only runs while partitions are read.
+other processes may write between two transactions. Appends of this process wake its readers at once, and polls those of other
+processes (`tails`).
 
 The mark is written before anything is reported as stored (`mark`). Commits and polls check that the files under the log are those
 that were opened (`file_guard`). If they are not, the store stops: every call fails with the reason, until it is closed.
@@ -21,20 +19,19 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeError
-from mqbridge.log.store import retention, topics
-from mqbridge.log.store.batch_scan import last_row
+from mqbridge.log.store import retention
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.connection import (
     WRONG_VALUES,
     Connection,
     cluster_error,
-    is_damage,
     open_connection,
     open_read_only,
     transaction,
     wrong_value_error,
 )
 from mqbridge.log.store.disk_room import DiskRoom
+from mqbridge.log.store.extents import Extent
 from mqbridge.log.store.file_guard import FileSizes
 from mqbridge.log.store.groups import Observer
 from mqbridge.log.store.job_thread import JobThread
@@ -44,7 +41,7 @@ from mqbridge.log.store.read import read as read_rows
 from mqbridge.log.store.retention import Limits
 from mqbridge.log.store.schema import read_meta, write_meta
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.log.store.topics import Extent
+from mqbridge.log.store.tails import Tails
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -63,9 +60,6 @@ processes write, it seldom finds a moment at which it may start the WAL anew."""
 YIELD_FRACTION, MAX_YIELD_S = 0.1, 0.002
 """While other processes write, a writer pauses after each transaction for a tenth of its wait for the lock, at most 2 ms.
 Otherwise a busy process gets the lock again before others notice that it is free."""
-
-NEW_BATCHES = "SELECT partition FROM batch NOT INDEXED WHERE rowid > ?"
-"""Without NOT INDEXED, SQLite scans the whole index of offsets instead of these rows."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -87,27 +81,18 @@ class Store:
 
     def __init__(self, config: LogSettings) -> None:
         self.config = config
-        self.tails: dict[int, int] = {}
-        """The highest known tail, by partition id."""
+        self.tails = Tails()
+        """What is known of the tails of partitions; its readers wait for more there."""
         self.rebalance_events: dict[str, set[asyncio.Event]] = {}
         """Events of the members in this process, by group; set when a partition of the group may have been released."""
         self.observer = Observer()
         """What is known of members of other clock domains; used by the writing thread."""
-        self._watchers: dict[int, set[asyncio.Event]] = {}
-        """Events that are set when a partition grows, by partition id."""
         self._opening = asyncio.Lock()
         self._log: LogFile | None = None
         self._writer: _Worker | None = None
         self._reader: _Worker | None = None
         self._stopped: ClusterError | None = None
         """Why the store has stopped; None while its files are those that were opened."""
-        self._data_version = -1
-        """SQLite's data version at the last poll, -1 before the first one: it changes when another connection commits."""
-        self._last_row = 0
-        """Id of the newest batch when the file was opened, or at the last poll; whoever reads later finds it.
-
-        Ids grow, since the newest batch of a partition is never dropped.
-        """
         self._guarded_until = 0.0
         """Time until which commits do not check the files; used by the writing thread."""
         self._room = DiskRoom(config)
@@ -144,8 +129,7 @@ class Store:
                 writer.end()
                 raise
             self._log, self._writer, self._reader = opened, _Worker(writer, opened.connection), _Worker(reader, connection)
-            self._stopped, self._data_version = None, -1
-            self.tails.clear()  # those of the file as it was before it was closed
+            self._stopped = None
             self._tasks = [
                 spawn(self._poll(), f"log poll {self.config.path}"),
                 spawn(self._run_retention(), f"log retention {self.config.path}"),
@@ -160,7 +144,7 @@ class Store:
             connection.execute(f"PRAGMA busy_timeout={int(self.config.busy_timeout * 1000)}")
         except sqlite3.Error as error:
             raise cluster_error(error, opened.path) from error
-        self._last_row = _newest_row(connection, 0)
+        self.tails.begin(connection)
         connection.end_job()
         return connection
 
@@ -175,7 +159,7 @@ class Store:
         self._log = self._writer = self._reader = None
         if opened is None or writer is None or reader is None:
             return
-        self._wake_all()
+        self.tails.wake_all()
         # Without an await up to here: a caller that is cancelled leaves nothing open. The log itself is closed last: closing the
         # last connection moves the WAL into the file, and the mark has to be locked as long as any connection is open.
         reader.thread.submit(reader.connection.close)
@@ -317,72 +301,29 @@ class Store:
     async def rows(self, partition: int, offset: int, max_bytes: int, max_messages: int) -> Rows:
         """Return stored rows from an offset on, and the partition's tail; see `read.read`. Raises ClusterError and GapError."""
         found = await self.read(read_rows, partition, offset, max_bytes, max_messages)
-        self.record_tail(partition, found.tail)
+        self.tails.record(partition, found.tail)
         return found
-
-    def watch(self, partition: int, wake: asyncio.Event) -> None:
-        """Set this event whenever the partition grows, until `unwatch`."""
-        self._watchers.setdefault(partition, set()).add(wake)
-
-    def unwatch(self, partition: int, wake: asyncio.Event) -> None:
-        """Stop setting this event."""
-        watchers = self._watchers.get(partition, set())
-        watchers.discard(wake)
-        if not watchers:
-            self._watchers.pop(partition, None)
-
-    def record_tail(self, partition: int, tail: int) -> None:
-        """Record that the partition's tail is at least `tail`; wake its readers if the highest known tail was lower."""
-        if tail > self.tails.get(partition, -1):
-            self.tails[partition] = tail
-            for wake in self._watchers.get(partition, ()):
-                wake.set()
 
     async def _poll(self) -> None:
         """Look regularly for messages that other processes have appended, and whether the files are those that were opened."""
         while self._stopped is None:
             await asyncio.sleep(self.config.poll)
             try:
-                for partition, tail in (await self.read(self._new_tails, frozenset(self._watchers))).items():
-                    self.record_tail(partition, tail)
+                for partition, tail in (await self.read(self._find_new, self.tails.watched)).items():
+                    self.tails.record(partition, tail)
             except ClusterError as error:
                 if self._stopped is None:
                     log.warning(
                         "log %s cannot be polled for new messages, retrying in %.0f s: %s", self.config.path, POLL_RETRY_S, error
                     )
                     await asyncio.sleep(POLL_RETRY_S)
-        self._wake_all()
+        self.tails.wake_all()
 
-    def _wake_all(self) -> None:
-        """Let all readers find out that the store has stopped, or is closed."""
-        for wakes in self._watchers.values():
-            for wake in wakes:
-                wake.set()
-
-    def _new_tails(self, connection: Connection, watched: frozenset[int]) -> Mapping[int, int]:
-        """Return the tails of the watched partitions that have grown since the last poll."""
+    def _find_new(self, connection: Connection, watched: frozenset[int]) -> Mapping[int, int]:
+        """Check the files, and return the tails of the watched partitions that have grown since the last poll."""
         if (opened := self._log) is not None and opened.guard is not None:
             self._checked(opened.guard.check)
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version == self._data_version:
-            return {}
-        connection.execute("BEGIN")  # all queries see the file in the same state
-        newest_row = _newest_row(connection, self._last_row)
-        tails = {id_: topics.extent_of(connection, id_).next for id_ in self._changed(connection, watched)}
-        self._data_version, self._last_row = version, newest_row  # after the queries: if one fails, the next poll repeats it
-        return tails
-
-    def _changed(self, connection: Connection, watched: frozenset[int]) -> frozenset[int]:
-        """Return the watched partitions with batches since the last poll; all if damage hides which those are."""
-        if not watched:
-            return watched
-        try:
-            return watched.intersection(id_ for (id_,) in connection.execute(NEW_BATCHES, (self._last_row,)))
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            connection.report(f"batches cannot be read ({error}), so all partitions are polled")
-            return watched
+        return self.tails.find_new(connection, watched)
 
     async def _run_retention(self) -> None:
         """Drop the rows beyond the configured limits every RETENTION_INTERVAL_S, and store the age clock."""
@@ -478,16 +419,6 @@ def _close_log(opened: LogFile, reading: JobThread, *, store_clock: bool) -> Non
         log.info("the age clock of the log %s was not stored when it was closed: %s", opened.path, error)
     finally:
         opened.close()
-
-
-def _newest_row(connection: Connection, otherwise: int) -> int:
-    """Return the id of the newest batch; `otherwise` if damage hides it."""
-    try:
-        return last_row(connection)
-    except sqlite3.DatabaseError as error:
-        if not is_damage(error):
-            raise
-        return otherwise
 
 
 def _write_clock(connection: Connection, opened: LogFile) -> None:

@@ -19,6 +19,7 @@ from mqbridge.adapter.inbound import Start
 from mqbridge.log.store import topics as topic_rows
 from mqbridge.log.store.clocks import clock_domain, clock_ms
 from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.positions import positions_of, scan_positions, write_positions
 from mqbridge.log.store.schema import split_partition_id
 from mqbridge.log.store.topics import PartitionRow
 
@@ -171,10 +172,10 @@ def _start_offsets(connection: Connection, member: Membership, rows: list[Partit
     A partition that was added to a topic which the group already reads starts at its first offset. So does one of which the
     committed offset may be among the damaged ones: its messages are delivered again, rather than not at all.
     """
-    committed = topic_rows.positions_of(connection, member.group)
+    committed = positions_of(connection, member.group)
     missing = [row for row in rows if row.id not in committed]
     if missing:
-        _, damaged = topic_rows.scan_positions(connection)
+        _, damaged = scan_positions(connection)
         read_topics = {split_partition_id(id_)[0] for id_ in committed}
         for row in missing:
             is_new = split_partition_id(row.id)[0] in read_topics
@@ -185,7 +186,7 @@ def _start_offsets(connection: Connection, member: Membership, rows: list[Partit
                     f"{damaged} committed offsets are damaged, and group {member.group!r} has none in partition {row.number} of"
                     f" topic {row.topic!r}: it reads this partition from its oldest message"
                 )
-        topic_rows.write_positions(connection, member.group, [(row.id, committed[row.id]) for row in missing])
+        write_positions(connection, member.group, [(row.id, committed[row.id]) for row in missing])
     return [committed[row.id] for row in rows]
 
 
@@ -197,7 +198,7 @@ def commit(connection: Connection, member: Membership, offsets: Mapping[int, int
         for partition, offset in offsets.items()
         if connection.execute(query, (member.group, partition, member.id)).fetchone() is not None
     ]
-    topic_rows.write_positions(connection, member.group, leased)
+    write_positions(connection, member.group, leased)
 
 
 def release(connection: Connection, member: Membership, offsets: Mapping[int, int | None]) -> None:

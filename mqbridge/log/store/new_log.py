@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from mqbridge.log.store import topics
 from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.extents import Extent, write_extents
 from mqbridge.log.store.jumps import write_jumps
 from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, without_jumps
+from mqbridge.log.store.positions import write_positions
 from mqbridge.log.store.salvage import BatchRow, SmallTables
 from mqbridge.log.store.schema import partition_id, split_partition_id, text_crc
-from mqbridge.log.store.topics import Extent, TopicRow
+from mqbridge.log.store.topics import TopicRow
 
 _INSERT = (
     "INSERT OR IGNORE INTO batch"
@@ -115,7 +116,7 @@ class NewLog:
             for number in range(topic.partitions):
                 id_ = partition_id(topic.id, number)
                 extent, written = self._extent(id_, reached.get(id_, 0)), self._written.get(id_, _Written())
-                topics.write_extents(self._connection, [(id_, extent)])
+                write_extents(self._connection, [(id_, extent)])
                 missing = written.offsets.missing(extent.first, max(extent.next, marked.get(id_, 0)))
                 found = self._tables.jumps.get(id_, [])
                 write_jumps(self._connection, ((id_, jump) for jump in found))
@@ -124,7 +125,7 @@ class NewLog:
                     ExportedPartition(topic.name, number, extent.first, extent.next, written.messages, written.bytes, missing)
                 )
         for (group, partition), offset in positions.items():
-            topics.write_positions(self._connection, group, [(partition, offset)])
+            write_positions(self._connection, group, [(partition, offset)])
         self._connection.execute("COMMIT")
         self.positions = len(positions)
         return exported

@@ -29,9 +29,11 @@ from mqbridge.log.store.connection import (
     transaction,
     wrong_value_error,
 )
+from mqbridge.log.store.extents import NO_MESSAGES, Extent, write_extents
 from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, FileGuard
 from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, unused_offset, write_jumps
 from mqbridge.log.store.mark import Mark, missing_mark_error
+from mqbridge.log.store.positions import scan_positions, write_positions
 from mqbridge.log.store.schema import (
     JUMP_LOST,
     JUMP_RESTORED,
@@ -43,7 +45,6 @@ from mqbridge.log.store.schema import (
     write_meta,
 )
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.log.store.topics import Extent
 
 log = logging.getLogger(__name__)
 
@@ -262,9 +263,9 @@ def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta 
     if jumps:
         meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
         _report(path, meta.generation, extents, known, jumps)
-        changed = {id_: extents.get(id_, topics.NO_MESSAGES)._replace(next=found[-1].next) for id_, found in jumps.items()}
+        changed = {id_: extents.get(id_, NO_MESSAGES)._replace(next=found[-1].next) for id_, found in jumps.items()}
         write_jumps(connection, ((id_, jump) for id_, found in jumps.items() for jump in found))
-        topics.write_extents(connection, changed.items())
+        write_extents(connection, changed.items())
         _move_groups_at_the_end(connection, jumps)
         extents |= changed
         write_meta(connection, meta)
@@ -282,7 +283,7 @@ def _jumps(extents: Mapping[int, Extent], known: Mapping[int, int], *, is_restor
     """
     jumps: dict[int, list[Jump]] = {}
     for id_ in {**extents, **known}:
-        tail = extents.get(id_, topics.NO_MESSAGES).next
+        tail = extents.get(id_, NO_MESSAGES).next
         reached = max(tail, known.get(id_, 0))
         found = [Jump(tail, reached, JUMP_LOST)] if reached > tail else []
         if is_restored:
@@ -320,7 +321,7 @@ def _report(
 
 def _move_groups_at_the_end(connection: Connection, jumps: Mapping[int, list[Jump]]) -> None:
     """Move groups that have read everything behind the jump of a restore."""
-    for group, partition, offset in topics.scan_positions(connection)[0]:
+    for group, partition, offset in scan_positions(connection)[0]:
         for jump in jumps.get(partition, ()):
             if jump.is_restored and offset == jump.first:
-                topics.write_positions(connection, group, [(partition, jump.next)])
+                write_positions(connection, group, [(partition, jump.next)])

@@ -1,22 +1,13 @@
 """Compares the bounds of a partition with its batches."""
 
-import struct
 from collections.abc import Sequence
 
 from mqbridge.log.store.batch_scan import ScannedBatch
 from mqbridge.log.store.check_result import MAX_PROBLEMS, CheckedPartition
+from mqbridge.log.store.extents import Extent
 from mqbridge.log.store.jumps import Jump
 from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, without_jumps
-from mqbridge.log.store.schema import JUMP_LOST, extent_crc
-from mqbridge.log.store.topics import Extent
-
-
-def stored_extent(id_: int, values: Sequence[int], crc: object) -> Extent | None:
-    """Return the extent in a row of `partition`; None if the row is damaged."""
-    try:
-        return Extent(*values) if extent_crc(id_, *values) == crc else None
-    except (struct.error, TypeError):
-        return None
+from mqbridge.log.store.schema import JUMP_LOST
 
 
 class PartitionContents:

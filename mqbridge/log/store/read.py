@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure, GapError
-from mqbridge.log.store import topics
 from mqbridge.log.store.connection import Connection, is_damage
+from mqbridge.log.store.extents import Extent, extent_of
 from mqbridge.log.store.jumps import Jump, jumps_of
 from mqbridge.log.store.schema import JUMP_LOST, BatchStamp, batch_crc
-from mqbridge.log.store.topics import Extent
 
 Row = tuple[int, int, bytes]
 """Base offset, number of messages, encoded records."""
@@ -59,7 +58,7 @@ def read(connection: Connection, partition: int, offset: int, max_bytes: int, ma
     gateway adds the name of the partition when it logs the error.
     """
     connection.execute("BEGIN")  # all queries see the file in the same state
-    extent = topics.extent_of(connection, partition)
+    extent = extent_of(connection, partition)
     tail = extent.next
     _check_extent(extent, offset)
     while offset < tail:

@@ -16,10 +16,11 @@ from mqbridge.log.store.connection import (
     transaction,
     wrong_value_error,
 )
+from mqbridge.log.store.extents import rebuilt_extent, scan_extents, write_extents
 from mqbridge.log.store.file_guard import MARK_SUFFIX, beside, real_path, refuse_unsafe
 from mqbridge.log.store.mark import Mark
 from mqbridge.log.store.opening import check_version, refuse_foreign_wal
-from mqbridge.log.store.partition_check import stored_extent
+from mqbridge.log.store.positions import scan_positions, write_positions
 from mqbridge.log.store.reading_source import ReportProgress, is_unreadable
 from mqbridge.log.store.schema import TABLES, partition_id
 
@@ -97,7 +98,7 @@ def _repair_indexes(connection: Connection) -> list[str]:
 
 def _repair_bounds(connection: Connection) -> list[str]:
     """Rewrite damaged and missing rows of partitions, and sizes that are not those of the batches."""
-    stored = {id_: stored_extent(id_, values, crc) for id_, *values, crc in connection.execute("SELECT * FROM partition")}
+    stored = scan_extents(connection)
     rows = connection.execute("SELECT partition, sum(bytes) FROM batch GROUP BY partition")
     sizes = {id_: int(size) for id_, size in rows}  # a sum of damaged values may have another type
     done = []
@@ -108,8 +109,8 @@ def _repair_bounds(connection: Connection) -> list[str]:
             if extent is not None and extent.bytes == size:
                 continue
             is_rebuilt = extent is None
-            extent = topics.rebuilt_extent(connection, id_) if extent is None else extent._replace(bytes=size)
-            topics.write_extents(connection, [(id_, extent)])
+            extent = rebuilt_extent(connection, id_) if extent is None else extent._replace(bytes=size)
+            write_extents(connection, [(id_, extent)])
             what = f"the bounds ({extent.first} to {extent.next})" if is_rebuilt else f"the size ({size} bytes)"
             done.append(f"wrote {what} of partition {number} of topic {topic.name!r} from its batches")
     return done
@@ -118,11 +119,11 @@ def _repair_bounds(connection: Connection) -> list[str]:
 def _repair_groups(connection: Connection) -> list[str]:
     """Drop damaged rows of positions, jumps, leases and members."""
     done = []
-    positions, damaged = topics.scan_positions(connection)
+    positions, damaged = scan_positions(connection)
     if damaged:
         connection.execute("DELETE FROM position")  # a damaged key may not be found, so that its row cannot be deleted alone
         for group, partition, offset in positions:
-            topics.write_positions(connection, group, [(partition, offset)])
+            write_positions(connection, group, [(partition, offset)])
         done.append(f"dropped {damaged} damaged committed offsets: their groups read from the oldest message again")
     done += _drop_damaged_jumps(connection)
     for table, condition in WRONG_TYPES.items():

@@ -14,9 +14,8 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from mqbridge.log.store import topics
 from mqbridge.log.store.connection import Connection, retry_while_busy
-from mqbridge.log.store.topics import Extent
+from mqbridge.log.store.extents import Extent, extent_of, write_extents
 
 SCANNED_PARTITIONS = 500
 """Partitions that one job of the reading thread looks at, which takes some 5 ms."""
@@ -70,10 +69,10 @@ def _has_expired(connection: Connection, partition: int, before_ms: int | None) 
 
 def trim(connection: Connection, partition: int, limits: Limits) -> Dropped:
     """Drop expired rows of a partition, up to the limits of one transaction. The caller commits."""
-    extent = topics.extent_of(connection, partition)
+    extent = extent_of(connection, partition)
     trimmed, dropped = trim_extent(connection, partition, extent, limits)
     if dropped.rows:
-        topics.write_extents(connection, [(partition, trimmed)])
+        write_extents(connection, [(partition, trimmed)])
     return dropped
 
 

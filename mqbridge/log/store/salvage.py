@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mqbridge.log.store.clocks import ClockReading
+from mqbridge.log.store.extents import Extent
 from mqbridge.log.store.jumps import Jump, is_intact
 from mqbridge.log.store.pages import Cell, PageFile, Value, column_count
 from mqbridge.log.store.reading_source import ReportProgress
 from mqbridge.log.store.schema import BatchStamp, Meta, batch_crc, extent_crc, meta_crc, text_crc
-from mqbridge.log.store.topics import Extent, TopicRow
+from mqbridge.log.store.topics import TopicRow
 
 _TOPIC, _POSITION, _PARTITION, _JUMP, _META, _BATCH = 4, 4, 5, 5, 9, 11
 """Numbers of columns. A row of `topic` or `partition` has a row id, one of `position` or `jump` has none."""

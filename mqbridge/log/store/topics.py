@@ -4,46 +4,17 @@ Rows are checked against their checksums. A damaged row of a partition is rebuil
 this topic unknown, which is an error and not the same as a topic that does not exist.
 """
 
-import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.store import jumps
 from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.extents import Extent, newest_partitions, rebuilt_extent, scan_extents, write_extents
 from mqbridge.log.store.jumps import Jump
-from mqbridge.log.store.schema import (
-    JUMP_RESTORED,
-    BatchStamp,
-    batch_crc,
-    extent_crc,
-    partition_id,
-    read_meta,
-    split_partition_id,
-    text_crc,
-)
-
-_REPLACE = "INSERT OR REPLACE INTO partition VALUES (?, ?, ?, ?, ?)"
-
-
-class Extent(NamedTuple):
-    """The values of a row of `partition`, without id and checksum: offsets of the oldest and the next message, and the size."""
-
-    first: int
-    next: int
-    bytes: int
-
-
-NO_MESSAGES = Extent(0, 0, 0)
-
-_SELECT = "SELECT first, next, bytes, crc, id FROM partition WHERE "
-_SELECT_ONE = f"{_SELECT} id = ?"
-_SELECT_BATCH = (
-    "SELECT partition, base, count, appended_ms, age_ms, format, sender, sequence, crc, records FROM batch WHERE rowid = ?"
-)
-_DAMAGED = (struct.error, TypeError, AttributeError)
-"""Raised by the checksum of values that have the wrong type."""
+from mqbridge.log.store.positions import positions_of, scan_positions
+from mqbridge.log.store.schema import JUMP_RESTORED, partition_id, read_meta, split_partition_id, text_crc
 
 
 class PartitionRow(NamedTuple):
@@ -127,7 +98,7 @@ def find_topic(connection: Connection, name: str) -> TopicRow | None:
 def _is_intact(row: TopicRow, crc: object) -> bool:
     try:
         return text_crc(row.name, row.id, row.partitions) == crc
-    except _DAMAGED:
+    except (struct.error, TypeError, AttributeError):  # values of the wrong type
         return False
 
 
@@ -150,9 +121,8 @@ def partitions_of(connection: Connection, topic: TopicRow) -> list[PartitionRow]
     """Return the partitions of a topic in the order of their numbers."""
     begin = partition_id(topic.id, 0)
     end = begin + topic.partitions
-    stored = connection.execute(_SELECT + "id >= ? AND id < ?", (begin, end))
+    found = scan_extents(connection, begin, end)
     jumped, _ = jumps.scan(connection, begin, end)
-    found = {id_: _checked(id_, values, crc) for *values, crc, id_ in stored}
     rows = []
     for number in range(topic.partitions):
         id_ = begin + number
@@ -168,87 +138,13 @@ def all_extents(connection: Connection) -> dict[int, Extent]:
 
     A partition has no known topic if its topic's row is damaged, or if the topic was lost with the WAL.
     """
-    extents = {
-        id_: extent
-        for *values, crc, id_ in connection.execute(_SELECT + "1")
-        if (extent := _checked(id_, values, crc)) is not None
-    }
+    found = {id_: extent for id_, extent in scan_extents(connection).items() if extent is not None}
     for topic in scan_topics(connection)[0]:
         for number in range(topic.partitions):
             id_ = partition_id(topic.id, number)
-            if id_ not in extents:
-                extents[id_] = rebuilt_extent(connection, id_)
-    return extents
-
-
-def extent_of(connection: Connection, id_: int) -> Extent:
-    """Return the extent of a partition, rebuilt from its batches if its row is damaged."""
-    for first, tail, size, crc, _ in connection.execute(_SELECT_ONE, (id_,)):
-        if (extent := _checked(id_, (first, tail, size), crc)) is not None:
-            return extent
-    return rebuilt_extent(connection, id_)
-
-
-def _checked(id_: int, extent: Sequence[int], crc: object) -> Extent | None:
-    """Return the extent if its checksum is right, else None."""
-    try:
-        return Extent(*extent) if extent_crc(id_, *extent) == crc else None
-    except _DAMAGED:
-        return None
-
-
-def rebuilt_extent(connection: Connection, id_: int) -> Extent:
-    """Return the extent of a partition by its batches, its jumps and the positions of its groups. The next write stores it."""
-    topic_id, number = split_partition_id(id_)
-    connection.report(
-        f"the bounds of partition {number} of the topic with id {topic_id} are not known, so they are those of its messages"
-    )
-    (size,) = connection.execute("SELECT sum(bytes) FROM batch WHERE partition = ?", (id_,)).fetchone()
-    first, end = _reach_of_batches(connection, id_)
-    reached = [offset for _, partition, offset in scan_positions(connection)[0] if partition == id_]
-    tail = max([end, *reached, *(jump.next for jump in jumps.jumps_of(connection, id_))])
-    return Extent(tail if first is None else first, tail, int(size or 0))
-
-
-MAX_BATCH_MESSAGES = 1 << 16
-"""More messages than a batch has: a damaged row may say anything."""
-
-
-def _reach_of_batches(connection: Connection, id_: int) -> tuple[int | None, int]:
-    """Return the offset of the first message of a partition, and that behind the last one: None and 0 if there is no batch.
-
-    The last intact batch tells the end. Offsets of damaged ones behind it are left out: a new batch cannot have the offset of a
-    row that exists. Values of damaged rows may be anything.
-    """
-    (first,) = connection.execute("SELECT min(base) FROM batch WHERE partition = ? AND base >= 0", (id_,)).fetchone()
-    if not isinstance(first, int):
-        return None, 0
-    end, damaged = first, list[tuple[int, object]]()
-    query = "SELECT rowid, base, count FROM batch WHERE partition = ? AND base >= 0 ORDER BY base DESC"
-    for rowid, base, count in connection.execute(query, (id_,)):
-        if _is_intact_batch(connection, rowid):
-            end = base + count
-            break
-        damaged.append((base, count))
-    for base, count in reversed(damaged):
-        if base == end:
-            end += count if isinstance(count, int) and 0 < count < MAX_BATCH_MESSAGES else 1
-    return first, end
-
-
-def _is_intact_batch(connection: Connection, rowid: int) -> bool:
-    """Return True if the checksum of a row of `batch` is right."""
-    try:
-        (row,) = connection.execute(_SELECT_BATCH, (rowid,))
-        partition, base, count, *stamp, crc, records = row
-        return bool(count > 0 and batch_crc(partition, base, count, BatchStamp(*stamp), records) == crc)
-    except (sqlite3.DatabaseError, *_DAMAGED):
-        return False
-
-
-def write_extents(connection: Connection, extents: Iterable[tuple[int, Extent]]) -> None:
-    """Write rows of partitions, by id, inside a transaction."""
-    connection.executemany(_REPLACE, [(id_, *extent, extent_crc(id_, *extent)) for id_, extent in extents])
+            if id_ not in found:
+                found[id_] = rebuilt_extent(connection, id_)
+    return found
 
 
 def create(topic: str, count: int) -> Callable[[Connection], None]:
@@ -271,10 +167,8 @@ def create(topic: str, count: int) -> Callable[[Connection], None]:
 def _unused_topic_id(connection: Connection) -> int:
     """Return an id that no topic has, or had before it was lost with the WAL: the mark knows the partitions of such a topic."""
     (newest,) = connection.execute("SELECT max(id) FROM topic").fetchone()
-    for *values, crc, id_ in connection.execute(_SELECT + "1 ORDER BY id DESC"):
-        if _checked(id_, values, crc) is not None:
-            return max(newest or 0, split_partition_id(id_)[0]) + 1
-    return (newest or 0) + 1
+    partition = next(newest_partitions(connection), 0)
+    return max(newest or 0, split_partition_id(partition)[0]) + 1
 
 
 def _create_partitions(connection: Connection, ids: Sequence[int]) -> None:
@@ -302,31 +196,3 @@ def committed(connection: Connection, topic: str, group: str) -> dict[int, int]:
     """Return the group's committed offset by partition number, without those whose rows are damaged."""
     offsets = positions_of(connection, group)
     return {row.number: offsets[row.id] for row in partitions(connection, topic) if row.id in offsets}
-
-
-def positions_of(connection: Connection, group: str) -> dict[int, int]:
-    """Return the group's committed offsets by partition id, without those whose rows are damaged."""
-    rows = connection.execute("SELECT grp, partition, next, crc FROM position WHERE grp = ?", (group,))
-    return {partition: offset for name, partition, offset, crc in rows if _is_position(name, partition, offset, crc)}
-
-
-def scan_positions(connection: Connection) -> tuple[list[tuple[str, int, int]], int]:
-    """Return all positions (group, partition id, offset) whose rows are intact, and the number of the others."""
-    rows = connection.execute("SELECT grp, partition, next, crc FROM position").fetchall()
-    intact = [(group, partition, offset) for group, partition, offset, crc in rows if _is_position(group, partition, offset, crc)]
-    return intact, len(rows) - len(intact)
-
-
-def write_positions(connection: Connection, group: str, offsets: Iterable[tuple[int, int]]) -> None:
-    """Write the group's committed offsets by partition id, inside a transaction."""
-    connection.executemany(
-        "INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?)",
-        [(group, partition, offset, text_crc(group, partition, offset)) for partition, offset in offsets],
-    )
-
-
-def _is_position(group: str, partition: int, offset: int, crc: object) -> bool:
-    try:
-        return text_crc(group, partition, offset) == crc
-    except _DAMAGED:
-        return False

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.log.store import topics
 from mqbridge.log.store.connection import Connection, transaction
+from mqbridge.log.store.extents import Extent, extent_of, write_extents
+from mqbridge.log.store.positions import write_positions
 from mqbridge.log.store.schema import (
     TABLES,
     BatchStamp,
@@ -23,7 +24,6 @@ from mqbridge.log.store.schema import (
     text_crc,
     write_meta,
 )
-from mqbridge.log.store.topics import Extent
 from mqbridge.log.wire.records import checksum
 
 log = logging.getLogger(__name__)
@@ -90,12 +90,12 @@ def _move_topics(connection: Connection) -> None:
         for id_, number, first, tail in rows:
             new_id = partition_id(topic_id, number)
             connection.execute("UPDATE old_partition SET new_id = ? WHERE id = ?", (new_id, id_))
-            topics.write_extents(connection, [(new_id, Extent(first, tail, 0))])
+            write_extents(connection, [(new_id, Extent(first, tail, 0))])
     positions = connection.execute(
         "SELECT grp, new_id, o.next FROM old_position o JOIN old_partition p ON p.id = o.partition"
     ).fetchall()
     for group, new_id, offset in positions:
-        topics.write_positions(connection, group, [(new_id, offset)])
+        write_positions(connection, group, [(new_id, offset)])
 
 
 def _move_batches(connection: Connection) -> int:
@@ -123,10 +123,8 @@ def _move_batches(connection: Connection) -> int:
             break
     if count:
         connection.execute("DELETE FROM old_batch WHERE rowid <= ?", (last,))
-        extents = {id_: topics.extent_of(connection, id_) for id_ in sizes}
-        topics.write_extents(
-            connection, [(id_, extent._replace(bytes=extent.bytes + sizes[id_])) for id_, extent in extents.items()]
-        )
+        extents = {id_: extent_of(connection, id_) for id_ in sizes}
+        write_extents(connection, [(id_, extent._replace(bytes=extent.bytes + sizes[id_])) for id_, extent in extents.items()])
     return count
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError
-from mqbridge.log.store import topics
 from mqbridge.log.store.check import check
 from mqbridge.log.store.connection import PAGE_BYTES
 from mqbridge.log.store.export import export
+from mqbridge.log.store.extents import extent_of, write_extents
 from mqbridge.log.store.opening import open_log
 from mqbridge.log.store.pages import Cell, PageFile, page_bytes_of
 from mqbridge.log.store.salvage import _BATCH
@@ -263,11 +263,11 @@ def test_units_of_other_systems_keep_their_stamps(tmp_path: Path) -> None:
     def rows_of(path: Path, *, adds: bool = False) -> list[Any]:
         opened = open_log(LogSettings(path=path))
         if adds:
-            extent = topics.extent_of(opened.connection, partition)
+            extent = extent_of(opened.connection, partition)
             row = (partition, extent.next, 7, 5, *stamp, batch_crc(partition, extent.next, 7, stamp, b"bytes"), b"bytes")
             opened.connection.execute(f"INSERT INTO batch VALUES ({', '.join('?' * 11)})", row)
             extent = extent._replace(next=extent.next + 7, bytes=extent.bytes + 5)
-            topics.write_extents(opened.connection, [(partition, extent)])
+            write_extents(opened.connection, [(partition, extent)])
         found = opened.connection.execute(query).fetchall()
         opened.connection.end_job()
         opened.close()

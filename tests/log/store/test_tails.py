@@ -11,7 +11,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, GapError, LocalProtocolError
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.store import database
+from mqbridge.log.store import database, tails
 from mqbridge.log.store.connection import PAGE_BYTES, Connection
 from mqbridge.log.store.mark import Mark
 from mqbridge.message import Batch, Message, Share
@@ -57,7 +57,7 @@ async def test_a_damaged_count_does_not_let_readers_read_without_end(
     await lane.seek((6,))
     waiting = asyncio.ensure_future(lane.receive())
     await until(lambda: len(reads) > 2)
-    assert set(reader.store.tails.values()) == {6}
+    assert set(reader.store.tails.known.values()) == {6}
     count = len(reads)
     await outbound.send(0, Share(Batch.of(numbered(6, 7))))
     assert numbers((await asyncio.wait_for(waiting, PATIENCE_S)).messages) == [6]
@@ -82,7 +82,7 @@ async def test_a_damaged_page_does_not_end_the_polls(
     open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page has rows of another topic that were appended since the last poll."""
-    monkeypatch.setattr(database, "_newest_row", lambda *_: 0)
+    monkeypatch.setattr(tails, "_newest_row", lambda *_: 0)
     (tmp_path / "copy").mkdir()
     path = tmp_path / "copy" / "log.db"
     writer = await open_log()
@@ -110,15 +110,15 @@ async def test_messages_that_were_appended_while_nothing_was_read_are_not_polled
     outbound = await outbound_of(writer)
     await outbound.send(0, Share(Batch.of(numbered(0, 1))))
     ((newest,),) = await writer.store.read(lambda connection: connection.execute("SELECT max(rowid) FROM batch").fetchall())
-    await until(lambda: reader.store._last_row == newest)
-    assert reader.store.tails == {}
+    await until(lambda: reader.store.tails._last_row == newest)
+    assert reader.store.tails.known == {}
 
 
 async def test_a_poll_reads_only_the_new_rows(open_log: OpenLog) -> None:
     cluster = await open_log()
     await outbound_of(cluster)
     ((*_, plan),) = await cluster.store.read(
-        lambda connection: connection.execute(f"EXPLAIN QUERY PLAN {database.NEW_BATCHES}", (5,)).fetchall()
+        lambda connection: connection.execute(f"EXPLAIN QUERY PLAN {tails.NEW_BATCHES}", (5,)).fetchall()
     )
     assert plan == "SEARCH batch USING INTEGER PRIMARY KEY (rowid>?)"
 
