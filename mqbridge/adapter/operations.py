@@ -124,7 +124,7 @@ def backlog_from_offsets(committed: Mapping[str, Position], bounds: Mapping[str,
     Messages that retention deleted before the group read them are not counted.
     """
     return {
-        name: max(0, bounds[name].next[0] - max(position[0], bounds[name].first[0]))
+        name: max(0, bounds[name].count_between(max(position, bounds[name].first), bounds[name].next) or 0)
         for name, position in committed.items()
         if name in bounds
     }

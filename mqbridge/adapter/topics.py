@@ -35,11 +35,29 @@ class Topic:
 class Bounds:
     """The first position that a partition still holds, and the position that its next message will get.
 
-    Some systems cannot tell the two positions of a partition that holds no message, see `is_known`.
+    Some systems cannot tell the two positions of a partition that holds no message, see `is_known`. `left_out` are ranges of
+    offsets that no message ever had, in ascending order: an embedded log that was restored from a backup has such.
     """
 
     first: Position
     next: Position
+    left_out: tuple[tuple[int, int], ...] = ()
+
+    def count_between(self, begin: Position, end: Position) -> int | None:
+        """Return the number of messages from `begin` to `end`, negative if `end` is earlier.
+
+        None if positions do not count messages: those of several numbers (a ledger and an entry, for example).
+        """
+        if not len(begin) == len(end) == 1:
+            return None
+        low, high = sorted((begin[0], end[0]))
+        left_out = sum(max(0, min(after, high) - max(first, low)) for first, after in self.left_out)
+        return (high - low - left_out) * (1 if begin <= end else -1)
+
+    @property
+    def message_count(self) -> int | None:
+        """Number of messages in the partition; None if positions do not count messages."""
+        return self.count_between(self.first, self.next)
 
     @property
     def is_known(self) -> bool:

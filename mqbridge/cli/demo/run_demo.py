@@ -246,4 +246,4 @@ async def _read_back(config: Config, report_progress: ReportProgress) -> tuple[d
 
 def _message_count(bounds: Mapping[str, Bounds]) -> int:
     """Return the number of messages in a topic of an embedded log, where positions count messages."""
-    return sum(partition.next[0] - partition.first[0] for partition in bounds.values())
+    return sum(partition.message_count or 0 for partition in bounds.values())

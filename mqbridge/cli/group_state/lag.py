@@ -30,7 +30,7 @@ class PartitionLag:
     @property
     def message_count(self) -> int | None:
         """Number of messages in the partition; None if positions do not count messages."""
-        return None if self.bounds is None else count_between(self.bounds.first, self.bounds.next)
+        return None if self.bounds is None else self.bounds.message_count
 
     @property
     def at_end(self) -> bool | None:
@@ -48,14 +48,6 @@ class PartitionLag:
             "lag": self.lag,
             "at_end": self.at_end,
         }
-
-
-def count_between(begin: Position, end: Position) -> int | None:
-    """Return the number of messages from `begin` to `end`, negative if `end` is earlier; None if positions do not count messages.
-
-    Positions of several numbers (a ledger and an entry, for example) do not count messages.
-    """
-    return end[0] - begin[0] if len(begin) == len(end) == 1 else None
 
 
 def position_text(position: Position | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.topics import Bounds
-from mqbridge.cli.group_state.lag import count_between, position_text
+from mqbridge.cli.group_state.lag import position_text
 from mqbridge.cli.options.cluster_options import operations_of, readable_topic
 from mqbridge.cli.options.start_position import StartPosition, resolve_positions, select_partitions
 from mqbridge.cli.output.console import print_json, print_note, print_table
@@ -92,7 +92,7 @@ def describe_change(before: Position | None, after: Position, bounds: Bounds | N
     """
     if before is None:
         return "new"
-    if (count := count_between(before, after)) is not None:
+    if (count := (bounds or Bounds(before, before)).count_between(before, after)) is not None:
         return f"{count:+,}" if count else "none"
     if before == after or (bounds is not None and bounds.first == bounds.next <= min(before, after)):
         return "none"

@@ -75,7 +75,7 @@ class LogCluster:
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
         """Return, by partition, the offset of the oldest message and the offset that the next appended message will get."""
-        return {str(row.number): Bounds((row.first,), (row.next,)) for row in await self.existing_partitions(topic)}
+        return {str(row.number): _bounds(row) for row in await self.existing_partitions(topic)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the group's committed offsets; an acknowledgement appears here within 0.1 s (ACK_FLUSH_S)."""
@@ -155,3 +155,8 @@ class LogCluster:
                 f"topic {topic!r} does not exist in log {self.name!r} ({self.store.config.path}); create it", Failure.FATAL
             )
         return rows
+
+
+def _bounds(row: PartitionRow) -> Bounds:
+    left_out = tuple((jump.first, jump.next) for jump in row.jumps if jump.is_restored)
+    return Bounds((row.first,), (row.next,), left_out)

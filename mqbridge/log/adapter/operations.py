@@ -142,12 +142,15 @@ def move_group(connection: Connection, observer: Observer, topic: str, group: st
 
 
 def offsets_at(connection: Connection, topic: str, time_ms: int) -> dict[str, int]:
-    """Return the first offset appended at this time or later, by partition name; the next offset if there is none."""
+    """Return the first offset appended at this time or later, by partition name; the next offset if there is none.
+
+    If offsets before it were left out, it is the first of these: a group that has read everything before them may be there.
+    """
     query = "SELECT min(base) FROM batch WHERE partition = ? AND appended_ms >= ?"
     offsets: dict[str, int] = {}
     for row in topics.partitions(connection, topic):
         (base,) = connection.execute(query, (row.id, time_ms)).fetchone()
-        offsets[str(row.number)] = row.next if base is None else base
+        offsets[str(row.number)] = jumps.before_jumps(row.jumps, row.next if base is None else base)
     return offsets
 
 

@@ -15,6 +15,7 @@ from mqbridge.log.store.check_result import MAX_PROBLEMS, CheckResult
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.extents import Extent, scan_extents
 from mqbridge.log.store.file_guard import real_path
+from mqbridge.log.store.mark import Marked
 from mqbridge.log.store.opening import check_version
 from mqbridge.log.store.partition_check import PartitionContents
 from mqbridge.log.store.positions import scan_positions
@@ -117,7 +118,7 @@ def _read_extents(connection: Connection, found: list[TopicRow]) -> dict[int, Ex
 
 
 def _check_meta(
-    meta: Meta | None, marked: Mapping[int, int] | None, extents: Mapping[int, Extent | None], result: CheckResult
+    meta: Meta | None, marked: Mapping[int, Marked] | None, extents: Mapping[int, Extent | None], result: CheckResult
 ) -> None:
     if meta is None:
         result.problems.append("the table `meta` is damaged: the log gets a new id when it is opened")
@@ -128,8 +129,9 @@ def _check_meta(
         result.notes.append("the log has no mark of its own, so it is not known whether its newest messages are missing")
     # The tail of a partition whose bounds are damaged is not known.
     tails = {id_: None if extent is None else extent.next for id_, extent in extents.items()}
-    marks = [(offset, tails.get(id_, 0)) for id_, offset in (marked or {}).items()]
-    lost = sum(max(0, offset - tail) for offset, tail in marks if tail is not None)
+    marks = [(each, tails.get(id_, 0)) for id_, each in (marked or {}).items()]
+    missing = [jump for each, tail in marks if tail is not None for jump in each.missing_behind(tail)]
+    lost = sum(jump.next - jump.first for jump in missing if not jump.is_restored)
     result.lost_newest = lost
     if lost:
         result.problems.append(

@@ -35,6 +35,7 @@ from mqbridge.log.store.extents import Extent
 from mqbridge.log.store.file_guard import FileSizes
 from mqbridge.log.store.groups import Observer
 from mqbridge.log.store.job_thread import JobThread
+from mqbridge.log.store.jumps import Jump, jumps_of
 from mqbridge.log.store.opening import LogFile, open_log
 from mqbridge.log.store.read import Rows
 from mqbridge.log.store.read import read as read_rows
@@ -201,7 +202,8 @@ class Store:
             offsets, extents = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
             self._has_appended = True
             if opened.mark is not None:
-                opened.mark.record((id_, extent.next) for id_, extent in extents.items())
+                tails = ((id_, extent.next) for id_, extent in extents.items())
+                opened.mark.record(tails, partial(_restored_jumps, connection))
             self._after_commit(opened, connection)
             return offsets
 
@@ -311,7 +313,7 @@ class Store:
             try:
                 for partition, tail in (await self.read(self._find_new, self.tails.watched)).items():
                     self.tails.record(partition, tail)
-            except ClusterError as error:
+            except Exception as error:  # noqa: BLE001 - without polls, readers would wait for ever
                 if self._stopped is None:
                     log.warning(
                         "log %s cannot be polled for new messages, retrying in %.0f s: %s", self.config.path, POLL_RETRY_S, error
@@ -419,6 +421,15 @@ def _close_log(opened: LogFile, reading: JobThread, *, store_clock: bool) -> Non
         log.info("the age clock of the log %s was not stored when it was closed: %s", opened.path, error)
     finally:
         opened.close()
+
+
+def _restored_jumps(connection: Connection, partition: int) -> list[Jump]:
+    """Return the jumps of a partition for the mark; none if they cannot be read: what was appended is stored in any case."""
+    try:
+        return jumps_of(connection, partition)
+    except sqlite3.Error as error:
+        connection.report(f"offsets that were left out cannot be read: {error}")
+        return []
 
 
 def _write_clock(connection: Connection, opened: LogFile) -> None:

@@ -14,6 +14,7 @@ from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.store.backup import finish
 from mqbridge.log.store.connection import open_connection
 from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, beside, real_path
+from mqbridge.log.store.mark import Marked
 from mqbridge.log.store.new_file import check_destination, new_file
 from mqbridge.log.store.new_log import ExportedPartition, NewLog
 from mqbridge.log.store.opening import new_meta
@@ -107,7 +108,7 @@ def _write(
     tables: SmallTables,
     path: Path,
     only: Collection[str],
-    marked: dict[int, int],
+    marked: dict[int, Marked],
     notes: list[str],
     report: ReportProgress,
 ) -> ExportSummary:

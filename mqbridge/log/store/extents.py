@@ -12,6 +12,8 @@ from mqbridge.log.store.schema import BatchStamp, batch_crc, extent_crc, split_p
 
 MAX_BATCH_MESSAGES = 1 << 16
 """More messages than a batch has: a damaged row may say anything."""
+MAX_DAMAGED_OFFSETS = 1 << 32
+"""Distance from the last intact batch up to which offsets of damaged rows, and of groups, are believed."""
 _SELECT_ALL = "SELECT id, first, next, bytes, crc FROM partition"
 _SELECT_ONE = f"{_SELECT_ALL} WHERE id = ?"
 _SELECT_BATCH = (
@@ -71,8 +73,10 @@ def rebuilt_extent(connection: Connection, id_: int) -> Extent:
     )
     (size,) = connection.execute("SELECT sum(bytes) FROM batch WHERE partition = ?", (id_,)).fetchone()
     first, end = _reach_of_batches(connection, id_)
+    known = max([end, *(jump.next for jump in jumps_of(connection, id_))])
+    # A group may have been moved anywhere, but has read at most what there was.
     reached = [offset for _, partition, offset in scan_positions(connection)[0] if partition == id_]
-    tail = max([end, *reached, *(jump.next for jump in jumps_of(connection, id_))])
+    tail = max([known, *(offset for offset in reached if offset < known + MAX_DAMAGED_OFFSETS)])
     return Extent(tail if first is None else first, tail, int(size or 0))
 
 
@@ -88,22 +92,24 @@ def _reach_of_batches(connection: Connection, id_: int) -> tuple[int | None, int
     end, damaged = first, list[tuple[int, object]]()
     query = "SELECT rowid, base, count FROM batch WHERE partition = ? AND base >= 0 ORDER BY base DESC"
     for rowid, base, count in connection.execute(query, (id_,)):
-        if _is_intact_batch(connection, rowid):
+        if _is_intact_batch(connection, rowid, id_, base):
             end = base + count
             break
-        damaged.append((base, count))
+        if isinstance(base, int):
+            damaged.append((base, count))
     for base, count in reversed(damaged):
-        if base == end:
-            end += count if isinstance(count, int) and 0 < count < MAX_BATCH_MESSAGES else 1
+        if end <= base < end + MAX_DAMAGED_OFFSETS:
+            end = base + (count if isinstance(count, int) and 0 < count < MAX_BATCH_MESSAGES else 1)
     return first, end
 
 
-def _is_intact_batch(connection: Connection, rowid: int) -> bool:
-    """Return True if the checksum of a row of `batch` is right."""
+def _is_intact_batch(connection: Connection, rowid: int, id_: int, base: int) -> bool:
+    """Return True if the row to which the index leads for this partition and offset is intact, and has them."""
     try:
         (row,) = connection.execute(_SELECT_BATCH, (rowid,))
-        partition, base, count, *stamp, crc, records = row
-        return bool(count > 0 and batch_crc(partition, base, count, BatchStamp(*stamp), records) == crc)
+        stored_id, stored_base, count, *stamp, crc, records = row
+        is_intact = batch_crc(stored_id, stored_base, count, BatchStamp(*stamp), records) == crc
+        return bool(count > 0 and is_intact and (stored_id, stored_base) == (id_, base))
     except (sqlite3.DatabaseError, *_DAMAGED):
         return False
 

@@ -33,6 +33,9 @@ _running: dict[threading.Thread, _Queue] = {}
 """The threads that have not ended, for the end of the process."""
 
 
+_process_ends = threading.Event()
+
+
 class JobThread:
     """One thread. Ends after the queued jobs when `end` is called, when nothing refers to it any more, or with the process."""
 
@@ -48,9 +51,9 @@ class JobThread:
     def submit(self, job: Callable[[], T]) -> "asyncio.Future[T]":
         """Run the job; the future of the running event loop gives its result. One that is cancelled in time does not run.
 
-        Raises RuntimeError after `end`.
+        Raises RuntimeError after `end`, and while the process ends.
         """
-        if self._has_ended:
+        if self._has_ended or _process_ends.is_set():
             raise RuntimeError(f"the thread {self._thread.name} has been ended")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -108,6 +111,7 @@ def _resolve(future: "asyncio.Future[Any]", result: object, error: BaseException
 @atexit.register
 def _end_all() -> None:
     """Let the jobs of all threads end with the process: a daemon thread would be stopped in the middle of one."""
+    _process_ends.set()
     deadline = time.monotonic() + EXIT_S
     for queue in list(_running.values()):
         queue.put(None)

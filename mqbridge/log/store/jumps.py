@@ -4,6 +4,7 @@ A reader looks for a jump only where it finds no row, so jumps cost nothing else
 reader, may be at the first offset of each.
 """
 
+import secrets
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -16,15 +17,18 @@ RESTORED_JUMP = 1 << 32
 """Least number of offsets that a restored file leaves out in each partition."""
 OFFSETS_PER_S = 1 << 20
 """More messages than a partition gets in a second."""
+MAX_CLOCK_OFFSET = 1 << 52
 
 
 def unused_offset(reached: int) -> int:
-    """Return an offset that no message of an earlier life of a log has, whether it was restored from this backup or another.
+    """Return an offset that no message of another life of a log has, whether it was restored from this backup or another.
 
-    It grows with the wall clock faster than a partition does. `reached` is the highest offset that is known; with a clock that is
-    wrong, RESTORED_JUMP behind it has to do. A reader of JSON can still represent it exactly: it stays below 2**53 until 2242.
+    It grows with the wall clock faster than a partition does, and has a part that is random, for lives that begin in the same
+    second, or soon after `reached`, the highest offset that is known. A reader of JSON can represent it exactly, below 2**53: a
+    clock that is after 2106 is not believed.
     """
-    return max(reached + RESTORED_JUMP, int(time.time()) * OFFSETS_PER_S)
+    clock = int(time.time()) * OFFSETS_PER_S
+    return max(reached, clock if clock < MAX_CLOCK_OFFSET else 0) + RESTORED_JUMP + secrets.randbelow(RESTORED_JUMP)
 
 
 class Jump(NamedTuple):
@@ -102,6 +106,14 @@ def parts_between(jumps: Sequence[Jump], begin: int, end: int) -> list[tuple[int
         begin = after
     parts.append((begin, end))
     return [part for part in parts if part[0] < part[1]]
+
+
+def before_jumps(jumps: Sequence[Jump], offset: int) -> int:
+    """Return the offset, or the first one of those before it that a restore has left out."""
+    for jump in reversed(jumps):
+        if jump.is_restored and jump.next == offset:
+            offset = jump.first
+    return offset
 
 
 def newest(jumps: Sequence[Jump], first: int, end: int, count: int) -> int:

@@ -5,11 +5,13 @@ file, and the lost offsets would be given again. The mark tells what is missing.
 receipts, without a sync of its own: it reaches the disk after the WAL that it describes, or is older.
 
     header   magic, version u32, file id (16 bytes), CRC32C u32 of these
-    slot     partition id u64, next offset u64, CRC32C u32 of these, 12 bytes of zeros
+    slot     partition id u64, 0, next offset u64, CRC32C u32 of these, 4 bytes of zeros
+    jump     partition id u64 with the highest bit, first and next offset u64, CRC32C u32 of these, 4 bytes of zeros
 
 A slot has 32 bytes, so it never lies on two disk sectors, and one writer: a process adds slots of its own. The highest offset of
-a partition's slots counts. Each process that has the log open holds a shared lock of the file. One that gets the exclusive lock
-is alone: it creates and upgrades the log, compares it with the mark, and removes the slots of processes that have ended.
+a partition's slots counts. Jumps are offsets that were left out by a restore (`jumps`), and never acknowledged. Each process
+that has the log open holds a shared lock of the file. One that gets the exclusive lock is alone: it creates and upgrades the
+log, compares it with the mark, and removes the slots of processes that have ended.
 """
 
 import errno
@@ -18,13 +20,15 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from crc32c import crc32c
 
 from mqbridge.errors import ClusterError, Failure, Unreachable
+from mqbridge.log.store.jumps import Jump
+from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +36,36 @@ LOCK_POLL_S = 0.01
 """Pause between attempts to lock the mark while another process opens the log."""
 
 _HEADER = struct.Struct("<8sI16s")
-_SLOT = struct.Struct("<QQ")
+_SLOT = struct.Struct("<QQQ")
 _CRC = struct.Struct("<I")
-_WHOLE_SLOT = struct.Struct("<QQI12x")
-_MAGIC, _VERSION = b"mqb-mark", 1
+_WHOLE_SLOT = struct.Struct("<QQQI4x")
+_JUMP = 1 << 63
+"""Bit of a partition id that says that the slot is a jump."""
+_MAGIC, _VERSION = b"mqb-mark", 2
 SLOT_BYTES = HEADER_BYTES = 32
+
+
+class Marked(NamedTuple):
+    """What the mark knows of a partition: the offset after the last acknowledged message, and the jumps before it."""
+
+    next: int
+    jumps: Sequence[Jump] = ()
+
+    def missing_behind(self, tail: int) -> list[Jump]:
+        """Return the offsets from `tail`, the end of a partition, to `next`: those that are lost, and those left out before."""
+        found: list[Jump] = []
+        for first, after, kind in self.jumps:
+            if after > tail and first < self.next:
+                if first > tail:
+                    found.append(Jump(tail, first, JUMP_LOST))
+                found.append(Jump(max(first, tail), min(after, self.next), kind))
+                tail = found[-1].next
+        if tail < self.next:
+            found.append(Jump(tail, self.next, JUMP_LOST))
+        return found
+
+
+UNMARKED = Marked(0)
 
 
 class Mark:
@@ -96,50 +125,57 @@ class Mark:
         """Unlock and close the file."""
         os.close(self._fd)
 
-    def read(self, file_id: bytes) -> dict[int, int] | None:
-        """Return the acknowledged offsets by partition id; None if the file is new, damaged, or belongs to another log."""
+    def read(self, file_id: bytes) -> dict[int, Marked] | None:
+        """Return what is known by partition id; None if the file is new, damaged, or belongs to another log."""
         header, *slots = self._chunks()
         fields = _HEADER.pack(_MAGIC, _VERSION, file_id)
         if header != fields + _CRC.pack(crc32c(fields)):
             return None
         offsets: dict[int, int] = {}
+        jumps: dict[int, set[Jump]] = {}
         for slot in slots:
             fields, (crc,) = slot[: _SLOT.size], _CRC.unpack_from(slot, _SLOT.size)
-            if crc == crc32c(fields):  # otherwise a torn write after a power failure; a slot of zeros was never written
-                partition, next_offset = _SLOT.unpack(fields)
-                offsets[partition] = max(next_offset, offsets.get(partition, 0))
-        return offsets
+            if crc != crc32c(fields):
+                continue  # a torn write after a power failure, or a slot of zeros, which was never written
+            partition, first, after = _SLOT.unpack(fields)
+            if partition & _JUMP:
+                jumps.setdefault(partition ^ _JUMP, set()).add(Jump(first, after, JUMP_RESTORED))
+            else:
+                offsets[partition] = max(after, offsets.get(partition, 0))
+        return {id_: Marked(offset, sorted(jumps.get(id_, ()))) for id_, offset in offsets.items()}
 
     def _chunks(self) -> list[bytes]:
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         end = max(HEADER_BYTES, len(data) - len(data) % SLOT_BYTES)
-        data = data.ljust(HEADER_BYTES, b"\0")
-        return [data[index : index + SLOT_BYTES] for index in range(0, end, SLOT_BYTES)]
+        return _cut(data.ljust(HEADER_BYTES, b"\0")[:end])
 
     @property
     def is_empty(self) -> bool:
         """True if nothing was ever written to it."""
         return not os.fstat(self._fd).st_size
 
-    def rewrite(self, file_id: bytes, offsets: Mapping[int, int]) -> None:
+    def rewrite(self, file_id: bytes, marked: Mapping[int, Marked]) -> None:
         """Replace the contents, and sync them; this process must be alone. Raises OSError."""
         fields = _HEADER.pack(_MAGIC, _VERSION, file_id)
-        slots = b"".join(map(_slot, offsets.keys(), offsets.values()))
+        slots = b"".join(_slot(id_, each.next) + _jump_slots(id_, each.jumps) for id_, each in marked.items())
         data = fields + _CRC.pack(crc32c(fields)) + slots
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
         os.fsync(self._fd)
         self._slots = {}
 
-    def record(self, tails: Iterable[tuple[int, int]]) -> None:
+    def record(self, tails: Iterable[tuple[int, int]], jumps_of: Callable[[int], Iterable[Jump]]) -> None:
         """Record the offsets after the committed messages, as pairs of partition id and next offset.
 
-        A failure is logged once: the messages are stored in any case, and only the loss of the WAL would not be noticed.
+        `jumps_of` returns the jumps of a partition to which this process has appended nothing yet. A failure is logged once: the
+        messages are stored in any case, and only the loss of the WAL would not be noticed.
         """
         try:
             for partition, next_offset in tails:
                 at = self._slots.get(partition)
                 if at is None:
+                    for slot in _cut(_jump_slots(partition, jumps_of(partition))):
+                        os.pwrite(self._fd, slot, self._add_slot())
                     at = self._slots[partition] = self._add_slot()
                 os.pwrite(self._fd, _slot(partition, next_offset), at)
         except OSError as error:
@@ -164,7 +200,17 @@ class Mark:
 
 
 def _slot(partition: int, next_offset: int) -> bytes:
-    return _WHOLE_SLOT.pack(partition, next_offset, crc32c(_SLOT.pack(partition, next_offset)))
+    return _WHOLE_SLOT.pack(partition, 0, next_offset, crc32c(_SLOT.pack(partition, 0, next_offset)))
+
+
+def _jump_slots(partition: int, jumps: Iterable[Jump]) -> bytes:
+    """Return the slots of the jumps of a restore, one after another."""
+    fields = [(partition | _JUMP, first, after) for first, after, kind in jumps if kind == JUMP_RESTORED]
+    return b"".join(_WHOLE_SLOT.pack(*each, crc32c(_SLOT.pack(*each))) for each in fields)
+
+
+def _cut(slots: bytes) -> list[bytes]:
+    return [slots[index : index + SLOT_BYTES] for index in range(0, len(slots), SLOT_BYTES)]
 
 
 def missing_mark_error(path: Path, mark_path: Path) -> ClusterError:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.extents import Extent, write_extents
 from mqbridge.log.store.jumps import write_jumps
+from mqbridge.log.store.mark import UNMARKED, Marked
 from mqbridge.log.store.offset_ranges import OffsetRange, OffsetRanges, without_jumps
 from mqbridge.log.store.positions import write_positions
 from mqbridge.log.store.salvage import BatchRow, SmallTables
@@ -102,8 +103,8 @@ class NewLog:
         written.bytes += size
         return size
 
-    def write_tables(self, marked: dict[int, int], notes: list[str]) -> list[ExportedPartition]:
-        """Write topics, partitions and positions, after all batches. `marked` are the acknowledged offsets by partition id."""
+    def write_tables(self, marked: dict[int, Marked], notes: list[str]) -> list[ExportedPartition]:
+        """Write topics, partitions and positions, after all batches. `marked` is what the mark knows, by partition id."""
         positions = {key: offset for key, offset in self._tables.positions.items() if self._has_topic(key[1])}
         reached: dict[int, int] = {}
         for (_, id_), offset in positions.items():
@@ -117,10 +118,11 @@ class NewLog:
                 id_ = partition_id(topic.id, number)
                 extent, written = self._extent(id_, reached.get(id_, 0)), self._written.get(id_, _Written())
                 write_extents(self._connection, [(id_, extent)])
-                missing = written.offsets.missing(extent.first, max(extent.next, marked.get(id_, 0)))
+                known = marked.get(id_, UNMARKED)
+                missing = written.offsets.missing(extent.first, max(extent.next, known.next))
                 found = self._tables.jumps.get(id_, [])
                 write_jumps(self._connection, ((id_, jump) for jump in found))
-                missing = without_jumps(missing, found)
+                missing = without_jumps(missing, [*found, *known.jumps])
                 exported.append(
                     ExportedPartition(topic.name, number, extent.first, extent.next, written.messages, written.bytes, missing)
                 )
@@ -133,10 +135,12 @@ class NewLog:
     def _all_topics(self, positions: Collection[tuple[str, int]], notes: list[str]) -> list[TopicRow]:
         """Return the topics to write, with as many partitions as any rows tell; unknown ones are named by their ids."""
         counts: dict[int, int] = {}
-        bounded = filter(self._has_topic, [*self._tables.extents, *self._tables.jumps])
-        for id_ in [*self._written, *bounded, *(partition for _, partition in positions)]:
+        bounded = {*self._tables.extents, *self._tables.jumps}
+        for id_ in {*self._written, *bounded, *(partition for _, partition in positions)}:
             topic_id, number = split_partition_id(id_)
-            counts[topic_id] = max(counts.get(topic_id, 0), number + 1)
+            # A partition that was lost with the WAL has bounds, and nothing else.
+            if id_ not in bounded or topic_id in self._topics or id_ in self._written:
+                counts[topic_id] = max(counts.get(topic_id, 0), number + 1)
         names = {topic.name for topic in self._topics.values()}
         found = []
         for topic_id in sorted({*self._topics, *counts}):

@@ -32,10 +32,10 @@ from mqbridge.log.store.connection import (
 from mqbridge.log.store.extents import NO_MESSAGES, Extent, write_extents
 from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, FileGuard
 from mqbridge.log.store.jumps import RESTORED_JUMP, Jump, unused_offset, write_jumps
-from mqbridge.log.store.mark import Mark, missing_mark_error
+from mqbridge.log.store.jumps import scan as scan_jumps
+from mqbridge.log.store.mark import UNMARKED, Mark, Marked, missing_mark_error
 from mqbridge.log.store.positions import scan_positions, write_positions
 from mqbridge.log.store.schema import (
-    JUMP_LOST,
     JUMP_RESTORED,
     SCHEMA_VERSION,
     Meta,
@@ -245,8 +245,8 @@ def _prepare(path: Path, connection: Connection, mark: Mark, config: LogSettings
     return new_meta() if meta is None else meta
 
 
-def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta | None) -> tuple[Meta, dict[int, int]]:
-    """Begin a new generation if messages are missing, or the file was restored; return `meta` and the tails of all partitions.
+def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta | None) -> tuple[Meta, dict[int, Marked]]:
+    """Begin a new generation if messages are missing, or the file was restored; return `meta` and the contents of the mark.
 
     The caller commits.
     """
@@ -259,34 +259,33 @@ def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta 
     # A new log that was killed before its mark was written has an empty one.
     if known is None and meta.backup_ms is None and (mark.was_missing or not mark.is_empty):
         log.warning("the log %s has no mark of its own: it is not known whether acknowledged messages are missing", path)
-    jumps = _jumps(extents, known or {}, is_restored=meta.backup_ms is not None)
-    if jumps:
+    is_restored = meta.backup_ms is not None
+    new_jumps = _new_jumps(extents, known or {}, is_restored=is_restored)
+    if new_jumps or is_restored:
         meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
-        _report(path, meta.generation, extents, known, jumps)
-        changed = {id_: extents.get(id_, NO_MESSAGES)._replace(next=found[-1].next) for id_, found in jumps.items()}
-        write_jumps(connection, ((id_, jump) for id_, found in jumps.items() for jump in found))
+        _report(path, meta.generation, extents, known, new_jumps)
+        changed = {id_: extents.get(id_, NO_MESSAGES)._replace(next=found[-1].next) for id_, found in new_jumps.items()}
+        write_jumps(connection, ((id_, jump) for id_, found in new_jumps.items() for jump in found))
         write_extents(connection, changed.items())
-        _move_groups_at_the_end(connection, jumps)
+        _move_groups_at_the_end(connection, new_jumps)
         extents |= changed
         write_meta(connection, meta)
-    elif meta.backup_ms is not None:  # a backup of an empty log
-        meta = meta._replace(generation=meta.generation + 1, backup_ms=None)
-        write_meta(connection, meta)
-    return meta, {id_: extent.next for id_, extent in extents.items() if extent.next}
+    jumps, _ = scan_jumps(connection)
+    return meta, {id_: Marked(extent.next, jumps.get(id_, ())) for id_, extent in extents.items() if extent.next}
 
 
-def _jumps(extents: Mapping[int, Extent], known: Mapping[int, int], *, is_restored: bool) -> dict[int, list[Jump]]:
+def _new_jumps(extents: Mapping[int, Extent], known: Mapping[int, Marked], *, is_restored: bool) -> dict[int, list[Jump]]:
     """Return the offsets to leave out, by partition id: those of lost messages, and behind them all that may have been given.
 
-    `known` are the offsets by the mark. A restored file leaves out offsets in any case: its mark may be older than the log that
-    was lost, as on a standby to which both were copied.
+    A restored file leaves out offsets in any case: its mark may be older than the log that was lost, as on a standby to which
+    both were copied.
     """
     jumps: dict[int, list[Jump]] = {}
     for id_ in {**extents, **known}:
-        tail = extents.get(id_, NO_MESSAGES).next
-        reached = max(tail, known.get(id_, 0))
-        found = [Jump(tail, reached, JUMP_LOST)] if reached > tail else []
+        tail, marked = extents.get(id_, NO_MESSAGES).next, known.get(id_, UNMARKED)
+        found = marked.missing_behind(tail)
         if is_restored:
+            reached = max(tail, marked.next)
             found.append(Jump(reached, unused_offset(reached), JUMP_RESTORED))
         if found:
             jumps[id_] = found
@@ -294,11 +293,15 @@ def _jumps(extents: Mapping[int, Extent], known: Mapping[int, int], *, is_restor
 
 
 def _report(
-    path: Path, generation: int, extents: Mapping[int, Extent], known: Mapping[int, int] | None, jumps: Mapping[int, list[Jump]]
+    path: Path,
+    generation: int,
+    extents: Mapping[int, Extent],
+    known: Mapping[int, Marked] | None,
+    jumps: Mapping[int, list[Jump]],
 ) -> None:
     """Log which messages are missing, as far as the mark tells it."""
     lost = [jump.next - jump.first for found in jumps.values() for jump in found if not jump.is_restored]
-    is_current = known is not None and all(known.get(id_, 0) >= extent.next for id_, extent in extents.items())
+    is_current = known is not None and all(known.get(id_, UNMARKED).next >= extent.next for id_, extent in extents.items())
     if lost:
         log.error(
             "the log %s misses its newest %s acknowledged messages, in %d partitions: its WAL was lost or damaged, or an older"
@@ -316,12 +319,17 @@ def _report(
             generation,
         )
     else:
-        log.info("the log %s was restored from a backup, and misses nothing (generation %d)", path, generation)
+        log.info(
+            "the log %s was restored from a backup, and misses nothing that its mark knows of (generation %d)", path, generation
+        )
 
 
 def _move_groups_at_the_end(connection: Connection, jumps: Mapping[int, list[Jump]]) -> None:
-    """Move groups that have read everything behind the jump of a restore."""
+    """Move groups that have read everything behind the jumps of a restore."""
     for group, partition, offset in scan_positions(connection)[0]:
+        behind = offset
         for jump in jumps.get(partition, ()):
-            if jump.is_restored and offset == jump.first:
-                write_positions(connection, group, [(partition, jump.next)])
+            if jump.is_restored and behind == jump.first:
+                behind = jump.next
+        if behind != offset:
+            write_positions(connection, group, [(partition, behind)])

@@ -9,7 +9,7 @@ from pathlib import Path
 from mqbridge.errors import ClusterError, Failure, Unreachable
 from mqbridge.log.store.connection import Connection, cluster_error, is_damage, open_read_only
 from mqbridge.log.store.file_guard import MARK_SUFFIX, WAL_SUFFIX, beside
-from mqbridge.log.store.mark import Mark
+from mqbridge.log.store.mark import Mark, Marked
 
 ReportProgress = Callable[[str], None]
 """Called often by a long job, with what it is doing. It may raise an exception to end the job."""
@@ -71,8 +71,11 @@ def is_unreadable(error: Exception) -> bool:
     return isinstance(error, UnicodeDecodeError)
 
 
-def read_mark(path: Path, file_id: bytes) -> dict[int, int] | None:
-    """Return the offsets in the mark of this log; None without a mark of its own. Takes no lock, so it keeps nobody waiting."""
+def read_mark(path: Path, file_id: bytes) -> dict[int, Marked] | None:
+    """Return what the mark of this log knows, by partition id; None without a mark of its own.
+
+    Takes no lock, so it keeps nobody waiting.
+    """
     try:
         fd = os.open(beside(path, MARK_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

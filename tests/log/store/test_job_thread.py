@@ -161,3 +161,24 @@ asyncio.run(main())
 """
     result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (result.stdout.split(), result.stderr) == (["0", "1", "2"], "")
+
+
+def test_no_job_is_taken_while_the_process_ends() -> None:
+    """It would wait for ever behind a thread that has ended."""
+    script = """
+import asyncio, atexit
+
+@atexit.register
+def late():
+    async def submit():
+        await thread.submit(print)
+    try:
+        asyncio.run(submit())
+    except RuntimeError as error:
+        print(error, flush=True)
+
+from mqbridge.log.store.job_thread import JobThread
+thread = JobThread("test")
+"""
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert result.stdout == "the thread test has been ended\n"

@@ -15,9 +15,12 @@ from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import jumps
 from mqbridge.log.store import mark as marks
 from mqbridge.log.store.backup import backup
+from mqbridge.log.store.check import check
 from mqbridge.log.store.clocks import now_ms
-from mqbridge.log.store.mark import HEADER_BYTES, SLOT_BYTES, Mark
-from mqbridge.log.store.schema import SCHEMA_VERSION, partition_id, read_meta, write_meta
+from mqbridge.log.store.export import export
+from mqbridge.log.store.jumps import Jump
+from mqbridge.log.store.mark import HEADER_BYTES, SLOT_BYTES, Mark, Marked
+from mqbridge.log.store.schema import JUMP_LOST, JUMP_RESTORED, SCHEMA_VERSION, partition_id, read_meta, write_meta
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.wire.records import checksum, encode_record, encode_row
 from mqbridge.message import Batch, Share
@@ -204,14 +207,17 @@ def test_a_mark_is_read_back_with_the_highest_offset_of_each_partition(tmp_path:
     path, file_id = tmp_path / "mark", bytes(range(16))
     mark = Mark.open(path, 1.0)
     assert mark.is_alone
-    mark.rewrite(file_id, {1: 10})
+    mark.rewrite(file_id, {1: Marked(10)})
     mark.share()
     other = Mark.open(path, 1.0)
     assert not other.is_alone
-    mark.record([(1, 11), (2, 5)])
-    other.record([(1, 12), (3, 7)])
-    mark.record([(2, 6)])
-    assert mark.read(file_id) == {1: 12, 2: 6, 3: 7}
+    jump = Jump(3, 7, JUMP_RESTORED)
+    mark.record([(1, 11), (2, 5)], lambda _: [])
+    other.record([(1, 12), (3, 9)], lambda id_: [Jump(1, 2, JUMP_LOST), jump] if id_ == 3 else [])
+    mark.record([(2, 6)], lambda _: [])
+    assert mark.read(file_id) == {1: Marked(12, []), 2: Marked(6, []), 3: Marked(9, [jump])}
+    mark.rewrite(file_id, mark.read(file_id) or {})
+    assert (mark.read(file_id) or {})[3] == Marked(9, [jump])
     assert mark.read(bytes(16)) is None
     mark.close()
     other.close()
@@ -221,7 +227,7 @@ def test_a_mark_is_read_back_with_the_highest_offset_of_each_partition(tmp_path:
 def test_a_damaged_mark_invents_no_offsets(tmp_path: Path, damage: str) -> None:
     path, file_id = tmp_path / "mark", bytes(range(16))
     mark = Mark.open(path, 1.0)
-    mark.rewrite(file_id, {1: 10, 2: 20})
+    mark.rewrite(file_id, {1: Marked(10), 2: Marked(20)})
     mark.close()
     data = bytearray(path.read_bytes())
     match damage:
@@ -236,8 +242,24 @@ def test_a_damaged_mark_invents_no_offsets(tmp_path: Path, damage: str) -> None:
     path.write_bytes(data)
     mark = Mark.open(path, 1.0)
     expected = {"header": None, "slot": {2: 20}, "zeros": {1: 10, 2: 20}, "cut": {1: 10}}
-    assert mark.read(file_id) == expected[damage]
+    found = mark.read(file_id)
+    assert (None if found is None else {id_: each.next for id_, each in found.items()}) == expected[damage]
     mark.close()
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        (0, [(0, 3, JUMP_LOST), (3, 7, JUMP_RESTORED), (7, 9, JUMP_LOST)]),
+        (3, [(3, 7, JUMP_RESTORED), (7, 9, JUMP_LOST)]),
+        (5, [(5, 7, JUMP_RESTORED), (7, 9, JUMP_LOST)]),
+        (8, [(8, 9, JUMP_LOST)]),
+        (9, []),
+        (20, []),
+    ],
+)
+def test_offsets_that_a_restore_left_out_are_not_missing(tail: int, expected: list[tuple[int, int, int]]) -> None:
+    assert Marked(9, [Jump(3, 7, JUMP_RESTORED)]).missing_behind(tail) == expected
 
 
 def test_a_mark_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,3 +513,100 @@ async def test_a_log_of_an_earlier_version_that_was_killed_is_upgraded(open_log:
     make_old_file(tmp_path / "old" / "log.db", 2, copy_to=tmp_path)
     cluster = await open_log()
     assert (await cluster.bounds("t"))["0"].next == (40,)
+
+
+@pytest.mark.parametrize("appended", [0, 2])
+async def test_a_second_restore_with_the_mark_counts_only_what_was_appended(
+    open_log: OpenLog, tmp_path: Path, appended: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The offsets that the first one left out were never acknowledged."""
+    path, kept = tmp_path / "log.db", tmp_path / "backup"
+    cluster = await open_log()
+    await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 5))))
+    inbound, lane = await lane_of(cluster)
+    lane.acknowledge(await lane.receive())
+    await inbound.close()
+    await cluster.close()
+    backup(path, kept, no_report, is_forced=False)
+    shutil.copy(kept, path)
+    if appended:
+        await acknowledged_after(open_log, 5)
+    else:
+        await (await open_log()).close()
+    shutil.copy(kept, path)
+    checked = check(path, no_report)
+    assert checked.lost_newest == appended
+    export(path, tmp_path / "exported", [], no_report, is_forced=False)
+    caplog.clear()
+    cluster = await open_log()
+    assert ("misses its newest 2 acknowledged messages" in caplog.text) == bool(appended)
+    assert bool([record for record in caplog.records if record.levelname == "ERROR"]) == bool(appended)
+    assert await cluster.operations.backlog("t", "g") == {"0": appended}
+    assert (await cluster.bounds("t"))["0"].message_count == 5 + appended
+    tail = (await cluster.bounds("t"))["0"].next
+    assert sum(each.count for each in await cluster.measure("t", "0", (0,), tail)) == 5 + appended
+    assert await cluster.operations.warnings("t", "g") == []
+
+
+async def test_a_power_failure_after_a_restore_loses_nothing(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mark is on the disk, but with `synchronous: normal`, the WAL with the new generation may not be."""
+    path = tmp_path / "log.db"
+    await acknowledged_after(open_log, 0)
+    backup(path, tmp_path / "backup", no_report, is_forced=False)
+    shutil.copy(tmp_path / "backup", path)
+    cluster = await open_log(synchronous="normal")
+    (tmp_path / "after").mkdir()
+    shutil.copy(tmp_path / "log.db-mark", tmp_path / "after")
+    shutil.copy(tmp_path / "backup", tmp_path / "after" / "log.db")
+    await cluster.close()
+    caplog.clear()
+    cluster = await open_log(path=tmp_path / "after" / "log.db")
+    assert "ERROR" not in {record.levelname for record in caplog.records}
+    batches = [batch async for batch in cluster.read("t", "0", (0,), (await cluster.bounds("t"))["0"].next)]
+    assert [number for batch in batches for number in numbers(batch.messages)] == [0, 1]
+
+
+async def test_a_topic_of_a_restored_log_that_is_lost_with_the_wal_counts_its_messages(
+    open_log: OpenLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mark also knows the offsets that a new partition of a later generation left out."""
+    path = tmp_path / "log.db"
+    await acknowledged_after(open_log, 0)
+    backup(path, tmp_path / "backup", no_report, is_forced=False)
+    shutil.copy(tmp_path / "backup", path)
+    await (await open_log()).close()
+    cluster = await open_log()
+    await (await outbound_of(cluster, "later")).send(0, Share(Batch.of(numbered(0, 5))))
+    (tmp_path / "copy").mkdir()
+    for suffix in ("", "-mark"):
+        shutil.copy(tmp_path / f"log.db{suffix}", tmp_path / "copy")
+    copy = await open_log(path=tmp_path / "copy" / "log.db")
+    assert "misses its newest 5 acknowledged messages, in 1 partitions" in caplog.text
+    await copy.close()
+    summary = export(tmp_path / "copy" / "log.db", tmp_path / "exported", [], no_report, is_forced=False)
+    assert {each.topic for each in summary.partitions} == {"t"}
+
+
+async def test_groups_without_messages_before_them_are_not_late(open_log: OpenLog, tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    await make_backup(open_log, path)
+    cluster = await open_log()
+    await cluster.create("new", 1)
+    for topic in ("t", "new"):
+        inbound = await cluster.inbound(InboundSpec((topic,), f"group of {topic}"))
+        lane = await anext(inbound.lanes())
+        if topic == "t":
+            lane.acknowledge(await lane.receive())
+        await inbound.close()
+        assert await cluster.operations.backlog(topic, f"group of {topic}") == {"0": 0}
+        assert await cluster.operations.warnings(topic, f"group of {topic}") == []
+
+
+def test_a_clock_far_in_the_future_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets stay below 2**53, which programs that read JSON can represent."""
+    for year in (1970, 2026, 2106, 2500, 9999):
+        monkeypatch.setattr(jumps.time, "time", lambda year=year: (year - 1970) * 365.25 * 86400)
+        assert 1 << 32 <= jumps.unused_offset(0) < 1 << 53
+        assert jumps.unused_offset(0) != jumps.unused_offset(0)

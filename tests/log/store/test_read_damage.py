@@ -14,13 +14,14 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.store.connection import PAGE_BYTES
+from mqbridge.log.store.connection import PAGE_BYTES, open_connection
+from mqbridge.log.store.extents import _is_intact_batch, rebuilt_extent
 from mqbridge.log.store.repair import repair
 from mqbridge.log.store.schema import partition_id
 from mqbridge.message import Batch, Message, Share
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
-from tests.log.store.log_files import change, no_report
+from tests.log.store.log_files import change, no_report, write_log
 from tests.patience import PATIENCE_S
 
 
@@ -237,3 +238,35 @@ async def test_bounds_are_rebuilt_from_intact_batches(
         batch = await anext(cluster.read("t", "0", (0,), (6,)))
         assert numbers(batch.messages) == list(range(6))
         await cluster.close()
+
+
+async def test_bounds_are_rebuilt_behind_all_damaged_batches_and_not_where_a_group_was_moved(
+    open_log: OpenLog, tmp_path: Path
+) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for first in (0, 3, 6, 9):
+        await outbound.send(0, Share(Batch.of(numbered(first, first + 3))))
+    inbound, lane = await lane_of(cluster)
+    await lane.seek((1 << 61,))
+    await inbound.close()
+    await cluster.close()
+    path = tmp_path / "log.db"
+    change(path, "UPDATE partition SET crc = ~crc", "UPDATE batch SET count = 1 << 40 WHERE base >= 6")
+    path.with_name("log.db-mark").unlink()
+    cluster = await open_log()
+    assert (await cluster.bounds("t"))["0"].next == (10,)
+    assert (await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 1))))).positions == [(10,)]
+
+
+def test_a_row_to_which_a_damaged_index_entry_leads_is_not_taken_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    stored = write_log(path, topics={"t": 1}, sends=8)
+    end = max(offset for *_, offset in stored) + 1
+    connection = open_connection(path, "off", 1.0)
+    ((rowid, base),) = connection.execute("SELECT rowid, max(base) FROM batch")
+    assert _is_intact_batch(connection, rowid, partition_id(1, 0), base)
+    assert not _is_intact_batch(connection, rowid, partition_id(1, 0), base - 3)
+    assert not _is_intact_batch(connection, rowid, partition_id(1, 1), base)
+    assert rebuilt_extent(connection, partition_id(1, 0)).next == end
+    connection.close()

@@ -183,3 +183,25 @@ async def test_a_start_that_is_cancelled_keeps_the_mark_locked_while_a_connectio
     await until(lambda: "mark" in order)
     assert order[-3:] == ["connection", "connection", "mark"]
     assert sqlite3.connect(tmp_path / "log.db").execute("SELECT count(*) FROM topic").fetchone() == (0,)
+
+
+async def test_a_poll_that_fails_is_repeated(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the reason: without polls, readers would wait for ever."""
+    monkeypatch.setattr(database, "POLL_RETRY_S", 0.01)
+    writer, reader = await open_log(), await open_log()
+    outbound = await outbound_of(writer)
+    _, lane = await lane_of(reader)
+    waiting = asyncio.ensure_future(lane.receive())
+    real, failures = tails.Tails.find_new, [MemoryError(), KeyError("x"), RuntimeError("y")]
+
+    def find_new(self: tails.Tails, *arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(tails.Tails, "find_new", find_new)
+    await outbound.send(0, Share(Batch.of(numbered(0, 1))))
+    assert numbers((await asyncio.wait_for(waiting, PATIENCE_S)).messages) == [0]
+    assert "cannot be polled" in caplog.text
