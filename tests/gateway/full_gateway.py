@@ -40,15 +40,16 @@ async def main(case: dict[str, Any]) -> None:
     gateway = Gateway(from_dict({"clusters": clusters, "http": {"enabled": False}, "routes": [route]}))
     task = asyncio.ensure_future(gateway.run())
     prepared, prepare = asyncio.Event(), gateway._prepare
+    locks: list[sqlite3.Connection] = []
 
     async def prepare_and_cut_off(stack: Any, **options: Any) -> None:
         await prepare(stack, **options)
-        lock.execute("BEGIN IMMEDIATE")
+        locks.append(sqlite3.connect(folder / "b.db", isolation_level=None, timeout=20))  # the gateway has made the file
+        locks[0].execute("BEGIN IMMEDIATE")
         get_broker("b").connected.clear()
         prepared.set()
 
     gateway._prepare = prepare_and_cut_off  # type: ignore[method-assign]
-    lock = sqlite3.connect(folder / "b.db", isolation_level=None, timeout=20)
     preparing = asyncio.ensure_future(prepared.wait())
     await asyncio.wait([preparing, task], return_when=asyncio.FIRST_COMPLETED)
     if task.done():
