@@ -36,7 +36,7 @@ class Bounds:
     """The first position that a partition still holds, and the position that its next message will get.
 
     Some systems cannot tell the two positions of a partition that holds no message, see `is_known`. `left_out` are ranges of
-    offsets that no message ever had, in ascending order: an embedded log that was restored from a backup has such.
+    offsets that have no message, in ascending order: an embedded log that has lost messages, or was restored, has such.
     """
 
     first: Position

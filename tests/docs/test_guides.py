@@ -77,7 +77,8 @@ def test_upgrading(tmp_path: Path) -> None:
 def test_keeping_an_embedded_log_safe(tmp_path: Path) -> None:
     _, checked, restored, damaged = run("docs/how-to/embedded-log.md", tmp_path)
     assert column_sum(checked, 4) == 1000
-    assert column_sum(restored, 3) == 1500, "the offsets of the 500 missing messages are not given again"
+    assert column_sum(restored, 4) == 1000
+    assert column_sum(restored, 3) > 1 << 32, "the offsets of the 500 missing messages are not given again"
     assert "misses its newest 500 acknowledged messages" in (tmp_path / "err").read_text()
     assert damaged.count("exit code 4") == 3
     first, repaired, exported, intact = (column_sum(part, 4) for part in damaged.split("topic ")[1:])

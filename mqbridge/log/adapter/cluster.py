@@ -158,5 +158,4 @@ class LogCluster:
 
 
 def _bounds(row: PartitionRow) -> Bounds:
-    left_out = tuple((jump.first, jump.next) for jump in row.jumps if jump.is_restored)
-    return Bounds((row.first,), (row.next,), left_out)
+    return Bounds((row.first,), (row.next,), tuple((jump.first, jump.next) for jump in row.jumps))

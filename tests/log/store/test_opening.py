@@ -542,7 +542,7 @@ async def test_a_second_restore_with_the_mark_counts_only_what_was_appended(
     assert ("misses its newest 2 acknowledged messages" in caplog.text) == bool(appended)
     assert bool([record for record in caplog.records if record.levelname == "ERROR"]) == bool(appended)
     assert await cluster.operations.backlog("t", "g") == {"0": appended}
-    assert (await cluster.bounds("t"))["0"].message_count == 5 + appended
+    assert (await cluster.bounds("t"))["0"].message_count == 5
     tail = (await cluster.bounds("t"))["0"].next
     assert sum(each.count for each in await cluster.measure("t", "0", (0,), tail)) == 5 + appended
     assert await cluster.operations.warnings("t", "g") == []
