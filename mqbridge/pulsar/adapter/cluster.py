@@ -12,7 +12,7 @@ from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, ServerRefused
 from mqbridge.message import Batch, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
@@ -27,6 +27,7 @@ from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds, wi
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 from mqbridge.pulsar.client.admin.admin import Admin
+from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT
 from mqbridge.pulsar.client.cluster_client import ClusterClient, Timing
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.connection.service_url import parse_service_url
@@ -170,9 +171,18 @@ class Pulsar:
         if self._admin is None:
             await self._auto_create(str(full), partitions)
         elif existing is None:
-            await self._admin.create(full, partitions)
+            await self._create_missing(self._admin, full, partitions)
         else:
             await self._admin.grow(full, partitions)
+
+    async def _create_missing(self, admin: Admin, topic: TopicName, partitions: int) -> None:
+        """Create a partitioned topic; another instance may do so at the same time."""
+        try:
+            await admin.create(topic, partitions)
+        except ServerRefused as error:
+            existing = await self._existing_partitions(topic, partitions) if error.code == HTTP_CONFLICT else None
+            if existing is None or max(existing, 1) < partitions:
+                raise
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Raise ClusterError (FATAL) if `create` would fail.
