@@ -24,7 +24,7 @@ from mqbridge.pulsar.adapter.retention_warnings import (
 )
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.admin.admin import Admin, TopicStats
-from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT
+from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT, HTTP_PRECONDITION_FAILED
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.consumer.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
@@ -255,7 +255,9 @@ class PulsarOperations:
             try:
                 await admin.create_subscription(partition_topic, group, EARLIEST)
             except ServerRefused as error:
-                if error.code != HTTP_CONFLICT:  # a conflict: the subscription exists
+                # A conflict: the subscription exists. It is busy while another instance creates it and moves it to the beginning.
+                is_busy = error.code == HTTP_PRECONDITION_FAILED and group in await admin.subscriptions(partition_topic)
+                if error.code != HTTP_CONFLICT and not is_busy:
                     raise
 
         await self._for_each_partition(topic, create)

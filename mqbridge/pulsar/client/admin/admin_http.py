@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 HTTP_NOT_FOUND = 404
 HTTP_CONFLICT = 409
+HTTP_PRECONDITION_FAILED = 412
 """Status if the tenant, namespace, topic or subscription to create exists, and for other conflicts."""
 REDIRECTS = frozenset({302, 307, 308})
 """HTTP status codes for "repeat this call at another address". Pulsar sends 307; proxies in front of brokers send the others."""
