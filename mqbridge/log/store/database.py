@@ -203,7 +203,7 @@ class Store:
             self._has_appended = True
             if opened.mark is not None:
                 tails = ((id_, extent.next) for id_, extent in extents.items())
-                opened.mark.record(tails, partial(_restored_jumps, connection))
+                opened.mark.record(tails, partial(_jumps_for_mark, connection))
             self._after_commit(opened, connection)
             return offsets
 
@@ -423,7 +423,7 @@ def _close_log(opened: LogFile, reading: JobThread, *, store_clock: bool) -> Non
         opened.close()
 
 
-def _restored_jumps(connection: Connection, partition: int) -> list[Jump]:
+def _jumps_for_mark(connection: Connection, partition: int) -> list[Jump]:
     """Return the jumps of a partition for the mark; none if they cannot be read: what was appended is stored in any case."""
     try:
         return jumps_of(connection, partition)

@@ -31,9 +31,8 @@ _Queue = SimpleQueue[_Item | None]
 """Jobs of a thread; None ends it."""
 _running: dict[threading.Thread, _Queue] = {}
 """The threads that have not ended, for the end of the process."""
-
-
 _process_ends = threading.Event()
+"""Set when the threads are ended because the process ends."""
 
 
 class JobThread:

@@ -408,10 +408,15 @@ async def lose_newest(open_log: OpenLog, path: Path) -> None:
     await cluster.close()
     cluster = await open_log()
     await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(2, 5))))
-    path.parent.mkdir()
-    for suffix in ("", "-mark"):
-        shutil.copy(cluster.store.config.path.with_name(f"log.db{suffix}"), path.with_name(path.name + suffix))
+    copy_without_wal(cluster.store.config.path, path)
     await cluster.close()
+
+
+def copy_without_wal(source: Path, destination: Path) -> None:
+    """Copy an open log and its mark, but not its WAL, to a new folder: a log that has lost its WAL."""
+    destination.parent.mkdir()
+    for suffix in ("", "-mark"):
+        shutil.copy(source.with_name(source.name + suffix), destination.with_name(destination.name + suffix))
 
 
 async def acknowledged_after(open_log: OpenLog, first: int) -> list[int]:
@@ -489,9 +494,7 @@ async def test_a_lost_topic_gives_its_id_to_no_other(open_log: OpenLog, tmp_path
     await cluster.close()
     cluster = await open_log()
     await (await outbound_of(cluster, "b")).send(0, Share(Batch.of(numbered(0, 5))))
-    (tmp_path / "copy").mkdir()
-    for suffix in ("", "-mark"):
-        shutil.copy(tmp_path / f"log.db{suffix}", tmp_path / "copy")
+    copy_without_wal(tmp_path / "log.db", tmp_path / "copy" / "log.db")
     copy = await open_log(path=tmp_path / "copy" / "log.db")
     await (await outbound_of(copy, "c")).send(0, Share(Batch.of(numbered(0, 1))))
     _, lane = await lane_of(copy, topic="c")
@@ -579,9 +582,7 @@ async def test_a_topic_of_a_restored_log_that_is_lost_with_the_wal_counts_its_me
     await (await open_log()).close()
     cluster = await open_log()
     await (await outbound_of(cluster, "later")).send(0, Share(Batch.of(numbered(0, 5))))
-    (tmp_path / "copy").mkdir()
-    for suffix in ("", "-mark"):
-        shutil.copy(tmp_path / f"log.db{suffix}", tmp_path / "copy")
+    copy_without_wal(tmp_path / "log.db", tmp_path / "copy" / "log.db")
     copy = await open_log(path=tmp_path / "copy" / "log.db")
     assert "misses its newest 5 acknowledged messages, in 1 partitions" in caplog.text
     await copy.close()
