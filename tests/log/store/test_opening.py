@@ -547,6 +547,9 @@ async def test_a_second_restore_with_the_mark_counts_only_what_was_appended(
     assert await cluster.operations.backlog("t", "g") == {"0": appended}
     assert (await cluster.bounds("t"))["0"].message_count == 5
     tail = (await cluster.bounds("t"))["0"].next
+    committed = (await cluster.committed("t", "g"))["0"]
+    assert (5,) < committed <= tail  # behind what was left out
+    assert (committed == tail) == (not appended)  # but not behind a loss
     assert sum(each.count for each in await cluster.measure("t", "0", (0,), tail)) == 5 + appended
     assert await cluster.operations.warnings("t", "g") == []
 
